@@ -19,13 +19,12 @@ def _of_event(name):
 
 # The answers of a mechanism whose noise is a server's.
 _MECHANISM = dict(
-    __annotations__={'noise_multiplier': float}, source='here', sensitivity='one',
+    __annotations__={'noise_multiplier': float}, source='here',
     adjacency=base.ZERO_OUT, curve=_curve, failure_probability=base.never_fails,
     caveats=base.no_caveats)
 # The answers of a way to sample clients that amplifies nothing.
 _SAMPLING = dict(
     source='here', adjacency=_of_event('adjacency'),
-    sensitivity=_of_event('sensitivity'),
     curve=lambda self, max_order, amplification: self.event.curve(
         max_order, amplification),
     failure_probability=lambda self: self.event.failure_probability(),

@@ -29,23 +29,13 @@ _MORE = guarantee.Caveat(
     'trusted server adds or clients do')
 
 
-def _mechanism(settings: MeanSettings, name: str, n: int, d: int, bits: int | None,
-               noise_multiplier: float | None) -> mechanisms.SumMechanism:
-  """Builds the mechanism of one sum of all clients' vectors."""
-  return mechanisms.SumMechanism(
-      mechanism=name.removesuffix('_rdp'), noise_multiplier=noise_multiplier,
-      clip=settings.clip, bits=bits, beta=settings.beta, k_stddevs=settings.k_stddevs,
-      dimension=d, cohort_size=n, population=n)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cell:
   """One calibrated setting.
 
   Attributes:
     mechanism: One of the choices of `MeanSettings.mechanisms`.
-    n: Number of clients.
-    d: Dimension.
+    n, d: Number of clients, and dimension.
     bits: Bits of a coordinate of the sum; None for the Gaussian.
     epsilon: Target.
     accountant: 'rdp', 'pld' or 'analytic', the one that calibrated it.
@@ -100,10 +90,10 @@ def _noise_mse(noise_multiplier: float, clip: float, n: int) -> float:
 
 
 def _rounding_variance(variance: float) -> float:
-  """Returns the variance of rounding a coordinate x of N(0, variance), grid units^2.
+  """Variance of stochastic rounding of a coordinate x of N(0, variance), grid units^2.
 
-  Stochastic rounding: E[f (1 - f)] for the fractional part f of x; the Fourier
-  series of f (1 - f) is 1/6 - sum of cos(2 pi k x) / (pi k)^2.
+  It is E[f (1 - f)] for the fractional part f of x; the Fourier series of f (1 - f) is
+  1/6 - sum of cos(2 pi k x) / (pi k)^2.
   """
   return 1 / 6 - math.fsum(
       math.exp(-2 * (math.pi * k)**2 * variance) / (math.pi * k)**2
@@ -146,8 +136,11 @@ def _cell(settings: MeanSettings, mechanism: str, n: int, d: int, bits: int | No
   if bits is None:
     noise = gaussian['analytic' if analytic else 'rdp']
   plan = FedAvgPlan.calibrate(
-      _mechanism(settings, mechanism, n, d, bits, noise), delta=settings.delta,
-      target_epsilon=epsilon if noise is None else None,
+      mechanisms.SumMechanism(
+          mechanism=mechanism.removesuffix('_rdp'), noise_multiplier=noise,
+          clip=settings.clip, bits=bits, beta=settings.beta,
+          k_stddevs=settings.k_stddevs, dimension=d, cohort_size=n, population=n),
+      delta=settings.delta, target_epsilon=epsilon if noise is None else None,
       accountant='rdp' if bits is None else settings.accountant,
       allow_degenerate=settings.allow_degenerate)
   return Cell(
@@ -202,10 +195,8 @@ class MeanPlan(guarantee.Plan):
 
   Attributes:
     steps: The event of each setting, all its data sets.
-    cells: The settings of this sweep.
+    cells, caveats: The settings of this sweep, and their caveats.
     mechanisms: Mechanisms of these and of all earlier settings of the folder.
-    caveats: Caveats of the settings of this sweep.
-    delta, seed, accountant: As in `guarantee.Plan`.
   """
 
   steps: tuple[events.SelfComposed, ...]
@@ -229,10 +220,7 @@ class MeanPlan(guarantee.Plan):
   def terms(self) -> guarantee.Terms:
     families = [mechanisms.MECHANISMS[name.removesuffix('_rdp')]
                 for name in self.mechanisms]
-
-    def each(texts: Iterable[str]) -> str:
-      return '; '.join(dict.fromkeys(texts))
-
+    each = lambda texts: '; '.join(dict.fromkeys(texts))
     return guarantee.Terms(
         privacy_unit='one client, with its vectors in all data sets of all settings',
         observers='those who see all estimates of all settings and data sets, of which '

@@ -21,14 +21,8 @@ from tff_pipelines.mean import plan as plan_lib
 from tff_pipelines.mean.settings import KEY, MeanSettings, RESULTS
 
 TABLE, FIGURE = 'results.csv', 'mean_estimation.png'
-COLUMNS = (
-    *KEY, 'delta', 'accountant', 'noise_multiplier', 'scale', 'local_stddev_grid',
-    'dimension_padded', 'degenerate', 'repeats', 'mse', 'mse_low', 'mse_high',
-    'l2_error', 'l2_low', 'l2_high', 'noise_mse', 'predicted_mse', 'gaussian_mse',
-    'gaussian_rdp_mse', 'ratio_to_gaussian', 'ratio_to_gaussian_rdp', 'seconds')
 # A list, which rows have in JSON only.
 OF_REPEATS = 'mse_of_repeats'
-KEYS = (*COLUMNS, OF_REPEATS)
 
 # In the order of the legend. Sums of integers are coloured by their bits.
 _STYLES = {
@@ -163,15 +157,7 @@ def draw(path: pathlib.Path, rows: Sequence[Row], *, delta: float) -> None:
   Above: the error of the mean against epsilon, a line for each number of bits,
   with 95% intervals. Below: the same over the Gaussian's error under the same
   accounting, where settings can be distinguished; points are measured, lines are
-  expected values.
-
-  Args:
-    path: Path of the PNG file, overwritten if it exists.
-    rows: As `run.estimate` returns them, at least one.
-    delta: Delta of all of them, for the title.
-
-  Raises:
-    OSError: If it can't be written.
+  expected values. `rows` are as `run.estimate` returns them, at least one.
   """
   panels = sorted({(row['n'], row['d']) for row in rows})
   all_bits = sorted({row['bits'] for row in rows if row['bits'] is not None})
@@ -209,7 +195,8 @@ def outcome(folder: pathlib.Path, settings: MeanSettings, plan: plan_lib.MeanPla
             rows: Mapping[tuple, Row]) -> report.Outcome:
   """Writes all rows as JSON and as CSV."""
   files.write_table(folder / TABLE, [
-      {name: row[name] for name in COLUMNS} for row in rows.values()])
+      {name: value for name, value in row.items() if name != OF_REPEATS}
+      for row in rows.values()])
   seeded = [guarantee.SEEDED] if settings.seed is not None else []
   files.write_json(folder / RESULTS, {
       'configuration': settings.configuration(),
@@ -226,10 +213,9 @@ def outcome(folder: pathlib.Path, settings: MeanSettings, plan: plan_lib.MeanPla
   nearest = min(sums, key=lambda group: abs(math.log(group['ratio'])))
   farthest = max(sums, key=lambda group: group['ratio'])
 
-  def only(name: str) -> Any:
-    values = {row[name] for row in asked}
-    return values.pop() if len(values) == 1 else None
-
+  # What all of them have alike.
+  only = {name: asked[0][name] for name in ('bits', 'noise_multiplier', 'n')
+          if len({row[name] for row in asked}) == 1}
   return report.Outcome(
       result=_group(nearest, groups),
       weakest=_group(farthest, groups) if farthest != nearest else None,
@@ -240,9 +226,9 @@ def outcome(folder: pathlib.Path, settings: MeanSettings, plan: plan_lib.MeanPla
       files=(RESULTS, TABLE),
       figures={FIGURE: lambda path: draw(path, asked, delta=settings.delta)},
       fields={
-          'task': 'mean_estimation', 'algorithm': 'mean', 'bits': only('bits'),
+          'task': 'mean_estimation', 'algorithm': 'mean', 'bits': only.get('bits'),
           'mechanism': ','.join(settings.mechanisms), 'clip': settings.clip,
-          'noise_multiplier': only('noise_multiplier'), 'population': only('n'),
+          'noise_multiplier': only.get('noise_multiplier'), 'population': only.get('n'),
           'details': {
               'settings': len(asked), 'repeats': settings.repeats,
               'epsilon_of_one_release': list(settings.epsilon),

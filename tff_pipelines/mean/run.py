@@ -26,7 +26,7 @@ from tff_pipelines.experiment import (
     charged_records, report as report_lib, rounds as rounds_lib, run as run_lib)
 from tff_pipelines.fedavg import run as fedavg_run
 from tff_pipelines.mean import plan as plan_lib, report
-from tff_pipelines.mean.settings import MeanSettings
+from tff_pipelines.mean.settings import KEY, MeanSettings
 
 # A purpose of the simulation seed; the factory's is 0.
 _CLIENT_KEYS = 1
@@ -37,9 +37,8 @@ _ROW = 'row'
 def _release(settings: MeanSettings, cell: plan_lib.Cell) -> tuple[Any, Callable]:
   """Builds one release of the mean of vectors, all clients in one graph.
 
-  Returns:
-    The initial state of the sum; and a function from a state, vectors float32 [n, d]
-    and the index of the repeat to the next state and the estimate, float32 [d].
+  Returns the initial state of the sum; and a function from a state, vectors float32
+  [n, d] and the index of the repeat to the next state and the estimate, float32 [d].
   """
   n, d, seed = cell.n, cell.d, settings.seed
   if seed is not None:
@@ -94,29 +93,29 @@ def estimate(settings: MeanSettings, cell: plan_lib.Cell) -> report.Row:
     mean_squares.append(float(np.mean(truth**2)))
   mse, mse_low, mse_high = report.interval(errors)
   l2_error, l2_low, l2_high = report.interval(norms)
-  row = {
-      **vars(cell), 'delta': settings.delta, 'repeats': settings.repeats,
+  return {
+      **dict(zip(KEY, cell.key)), 'delta': settings.delta,
+      'accountant': cell.accountant,
       'noise_multiplier': cell.plan.mechanism.noise_multiplier,
       'scale': params and params.scale,
       'local_stddev_grid': params and params.local_stddev_grid,
       'dimension_padded': params and params.padded_dimension,
-      'degenerate': params and params.degeneracy(),
+      'degenerate': params and params.degeneracy(), 'repeats': settings.repeats,
       'mse': mse, 'mse_low': mse_low, 'mse_high': mse_high,
       'l2_error': l2_error, 'l2_low': l2_low, 'l2_high': l2_high,
       'noise_mse': cell.noise_mse,
       'predicted_mse': cell.predicted_mse(float(np.mean(mean_squares))),
+      'gaussian_mse': cell.gaussian_mse, 'gaussian_rdp_mse': cell.gaussian_rdp_mse,
       'ratio_to_gaussian': mse / cell.gaussian_mse,
       'ratio_to_gaussian_rdp': mse / cell.gaussian_rdp_mse,
       'seconds': time.monotonic() - start, report.OF_REPEATS: errors}
-  return {name: row[name] for name in report.KEYS}
 
 
 class Sweep(rounds_lib.ChargedRounds):
   """A charged step for each setting of this sweep that has no row yet.
 
   Attributes:
-    cells: The settings of this sweep, by key.
-    caveats: Caveats of the settings of this sweep.
+    cells, caveats: The settings of this sweep, by key, and their caveats.
     rows: Those that charges have kept, by key.
     steps: The events of the ledger, followed by those of the remaining settings.
   """

@@ -46,10 +46,8 @@ def skellam(*, l1: float, l2: float, variance: float,
   """Skellam mechanism on an integer query (arXiv 2110.04995, Corollary 3.6).
 
   Args:
-    l1: L1 sensitivity, grid units.
-    l2: L2 sensitivity, grid units.
-    variance: Noise variance of each coordinate, grid units squared; 0 gives an
-      infinite curve.
+    l1, l2: Sensitivities in these norms, grid units.
+    variance: mu, noise variance of each coordinate, grid units squared, >= 0.
     max_order: Largest order.
 
   Returns:
@@ -100,8 +98,7 @@ def distributed_discrete_gaussian(
   """Sum of discrete Gaussian shares (arXiv 2102.06387, Theorem 1 and Prop. 14).
 
   Args:
-    l1: L1 sensitivity, grid units.
-    l2: L2 sensitivity, grid units.
+    l1, l2: Sensitivities in these norms, grid units.
     variance: Variance of the sum of the shares, grid units squared.
     local_variance: Variance of one share, grid units squared.
     clients: Number of shares.
@@ -143,11 +140,8 @@ def pure(epsilon: float, max_order: int = MAX_ORDER) -> np.ndarray:
 
 
 @functools.cache
-def log_binomials(max_order: int) -> np.ndarray:
-  """log C(alpha, l) for alpha = 2..max_order (rows) and l = 0..max_order.
-
-  -inf above the diagonal.
-  """
+def _log_binomials(max_order: int) -> np.ndarray:
+  """log C(alpha, l) for alpha = 2..max_order (rows) and l = 0..max_order."""
   alpha = orders(max_order)[:, None]
   chosen = np.arange(max_order + 1, dtype=np.float64)
   inside = chosen <= alpha
@@ -169,7 +163,7 @@ def _log_sum_rows(terms: np.ndarray, max_order: int) -> np.ndarray:
   rows = min(max_order, first_infinite - 1) - 1
   result = np.full(max_order - 1, np.inf)
   if rows > 0:
-    table = log_binomials(max_order)[:rows, :rows + 2]
+    table = _log_binomials(max_order)[:rows, :rows + 2]
     exponents = table + terms[None, :rows + 2]
     peak = np.maximum(exponents.max(axis=1), -1e300)  # Not -inf - -inf.
     exponents -= peak[:, None]

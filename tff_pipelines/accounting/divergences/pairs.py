@@ -101,11 +101,7 @@ Factor = tuple[Pair, int]
 
 
 class Gaussian(Pair):
-  """N(1, z^2) against N(0, z^2).
-
-  Attributes:
-    noise_multiplier: z > 0.
-  """
+  """N(1, z^2) against N(0, z^2), with z = `noise_multiplier`."""
 
   noise_multiplier: validate.Positive
 
@@ -154,12 +150,7 @@ def _at_nodes(nodes: np.ndarray, p: np.ndarray, q: np.ndarray, left_p: float,
 
 
 class Skellam(Pair):
-  """shift + Sk(variance) against Sk(variance) (arXiv 2110.04995, section 3.1).
-
-  Attributes:
-    shift: An integer >= 1.
-    variance: > 0.
-  """
+  """shift + Sk(variance) against Sk(variance) (arXiv 2110.04995, section 3.1)."""
 
   shift: validate.Count
   variance: validate.Positive
@@ -181,10 +172,8 @@ class Together(Pair):
   """Independent pairs, all of them seen: their losses add.
 
   Where each dominates a release, the product dominates all of them from one sample of
-  the clients, so it may be subsampled (arXiv 2106.08567, Theorem 10 and 11).
-
-  Attributes:
-    pairs: At least two, each with one direction only, for symmetric noise.
+  the clients, so it may be subsampled (arXiv 2106.08567, Theorem 10 and 11). Each has
+  one direction only, for symmetric noise.
   """
 
   pairs: tuple[Pair, ...]
@@ -210,8 +199,7 @@ class Together(Pair):
 def on_grid(atoms: Atoms, step: float) -> tuple[np.ndarray, np.ndarray]:
   """Moves each loss to the two multiples of a step around it, keeping p and q.
 
-  Returns:
-    (indices of the multiples, int64, ascending; their masses under p, > 0).
+  Returns the ascending indices of the multiples, int64, and their masses under p, > 0.
   """
   lower = np.floor(atoms.loss / step)
   offset = atoms.loss - lower * step
@@ -232,9 +220,6 @@ class RandomizedResponse(Pair):
   """A coin that tells the truth with odds e^epsilon.
 
   It dominates every epsilon-DP mechanism (arXiv 1311.0776).
-
-  Attributes:
-    epsilon: > 0.
   """
 
   epsilon: validate.Positive
@@ -247,11 +232,7 @@ class RandomizedResponse(Pair):
 
 
 class Leak(Pair):
-  """Everything with some probability, nothing otherwise: (0, delta)-DP.
-
-  Attributes:
-    probability: In (0, 1]; 1 is no privacy at all.
-  """
+  """Everything with some probability, nothing otherwise: (0, delta)-DP."""
 
   probability: validate.Fraction
 
@@ -262,14 +243,10 @@ class Leak(Pair):
 
 
 class Poisson(Pair):
-  """A pair whose client participates with a probability.
+  """A pair, with one direction only, whose client participates with a probability.
 
-  P with probability q and Q otherwise, against Q: amplification keeps
-  domination (arXiv 2106.08567, Theorem 11), so atoms may be mixed one by one.
-
-  Attributes:
-    pair: A pair with one direction only, for symmetric noise.
-    sampling_rate: q strictly between 0 and 1.
+  P with probability q and Q otherwise, against Q: amplification keeps domination
+  (arXiv 2106.08567, Theorem 11), so atoms may be mixed one by one.
   """
 
   pair: Pair
@@ -295,14 +272,10 @@ class Poisson(Pair):
 class PoissonGroup(Pair):
   """Several clients of one person, each participating with a probability.
 
-  With k ~ Bin(g, q) of them, N(k, z^2) against N(0, z^2): the mixture dominates a
+  With k ~ Bin(g, q) of them, N(k, z^2) against N(0, z^2), for g = `clients`, q =
+  `sampling_rate` and z = `noise_multiplier` of one of them: the mixture dominates a
   Gaussian sum with Poisson sampling whose neighbours differ in g clients (arXiv
   2401.10294; proof: docs/participation.md).
-
-  Attributes:
-    noise_multiplier: z > 0, standard deviation of the noise over the sensitivity.
-    sampling_rate: q strictly between 0 and 1, of one client.
-    clients: g >= 1.
   """
 
   noise_multiplier: validate.Positive
@@ -334,11 +307,8 @@ class PoissonGroup(Pair):
 class Mixed(Pair):
   """One of several pairs at random, and it is seen which one.
 
-  It dominates a release of which that is not seen, by joint convexity.
-
-  Attributes:
-    pairs: At least one, each with two directions.
-    weights: Probability of each.
+  It dominates a release of which that is not seen, by joint convexity. Each of the
+  pairs has two directions; `weights` are their probabilities.
   """
 
   pairs: tuple[Pair, ...]
@@ -359,12 +329,9 @@ class WithoutReplacement(Pair):
   """A pair of replaced clients in a cohort of fixed size (arXiv 2106.08567).
 
   With (P, Q) dominating the release between cohorts that differ by one replaced client,
-  the profile is at most that of ((1 - g) Q + g P, Q) for losses above 0. Replacing is
-  symmetric, so below 0 it is that of the reversed pair. Proof: docs/fixed_size.md.
-
-  Attributes:
-    pair: P and Q, with one direction only.
-    fraction: g = cohort / population, strictly between 0 and 1.
+  in one direction only, and g = `fraction` of the population in a cohort, the profile
+  is at most that of ((1 - g) Q + g P, Q) for losses above 0. Replacing is symmetric, so
+  below 0 it is that of the reversed pair. Proof: docs/fixed_size.md.
   """
 
   pair: Pair
@@ -396,13 +363,10 @@ class ZeroedWithoutReplacement(Pair):
   """A zeroed client in a cohort of fixed size, with Gaussian noise.
 
   In the rounds without the client another one is in its place, whose contribution may
-  point the other way. In units of the sensitivity, P against Q has for losses above 0
-  the profile of ((1 - g) N(-1) + g N(1), (1 - g) N(-1) + g N(0)), and Q against P that
-  of ((1 - g) N(1) + g N(0), N(1)). Proof: docs/fixed_size.md.
-
-  Attributes:
-    noise_multiplier: z > 0, standard deviation of the noise over the sensitivity.
-    fraction: g = cohort / population, strictly between 0 and 1.
+  point the other way. In units of the sensitivity, with g = `fraction` of the
+  population in a cohort, P against Q has for losses above 0 the profile of
+  ((1 - g) N(-1) + g N(1), (1 - g) N(-1) + g N(0)), and Q against P that of
+  ((1 - g) N(1) + g N(0), N(1)). Proof: docs/fixed_size.md.
   """
 
   noise_multiplier: validate.Positive
@@ -451,13 +415,9 @@ def together(factors: tuple[Factor, ...]) -> Pair | None:
 
 
 def simplified(factors: tuple[Factor, ...]) -> tuple[Factor, ...]:
-  """The same product with equal pairs counted together and Gaussians merged.
-
-  Of several Gaussians only the sum of the squared signal-to-noise ratios
-  matters, so they are one Gaussian, exactly.
-  """
+  """The same product with equal pairs counted together and Gaussians merged, exactly."""
   counts = collections.Counter()
-  ratio = 0.0
+  ratio = 0.0  # The sum of the squared signal-to-noise ratios is all that matters.
   for pair, count in factors:
     if isinstance(pair, Gaussian):
       ratio += count / pair.noise_multiplier**2

@@ -103,12 +103,9 @@ class _Total:
     """
     mean, stddev = self._moments(theta)
     at_theta = self.cumulant(theta)
-    lows, highs = [], []
-    for tilt in (2.0, 4.0, 8.0, 16.0, 32.0):
-      t = tilt / stddev
-      highs.append((self.cumulant(theta + t) - at_theta + slack) / t)
-      lows.append(-(self.cumulant(theta - t) - at_theta + slack) / t)
-    low, high = max(lows), min(highs)
+    tilts = np.array([2.0, 4.0, 8.0, 16.0, 32.0]) / stddev
+    high = min((self.cumulant(theta + t) - at_theta + slack) / t for t in tilts)
+    low = max((self.cumulant(theta - t) - at_theta + slack) / -t for t in tilts)
     return low - 2 * self._step, high + 2 * self._step, (
         at_theta - theta * high - slack), mean
 
@@ -145,11 +142,8 @@ class _Total:
 class _Distribution:
   """Masses of the total loss, accurate to round-off relative to the tilted peak.
 
-  Attributes:
-    losses: Ascending, on the grid.
-    log_mass: Logarithm of the mass of each loss.
-    peak: Mean of the tilted distribution.
-    infinite: Mass of infinite loss, including all above the window.
+  `losses` ascend on the grid; `peak` is the mean of the tilted distribution, and
+  `infinite` the mass of infinite loss, including all above the window.
   """
 
   losses: np.ndarray

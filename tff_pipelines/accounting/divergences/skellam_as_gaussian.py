@@ -46,7 +46,7 @@ class Certificate:
     variance: mu, grid units squared. Noise of at least this variance is certified.
     removed: a; the Gaussian noise has variance mu - a.
     nodes: n, number of variances that K chooses among.
-    total_variation: t of one coordinate of one release, in (0, 1).
+    total_variation: t of one coordinate of one release.
   """
 
   variance: fractions.Fraction
@@ -147,16 +147,7 @@ def _log_distance(variance: float, gaussian_variance: float, nodes: int,
 
 def verify(variance: fractions.Fraction, removed: fractions.Fraction,
            nodes: int) -> Certificate:
-  """The certificate of these parameters.
-
-  Args:
-    variance: mu, grid units squared.
-    removed: a > 0.
-    nodes: n >= 1.
-
-  Raises:
-    ValueError: If the theorem's conditions do not hold.
-  """
+  """The certificate of these parameters; ValueError if the theorem does not hold."""
   validate.integer(nodes=nodes, low=1)
   if removed <= 0:
     raise ValueError(f'removed must be positive, found {removed!r}')

@@ -13,7 +13,7 @@ nothing: no pure epsilon, no known pair, no guarantee for groups.
 import abc
 import dataclasses
 import inspect
-from typing import Any, ClassVar, dataclass_transform
+from typing import Annotated, Any, ClassVar, dataclass_transform
 
 from dp_accounting import dp_event
 import numpy as np
@@ -56,8 +56,8 @@ _KINDS: dict[str, type['Event']] = {}
 class Event(abc.ABC):
   """A release, as accountants see it.
 
-  Every subclass is a frozen, keyword-only dataclass. Unless it is `abstract`, it is a
-  kind, and its name is the kind in ledgers.
+  Every subclass is a frozen, keyword-only dataclass, whose fields are checked. Unless
+  it is `abstract`, it is a kind, and its name is the kind in ledgers.
 
   Class attributes:
     source: Publication of the bound, with the theorem's number.
@@ -88,11 +88,6 @@ class Event(abc.ABC):
   def adjacency(self) -> str:
     """One of the keys of ADJACENCY_IN_WORDS."""
 
-  @property
-  @abc.abstractmethod
-  def sensitivity(self) -> str:
-    """The sensitivity in words, with its unit."""
-
   @abc.abstractmethod
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     """Renyi divergence in both directions at the orders 2..max_order."""
@@ -116,12 +111,7 @@ class Event(abc.ABC):
 
   @abc.abstractmethod
   def participations(self, count: int, amplification: str) -> int:
-    """Number of releases to compose for `count` of these: those with one client.
-
-    Args:
-      count: Number of releases in a row, >= 1.
-      amplification: As for `curve`.
-    """
+    """Number of releases to compose for `count` >= 1 of these: those with one client."""
 
   @abc.abstractmethod
   def repeated(self) -> 'Event':
@@ -151,14 +141,12 @@ class Event(abc.ABC):
   def seen(self, colluders: float, cohort: float | None) -> 'Event':
     """The release as seen by participants, who subtract what they added themselves.
 
+    It is to be accounted without amplification, and is `NoPrivacy` where no finite
+    number is proved.
+
     Args:
       colluders: k >= 1 participants who pool what they know.
-      cohort: Minimum cohort of the sample that the release is from; None for the
-        release's own.
-
-    Returns:
-      A release to be accounted without amplification, `NoPrivacy` where no finite
-      number is proved.
+      cohort: Minimum cohort of the sample that the release is from; None for its own.
     """
 
   @abc.abstractmethod
@@ -166,15 +154,12 @@ class Event(abc.ABC):
     """Whether a participant may know a part of what hides the others."""
 
   def seen_by_participants(self, colluders: float = 1.0) -> 'Event':
-    """The release as seen by participants, who know their own shares of the noise.
+    """The release as seen by k = `colluders` >= 1 participants who pool what they know.
 
     A participant knows the cohort of a round that it is in, and subtracts the share of
     the noise that it added. Of the noise, of variance v/h in all (v counted on, h the
-    honest fraction), the other shares are left: (v/h)(1 - k/m) in a cohort of m for k
-    colluding participants. Nothing is amplified. See docs/participation.md.
-
-    Args:
-      colluders: k >= 1 participants who pool what they know.
+    honest fraction), the other shares are left: (v/h)(1 - k/m) in a cohort of m.
+    Nothing is amplified. See docs/participation.md.
     """
     validate.finite(colluders=colluders)
     if colluders < 1:
@@ -253,13 +238,11 @@ class Event(abc.ABC):
     return self
 
   def replace_one(self) -> 'Event':
-    """The same release between inputs that differ by a replaced client."""
-    raise ValueError(
-        f'event {type(self).__name__} has no replace-one form and cannot be '
-        'sampled')
+    """The same release between inputs that differ by a replaced client.
 
-  def check_sampled(self) -> None:
-    """Raises ValueError if sampling clients does not apply to this release."""
+    Raises:
+      ValueError: If there is none: sampling clients does not apply to this release.
+    """
     raise ValueError(
         f'event {type(self).__name__} cannot be amplified by sampling clients')
 
@@ -269,6 +252,17 @@ class Event(abc.ABC):
     for field in dataclasses.fields(self):
       result[field.name] = _plain(getattr(self, field.name))
     return result
+
+
+def check_event(**arguments: Any) -> None:
+  """Raises ValueError unless every argument is an Event."""
+  for name, value in arguments.items():
+    if not isinstance(value, Event):
+      raise ValueError(f'{name} must be an event, found {value!r}')
+
+
+# Type of a field that is an event.
+Inner = Annotated[Event, check_event]
 
 
 # Answers of methods, for the bodies of kinds.
@@ -351,36 +345,32 @@ class Equivalent(Event, abstract=True):
 
 def _problems(kind: type[Event]) -> list[str]:
   """Lists what a kind leaves unsaid or misstates; see `Event`."""
-  problems = []
   parents = [base.__name__ for base in kind.__mro__[1:] if base in _KINDS.values()]
-  if parents:
-    problems.append(f'must not derive from another kind, found {", ".join(parents)}')
-  if kind.__name__ in _KINDS:
-    problems.append('must have a name of its own: another kind has it')
   missing = [name for name in dir(kind) if getattr(
       getattr(kind, name, None), '__isabstractmethod__', False)]
   if not isinstance(getattr(kind, 'source', None), str) or not kind.source:
     missing.append('source')
-  if missing:
-    problems.append(f'must define {", ".join(missing)}')
+  adjacency = kind.adjacency
+  problems = [message for is_wrong, message in (
+      (parents, f'must not derive from another kind, found {", ".join(parents)}'),
+      (kind.__name__ in _KINDS, 'must have a name of its own: another kind has it'),
+      (missing, f'must define {", ".join(missing)}'),
+      (isinstance(adjacency, str) and adjacency not in ADJACENCY_IN_WORDS,
+       f'must have a known adjacency, found {adjacency!r}'),
+      ((kind.as_gaussian is Event.as_gaussian) != (
+          kind.skellam_coordinates is Event.skellam_coordinates),
+       'must define as_gaussian and skellam_coordinates together')) if is_wrong]
   for name, stated in inspect.getmembers(Event, inspect.isfunction):
     own = getattr(kind, name)
     if not name.startswith('_') and (not inspect.isfunction(own) or _parameters(
         own) != _parameters(stated)):
       problems.append(f'must define {name} as a method with the parameters '
                       f'{_parameters(stated)}')
-  adjacency = kind.adjacency
-  if isinstance(adjacency, str) and adjacency not in ADJACENCY_IN_WORDS:
-    problems.append(f'must have a known adjacency, found {adjacency!r}')
-  if (kind.as_gaussian is Event.as_gaussian) != (
-      kind.skellam_coordinates is Event.skellam_coordinates):
-    problems.append('must define as_gaussian and skellam_coordinates together')
-  problems += [
+  return problems + [
       f'must have events in fields called event or events, found {field.name}'
       for field in dataclasses.fields(kind)
-      if field.type in (Event, tuple[Event, ...]) and field.name not in (
+      if field.type in (Event, Inner, tuple[Event, ...]) and field.name not in (
           'event', 'events')]
-  return problems
 
 
 def _parameters(method: Any) -> tuple[str, ...]:
@@ -389,11 +379,8 @@ def _parameters(method: Any) -> tuple[str, ...]:
 
 def parts(event: Event) -> list[Event]:
   """The events inside an event."""
-  values = []
-  for field in dataclasses.fields(event):
-    value = getattr(event, field.name)
-    values += value if isinstance(value, tuple) else [value]
-  return [value for value in values if isinstance(value, Event)]
+  inner = getattr(event, 'event', None)
+  return list(getattr(event, 'events', ())) if inner is None else [inner]
 
 
 def _plain(value: Any) -> Any:
@@ -441,13 +428,6 @@ def _restored(value: Any) -> Any:
   if isinstance(value, list):
     return tuple(_restored(item) for item in value)
   return value
-
-
-def check_event(**arguments: Any) -> None:
-  """Raises ValueError unless every argument is an Event."""
-  for name, value in arguments.items():
-    if not isinstance(value, Event):
-      raise ValueError(f'{name} must be an event, found {value!r}')
 
 
 def scaled(noise_variance: float, surviving_fraction: float) -> float:

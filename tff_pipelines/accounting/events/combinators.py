@@ -18,7 +18,6 @@ class NoPrivacy(base.Release, base.WithoutShares):
   """A release without noise: epsilon is infinite."""
 
   adjacency = base.ANY
-  sensitivity = 'unbounded'
   source = 'nothing is claimed'
 
   failure_probability = base.never_fails
@@ -35,9 +34,6 @@ class NoPrivacy(base.Release, base.WithoutShares):
 
   def scaled(self, clients: int) -> 'NoPrivacy':
     return self
-
-  def check_sampled(self) -> None:
-    pass
 
   def to_dp_accounting(self) -> dp_event.DpEvent:
     return dp_event.NonPrivateDpEvent()
@@ -116,10 +112,6 @@ class _Product(base.Event, abstract=True):
   def replace_one(self) -> base.Event:
     return self._mapped(lambda event: event.replace_one())
 
-  def check_sampled(self) -> None:
-    for event in self._counts():
-      event.check_sampled()
-
   def participations(self, count: int, amplification: str) -> int:
     return count
 
@@ -163,29 +155,16 @@ class _Product(base.Event, abstract=True):
 
 
 class SelfComposed(_Product):
-  """The same event, `count` times in a row, adaptively.
+  """The same event, `count` times in a row, adaptively."""
 
-  Attributes:
-    event: One release.
-    count: Number of releases, an integer >= 1.
-  """
-
-  event: base.Event
+  event: base.Inner
   count: validate.Count
-
-  def __post_init__(self):
-    super().__post_init__()
-    base.check_event(event=self.event)
 
   def _counts(self) -> Mapping[base.Event, int]:
     return {self.event: self.count}
 
   def _mapped(self, change: Callable[[base.Event], base.Event]) -> Self:
     return dataclasses.replace(self, event=change(self.event))
-
-  @property
-  def sensitivity(self) -> str:
-    return f'{self.event.sensitivity}, {self.count} times'
 
   def to_dp_accounting(self) -> dp_event.DpEvent:
     return dp_event.SelfComposedDpEvent(self.event.to_dp_accounting(), self.count)
@@ -211,30 +190,19 @@ class _Several(_Product, abstract=True):
   def _mapped(self, change: Callable[[base.Event], base.Event]) -> Self:
     return dataclasses.replace(self, events=tuple(map(change, self.events)))
 
-  @property
-  def sensitivity(self) -> str:
-    return '; '.join(sampled.unique(event.sensitivity for event in self.events))
-
   def to_dp_accounting(self) -> dp_event.DpEvent:
     return dp_event.ComposedDpEvent([event.to_dp_accounting() for event in self.events])
 
 
 class Composed(_Several):
-  """Different events one after the other, adaptively, each with its own sample.
-
-  Attributes:
-    events: At least one, all of one adjacency.
-  """
+  """Different events one after the other, adaptively, each with its own sample."""
 
 
 class Together(_Several):
   """Several releases from one sample, such as a sum and a bit about its clip.
 
   Under `PoissonSampled` or `FixedSizeSampled` their curves are added before the
-  amplification: a client is in all of them or in none.
-
-  Attributes:
-    events: At least one, all of one adjacency, none of them sampled on its own.
+  amplification: a client is in all of them or in none. None is sampled on its own.
   """
 
   def __post_init__(self):

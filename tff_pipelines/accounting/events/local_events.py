@@ -25,8 +25,8 @@ class Nfdp(base.Release, base.WithoutShares):
   draws gives it away, and nothing holds.
 
   Attributes:
-    records: n >= 1 records of the party.
-    subset_size: k in [1, n] records sampled, or k >= 1 with replacement.
+    records: n records of the party.
+    subset_size: k records sampled, at most n without replacement.
     replacement: Whether a record may be sampled more than once.
   """
 
@@ -38,7 +38,6 @@ class Nfdp(base.Release, base.WithoutShares):
       'noise-free differential privacy, theorems on sampling with and without '
       'replacement (natural logarithms); total variation of the draw')
   adjacency = base.RECORD
-  sensitivity = 'everything about a record that is drawn'
 
   failure_probability = base.never_fails
 
@@ -72,11 +71,8 @@ class Nfdp(base.Release, base.WithoutShares):
     return ((pairs.Leak(probability=self.draw_probability), 1),)
 
   def repeated(self) -> 'PostProcessing':
-    """Costs nothing: the sample is kept in the checkpoint before the first round.
-
-    A repeated round reads the same records, so everything that it releases follows
-    from that sample.
-    """
+    # The sample is kept in the checkpoint before the first round: a repeated round
+    # reads the same records, and all that it releases follows from them.
     return PostProcessing()
 
   def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
@@ -104,7 +100,6 @@ class PostProcessing(base.Release, base.WithoutShares):
 
   source = 'post-processing, Dwork and Roth 2014, Proposition 2.1'
   adjacency = base.ANY
-  sensitivity = 'none: nothing but earlier releases is read'
 
   failure_probability = base.never_fails
   caveats = base.no_caveats
@@ -126,7 +121,7 @@ class _PureLocal(base.Release, base.WithoutShares, abstract=True):
   """One value of one client, epsilon-DP without delta.
 
   Attributes:
-    epsilon: Epsilon of the whole vector, one query, > 0.
+    epsilon: Epsilon of the whole vector, one query.
   """
 
   epsilon: validate.Positive
@@ -134,10 +129,6 @@ class _PureLocal(base.Release, base.WithoutShares, abstract=True):
   adjacency = base.LOCAL
 
   failure_probability = base.never_fails
-
-  @property
-  def sensitivity(self) -> str:
-    return f'the whole input, at epsilon {decimals.rounded_up(self.epsilon, 6)} a query'
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     return curves.pure(self.epsilon, max_order)
@@ -157,15 +148,13 @@ class _PureLocal(base.Release, base.WithoutShares, abstract=True):
 
 
 class Piecewise(_PureLocal):
-  """Piecewise mechanism on one vector (Wang et al., arXiv 1907.00782).
-  """
+  """Piecewise mechanism on one vector (Wang et al., arXiv 1907.00782)."""
 
   source = 'arXiv 1907.00782, section III; arXiv 1311.0776'
 
 
 class Duchi(_PureLocal):
-  """Mechanism of Duchi, Jordan and Wainwright on one vector.
-  """
+  """Mechanism of Duchi, Jordan and Wainwright on one vector."""
 
   source = 'arXiv 1604.02390; arXiv 1311.0776'
 
@@ -183,12 +172,10 @@ class _LocalGaussian(sum_events.GaussianNoise, abstract=True):
   """Gaussian noise, or noise of no larger divergence, on one vector of one client.
 
   Attributes:
-    noise_multiplier: Noise standard deviation over the L2 distance of any two
-      inputs, >= 0 (0: no guarantee).
+    noise_multiplier: Noise standard deviation over the L2 distance of any two inputs.
   """
 
   adjacency = base.LOCAL
-  sensitivity = 'L2 1, in units of the largest distance of two inputs'
 
 
 class LocalGaussian(_LocalGaussian):
@@ -228,24 +215,23 @@ class LocalAnswers(base.Equivalent, base.Release, base.WithoutShares):
 
   Attributes:
     event: One answer of one client.
-    groups: Number of groups, >= 1.
+    groups: Number of groups.
     queries_before: Queries of all earlier steps, >= 0, lost ones included.
     queries_after: The same after this step, more than before.
   """
 
-  event: base.Event
+  event: base.Inner
   groups: validate.Count
   queries_before: int
   queries_after: int
 
-  source = ('sequential composition for each client, arXiv 1702.07476, Proposition 1')
+  source = 'sequential composition for each client, arXiv 1702.07476, Proposition 1'
   adjacency = base.LOCAL
 
   caveats = base.no_caveats
 
   def __post_init__(self):
     super().__post_init__()
-    base.check_event(event=self.event)
     if self.event.adjacency != base.LOCAL:
       raise ValueError(
           'event must be an answer that a client protects independently, found '
@@ -263,19 +249,11 @@ class LocalAnswers(base.Equivalent, base.Release, base.WithoutShares):
     return -(-queries // self.groups)
 
   def _composed(self, count: int) -> base.Event:
-    if count == 0:
-      return PostProcessing()
-    return combinators.SelfComposed(event=self.event, count=count)
-
-  @property
-  def sensitivity(self) -> str:
-    return f'{self.event.sensitivity}; at most {self.count} more of one client'
+    return combinators.SelfComposed(
+        event=self.event, count=count) if count else PostProcessing()
 
   def repeated(self) -> base.Event:
-    """The queries of the step once more, to the same groups.
-
-    The maximum may have grown by less than a client of the step has answered.
-    """
+    # To the same groups: the maximum may have grown by less than a client answered.
     return self._composed(self._answers(self.queries_after - self.queries_before))
 
   @property

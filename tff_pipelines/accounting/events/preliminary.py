@@ -51,7 +51,7 @@ def tail(variance: float, start: int) -> float:
 
   Args:
     variance: v > 0, grid units squared, as given to the sampler.
-    start: >= 1.
+    start: At least 1.
   """
   # The sampler rounds its standard deviation up.
   relative, absolute = _SIGMA_ERRORS
@@ -85,13 +85,11 @@ class CentralRelease(base.Release, base.WithoutShares, abstract=True):
   """Integers of all clients with discrete Gaussian noise, once; see the module.
 
   Attributes:
-    l2_sensitivity: L2 norm of one client's integers, zero-out, > 0.
-    noise_variance: Variance of the noise of each integer, > 0.
-    dimension: Maximum number of integers, >= 1.
-    items: Maximum number of keys that a client adds to, each by 1; 0 if keys are
-      public.
-    threshold: Minimum noisy count of a key that is released, >= 2; None if keys are
-      public.
+    l2_sensitivity: L2 norm of one client's integers, zero-out.
+    noise_variance: Variance of the noise of each integer.
+    dimension: Maximum number of integers.
+    items: Maximum number of keys that a client adds to, each by 1; 0 if keys are public.
+    threshold: Minimum noisy count of a key that is released, >= 2; None with public keys.
   """
 
   l2_sensitivity: validate.Positive
@@ -117,10 +115,6 @@ class CentralRelease(base.Release, base.WithoutShares, abstract=True):
             f'found {self.l2_sensitivity!r}')
 
   @property
-  def sensitivity(self) -> str:
-    return f'L2 {self.l2_sensitivity:.6g} in integers'
-
-  @property
   def noise_multiplier(self) -> float:
     return math.sqrt(self.noise_variance) / self.l2_sensitivity
 
@@ -139,6 +133,7 @@ class CentralRelease(base.Release, base.WithoutShares, abstract=True):
         -self.failure_probability())
 
   def replace_one(self) -> Self:
+    # `FixedSizeSampled` of all clients states it for replaced clients.
     # Either client's own keys may fail, each in one direction of the divergence.
     return dataclasses.replace(self, l2_sensitivity=2 * self.l2_sensitivity)
 
@@ -152,9 +147,6 @@ class CentralRelease(base.Release, base.WithoutShares, abstract=True):
     return dataclasses.replace(
         self, l2_sensitivity=clients * self.l2_sensitivity,
         items=clients * self.items, threshold=threshold_)
-
-  def check_sampled(self) -> None:
-    """Passes: `FixedSizeSampled` of all clients states it for replaced clients."""
 
 
 class PreliminaryRelease(CentralRelease):

@@ -34,12 +34,11 @@ class Sampled(base.Event, abstract=True):
     event: The release from the sample, stated for zero-out.
   """
 
-  event: base.Event
+  event: base.Inner
 
   def __post_init__(self):
     super().__post_init__()
-    base.check_event(event=self.event)
-    self.event.check_sampled()
+    self.event.replace_one()  # Raises ValueError if clients can't be sampled.
 
   def _refuse_failures(self, release: base.Event) -> None:
     if release.failure_probability():
@@ -69,10 +68,6 @@ class _SameNeighbours(Sampled, abstract=True):
   @property
   def adjacency(self) -> str:
     return self.event.adjacency
-
-  @property
-  def sensitivity(self) -> str:
-    return self.event.sensitivity
 
 
 class _Poisson(_SameNeighbours, abstract=True):
@@ -133,19 +128,18 @@ class PoissonSampled(_Poisson):
   are suppressed, `pivotal_probability` bounds how often that reveals a client.
 
   Attributes:
-    event: The release from the sample.
-    sampling_rate: q in (0, 1].
-    max_participations: Maximum number of rounds that select one client, >= 1; None
-      for no such limit. Whoever sees the cohorts sees a client in so many rounds at
-      most; against all others the limit changes nothing (docs/participation.md).
-    pivotal_probability: rho in [0, 1], the fraction of the rounds in which the number
-      of other clients is such that a release shows that a client participates.
-      Amplification of the client's loss is lost there, except for a loss of nothing
-      in the rounds without it. See `cohorts.pivotal_probability`.
-    least_cohort: Minimum number of clients in a round, >= 1: a smaller cohort is drawn
-      again before any client is told; None if a cohort may be of one.
-    redrawn_probability: In [0, 1], the fraction of the rounds in which that may tell of
-      a client; it is taken off delta. See `schemes.Poisson`.
+    sampling_rate: q.
+    max_participations: Maximum number of rounds that select one client; None for no
+      such limit. Whoever sees the cohorts sees a client in so many rounds at most;
+      against all others the limit changes nothing (docs/participation.md).
+    pivotal_probability: rho, the fraction of the rounds in which the number of other
+      clients is such that a release shows that a client participates. Amplification of
+      the client's loss is lost there, except for a loss of nothing in the rounds
+      without it. See `cohorts.pivotal_probability`.
+    least_cohort: Minimum number of clients in a round: a smaller cohort is drawn again
+      before any client is told; None if a cohort may be of one.
+    redrawn_probability: Fraction of the rounds in which that may tell of a client; it
+      is taken off delta. See `schemes.Poisson`.
   """
 
   source = 'arXiv 2210.00597 (tight); Zhu and Wang 2019, Theorem 5 (generic)'
@@ -226,7 +220,7 @@ class PoissonGroup(_Poisson):
   source = 'docs/participation.md; arXiv 2401.10294'
 
   def _with(self, k: int) -> PoissonSampled:
-    """Takes k of the person's clients for any that a round has of them."""
+    """The release if a round has k of the person's clients whenever it has any."""
     some = -math.expm1(self.clients * math.log1p(-self.sampling_rate))
     return PoissonSampled(**declarations.shared(
         PoissonSampled, self, event=self.event.scaled(k),
@@ -272,7 +266,7 @@ class PoissonGroup(_Poisson):
 
 
 class _Sized(Sampled, abstract=True):
-  """A release from exactly `cohort_size` of `population` clients, integers >= 1."""
+  """A release from exactly `cohort_size` of `population` clients."""
 
   cohort_size: validate.Count
   population: validate.Count
@@ -293,9 +287,6 @@ class FixedSizeSampled(_Sized):
   is Gaussian, and else that of replace-one, of which zeroing is a case.
 
   Attributes:
-    event: The release from the sample, stated for zero-out.
-    cohort_size: Clients in a round, an integer >= 1.
-    population: Clients to sample from, an integer >= cohort_size.
     neighbours: 'replace-one' or 'zero-out'.
   """
 
@@ -312,10 +303,6 @@ class FixedSizeSampled(_Sized):
   @property
   def adjacency(self) -> str:
     return self.neighbours
-
-  @property
-  def sensitivity(self) -> str:
-    return self._unsampled().sensitivity
 
   @property
   def _is_everyone(self) -> bool:
@@ -401,11 +388,6 @@ class EpochSampled(base.Equivalent, _Sized, _SameNeighbours):
 
   All clients are selected once before any is selected again, so one client is in
   ceil(rounds * cohort_size / population) of the rounds at most, whoever watches.
-
-  Attributes:
-    event: The release from the sample.
-    cohort_size: Clients in a round, an integer >= 1.
-    population: Clients to select from, an integer >= cohort_size.
   """
 
   source = 'docs/participation.md'

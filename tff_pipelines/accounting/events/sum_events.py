@@ -27,9 +27,6 @@ class ClientSum(base.Release, abstract=True):
 
   failure_probability = base.never_fails
 
-  def check_sampled(self) -> None:
-    pass
-
 
 def _without_own(event: base.Event, honest: float | None, colluders: float,
                  cohort: float | None) -> base.Event:
@@ -44,10 +41,10 @@ class _IntegerSum(ClientSum, abstract=True):
   """A sum of integer vectors with integer noise.
 
   Attributes:
-    l1_sensitivity: Grid units, zero-out, > 0.
-    l2_sensitivity: Grid units, zero-out, > 0. For integer vectors l2 <= l1 <= l2^2.
-    noise_variance: Variance per coordinate of the honest noise, grid units squared,
-      >= 0 (0: no guarantee).
+    l1_sensitivity, l2_sensitivity: Grid units, zero-out. For integer vectors
+      l2 <= l1 <= l2^2.
+    noise_variance: Variance per coordinate of the honest noise, grid units squared
+      (0: no guarantee).
     cohort_size: Expected number of clients, for the record; None if unknown.
   """
 
@@ -70,9 +67,8 @@ class _IntegerSum(ClientSum, abstract=True):
 
     Args:
       params: Parameters of the sum.
-      surviving_fraction: Fraction of the planned noise that is present, in
-        [0, 1], when clients drop out and nothing tops the noise up. Scale and
-        sensitivities stay: they were fixed before.
+      surviving_fraction: Fraction of the planned noise that is present, in [0, 1].
+        Scale and sensitivities stay: they were fixed before.
 
     Raises:
       ValueError: If the grid is so coarse that every vector is rounded to zero.
@@ -87,11 +83,6 @@ class _IntegerSum(ClientSum, abstract=True):
         local_variance=params.total_noise_variance / params.most_shares,
         clients=math.ceil(params.most_shares), dimension=params.padded_dimension)
     return cls(**{field.name: values[field.name] for field in dataclasses.fields(cls)})
-
-  @property
-  def sensitivity(self) -> str:
-    return (f'L1 {self.l1_sensitivity:.6g}, L2 {self.l2_sensitivity:.6g} grid '
-            'units')
 
   def _with_clients(self, times: int) -> Self:
     """The sum if so many contributions differ."""
@@ -109,8 +100,8 @@ class _SkellamSum(_IntegerSum, abstract=True):
   """A sum of integer vectors with Skellam noise.
 
   Attributes:
-    dimension: Number of coordinates (padded), >= 1; None if unknown, and then Skellam
-      noise is accounted as such.
+    dimension: Number of coordinates (padded); None if unknown, and then Skellam noise
+      is accounted as such.
   """
 
   dimension: validate.Count | None = None
@@ -176,10 +167,10 @@ class DistributedDiscreteGaussian(_Shares):
   """A sum of integer vectors with shares of discrete Gaussian noise.
 
   Attributes:
-    local_variance: Variance of one share, grid units squared, >= 0. Below 1/4
-      the theorem says nothing, and epsilon is infinite.
-    clients: Number of shares, >= 1; an upper bound is safe.
-    dimension: Number of coordinates (padded), >= 1.
+    local_variance: Variance of one share, grid units squared. Below 1/4 the theorem
+      says nothing, and epsilon is infinite.
+    clients: Number of shares; an upper bound is safe.
+    dimension: Number of coordinates (padded).
   """
 
   local_variance: validate.NonNegative
@@ -211,8 +202,7 @@ class GaussianNoise(base.Release, base.WithoutShares, abstract=True):
   """One release with Gaussian noise, of whose worst pair kinds say what is known.
 
   Attributes:
-    noise_multiplier: Noise standard deviation over L2 sensitivity, >= 0 (0: no
-      guarantee).
+    noise_multiplier: Noise standard deviation over L2 sensitivity (0: no guarantee).
   """
 
   noise_multiplier: validate.NonNegative
@@ -234,8 +224,6 @@ def gaussian_factors(noise_multiplier: float) -> tuple[base.Factor, ...]:
 class _GaussianSum(GaussianNoise, ClientSum, abstract=True):
   """A sum of vectors to which a server adds Gaussian noise."""
 
-  sensitivity = 'L2 1, in units of the clip'
-
   is_additive = base.yes
 
   def factors(self, amplification: str) -> tuple[base.Factor, ...]:
@@ -254,8 +242,7 @@ class _GaussianSum(GaussianNoise, ClientSum, abstract=True):
 class CentralGaussian(_GaussianSum):
   """A sum of clipped vectors; the server adds all the Gaussian noise, once.
 
-  Real-valued noise in floating point carries the guarantee of ideal
-  arithmetic only.
+  Real-valued noise in floating point carries the guarantee of ideal arithmetic only.
   """
 
   source = 'arXiv 1702.07476, Corollary 3; PLD of N(0, z^2) against N(1, z^2)'
@@ -297,17 +284,7 @@ def certificates(event: base.Event) -> tuple[GaussianOfSkellam, ...]:
 
 def gaussian_of_skellam(event: base.Event, *, variance: float, l2_sensitivity: float,
                         distance: float) -> base.Event:
-  """A sum with Skellam noise as one with Gaussian noise.
-
-  Args:
-    event: The sum, zero-out; it has `skellam_coordinates`.
-    variance: Variance of its noise in a coordinate, >= 0, grid units squared.
-    l2_sensitivity: Grid units, > 0.
-    distance: As for `base.Event.as_gaussian`.
-
-  Returns:
-    The event itself if no certificate exists.
-  """
+  """`as_gaussian` of a zero-out sum with Skellam noise of this variance, grid units."""
   if variance == 0 or not event.skellam_coordinates():
     return event
   certificate = skellam_as_gaussian.find(variance, distance)
@@ -326,8 +303,8 @@ class SkellamCount(ClientSum, base.WithoutShares):
   A clipped-or-not bit sent as +1 or -1 has zero-out sensitivity 1.
 
   Attributes:
-    l1_sensitivity: By how much one client moves the count, an integer >= 1.
-    noise_variance: Variance of the honest noise, >= 0 (0: no guarantee).
+    l1_sensitivity: By how much one client moves the count.
+    noise_variance: Variance of the honest noise (0: no guarantee).
   """
 
   l1_sensitivity: validate.Count = 1
@@ -336,10 +313,6 @@ class SkellamCount(ClientSum, base.WithoutShares):
   source = 'arXiv 2110.04995, Theorem 3.5; PLD of section 3.1 there'
 
   caveats = base.no_caveats
-
-  @property
-  def sensitivity(self) -> str:
-    return f'{self.l1_sensitivity} in one coordinate'
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     return curves.skellam(
@@ -374,14 +347,13 @@ class SkellamCount(ClientSum, base.WithoutShares):
 class NoisyGradients(base.Equivalent, base.Release, combinators.AgentsShares):
   """The sum of clipped gradients of randomly sampled records, with Gaussian noise.
 
-  Every agent participates in every step, samples each of its own records
-  independently and in secret, clips each gradient, and adds a share of the
-  noise. Real-valued noise in floating point carries the guarantee of ideal
-  arithmetic only.
+  Every agent participates in every step, samples each of its own records independently
+  and in secret, clips each gradient, and adds a share of the noise. Real-valued noise
+  in floating point carries the guarantee of ideal arithmetic only.
 
   Attributes:
-    noise_multiplier: Standard deviation of the honest noise in the sum over the
-      clip of one gradient, >= 0 (0: no guarantee).
+    noise_multiplier: Standard deviation of the honest noise in the sum over the clip of
+      one gradient, >= 0 (0: no guarantee).
     sampling_rate: In (0, 1], of a record, the same in all agents.
   """
 
@@ -389,7 +361,6 @@ class NoisyGradients(base.Equivalent, base.Release, combinators.AgentsShares):
   sampling_rate: float
 
   adjacency = base.RECORD_ZERO_OUT
-  sensitivity = 'L2 1, in units of the clip of one gradient'
   source = (
       'arXiv 1607.00133; arXiv 2210.00597 (tight), Zhu and Wang 2019, Theorem 5 '
       '(generic); arXiv 2106.08567, Theorem 11 (PLD)')

@@ -37,21 +37,17 @@ class Vote(base.Equivalent, base.Release, combinators.AgentsShares):
   * public features with a public scaling.
 
   Attributes:
-    scheme: 'ae' or 'knn'.
-    level: 'agent' or 'instance'.
-    noise: 'skellam' (integer counts), 'gaussian', or 'discrete_gaussian': its Renyi
-      divergences are those of the Gaussian or less (arXiv 2004.00010, Proposition
-      5), and its worst pair is not known.
-    noise_stddev: Standard deviation of the honest noise on a coordinate of the sum,
-      in units in which an agent's votes sum to 1; >= 0 (0: no guarantee). Neighbour counts
-      carry k times as much, before the division.
+    scheme, level: 'ae' or 'knn'; 'agent' or 'instance'.
+    noise: 'skellam' (integer counts), 'gaussian' or 'discrete_gaussian'.
+    noise_stddev: Standard deviation of the honest noise on a coordinate of the sum, in
+      units in which an agent's votes sum to 1 (0: no guarantee). Neighbour counts carry
+      k times as much, before the division.
     neighbours: k >= 1 for 'knn', None for 'ae'.
-    bound: 'tight', or 'paper' for the sensitivity sqrt(2/k) that the paper
-      states for 'knn' at instance level, stated for Gaussian noise.
-    attributes: The maximum number tau >= 1 of labels that an agent names, for 'ae'
-      only.
-    max_weight: The maximum weight of a vote, an integer >= 1. Weights are
-      public; an agent of weight w casts each vote w times.
+    bound: 'tight', or 'paper' for the sensitivity sqrt(2/k) that the paper states for
+      'knn' at instance level, for Gaussian noise.
+    attributes: The maximum number tau of labels that an agent names, for 'ae' only.
+    max_weight: The maximum weight of a vote. Weights are public; an agent of weight w
+      casts each vote w times.
   """
 
   scheme: str
@@ -75,9 +71,7 @@ class Vote(base.Equivalent, base.Release, combinators.AgentsShares):
     validate.one_of(BOUNDS, bound=self.bound)
     if self.scheme == 'knn':
       validate.integer(neighbours=self.neighbours, low=1)
-      if self.attributes > 1:
-        raise ValueError(
-            f'attributes must be 1 for scheme=knn, found {self.attributes!r}')
+      validate.integer(**{'attributes for scheme=knn': self.attributes}, high=1)
     elif self.neighbours is not None:
       raise ValueError(
           f'neighbours must be None for scheme=ae, found {self.neighbours!r}')
@@ -109,10 +103,6 @@ class Vote(base.Equivalent, base.Release, combinators.AgentsShares):
     if self.bound == 'paper':
       return moved * math.sqrt(2.0 / self.votes)
     return moved * math.sqrt(2.0) / self.votes
-
-  @property
-  def sensitivity(self) -> str:
-    return f'L2 {self.l2_sensitivity:.6g}, an agent\'s votes summing to 1'
 
   @property
   def equivalent(self) -> base.Event:
