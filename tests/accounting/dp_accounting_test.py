@@ -52,6 +52,7 @@ def by_pld(event, delta):
     (composed(gaussian(4.0), 30), 1e-6),
     (composed(sampled(gaussian(0.848), 100 / 3400), 1500), 1 / 3400),
     (composed(sampled(gaussian(2.0), 0.3), 50), 1e-5),
+    (sampled(gaussian(0.9), 1e-4), 1e-8),
     (composed(sampled(gaussian(3.0), 1.0), 10), 1e-6),
     (events.Composed(events=(
         sampled(gaussian(1.0), 0.01), sampled(gaussian(2.0), 0.2), gaussian(5.0))),

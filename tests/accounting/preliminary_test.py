@@ -3,8 +3,6 @@
 import dataclasses
 import math
 
-from dp_accounting import dp_event
-from dp_accounting.rdp import rdp_privacy_accountant
 import mpmath
 import numpy as np
 import pytest
@@ -90,13 +88,11 @@ def test_exact_distributions_are_within_the_guarantee(items, epsilon):
   for others in (0, 1, release.threshold - 2, release.threshold, 3 * release.threshold):
     if items == 2 and others:
       assert _worst_delta(release, epsilon, others) <= DELTA
-  v, t = release.noise_variance, release.threshold
   assert _worst_delta(dataclasses.replace(
       release, items=1, l2_sensitivity=1.0), epsilon, 0) <= DELTA
   # What the threshold is there for.
   low = dataclasses.replace(release, threshold=2, items=1, l2_sensitivity=1.0)
   assert _worst_delta(low, epsilon, 0) > DELTA
-  assert t > 2 and v > 0
 
 
 def test_word_of_a_single_client_is_released_as_rarely_as_is_said():
@@ -104,18 +100,6 @@ def test_word_of_a_single_client_is_released_as_rarely_as_is_said():
   own = _masses(release.noise_variance, 1, release.threshold)
   one = 1 - own[None]
   assert 1 - (1 - one)**8 <= release.failure_probability() <= 0.1 * DELTA
-
-
-@pytest.mark.parametrize('z', [0.8, 3.0])
-def test_epsilon_is_that_of_dp_accounting_for_a_gaussian(z):
-  release = preliminary.PreliminaryRelease(
-      l2_sensitivity=5.0, noise_variance=(5 * z)**2, dimension=10)
-  orders = list(range(2, 1025))
-  oracle = rdp_privacy_accountant.RdpAccountant(orders)
-  oracle.compose(dp_event.GaussianDpEvent(z))
-  assert accountant.epsilon(release, 1e-5) == pytest.approx(
-      oracle.get_epsilon(1e-5), rel=1e-6)
-  assert release.failure_probability() == 0
 
 
 @pytest.mark.parametrize('z', [0.8, 3.0])
@@ -131,7 +115,10 @@ def test_evaluation_is_accounted_as_gaussian_noise_or_by_renyi_divergences(z):
   # Little noise on a coarse grid is less like a Gaussian.
   assert least < accountant.epsilon(release, 1e-5) < (most if z < 1 else 0.97 * most)
   assert accountant.epsilon(release, 1e-5, accountant='rdp') == pytest.approx(most)
-  assert events.from_json(release.to_json()) == release
+  before = events.PreliminaryRelease(
+      l2_sensitivity=5.0, noise_variance=(5 * z)**2, dimension=10)
+  assert accountant.epsilon(before, 1e-5) == pytest.approx(most)
+  assert release.failure_probability() == before.failure_probability() == 0
 
 
 def _error_of_rounding(variance, kept):
@@ -183,7 +170,6 @@ def test_release_and_rounds_are_composed_below_the_sum_of_their_epsilons():
   assert both.failure_probability() == release.failure_probability()
   alone = accountant.epsilon(rounds, DELTA, accountant='rdp')
   assert alone < accountant.epsilon(both, DELTA) < 1 + alone
-  assert events.from_json(both.to_json()) == both
 
 
 def test_replaced_client_has_twice_the_sensitivity():
@@ -193,7 +179,6 @@ def test_replaced_client_has_twice_the_sensitivity():
   inner = release_noise.release_of(release)
   assert inner.noise_multiplier == pytest.approx(
       2 * _planned(4).noise_multiplier, rel=0.01)
-  assert events.from_json(release.to_json()) == release
 
 
 def test_sampling_does_not_amplify_what_may_fail():

@@ -221,10 +221,6 @@ class Turn(sampled.Sampled):
   def adjacency(self):
     return self.event.adjacency
 
-  @property
-  def sensitivity(self):
-    return self.event.sensitivity
-
   def curve(self, max_order, amplification):
     if not self.is_first:
       return np.zeros(max_order - 1)

@@ -12,10 +12,13 @@ import math
 import mpmath
 import numpy as np
 import pytest
+from scipy import stats
+import tensorflow as tf
 
+from aggregators import distributed_sum, params as params_lib, rotation
 from tff_pipelines.accounting.divergences import pairs, skellam_as_gaussian
 from tff_pipelines.accounting.events import kinds as events, sum_events
-from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.accounting.guarantees import accountant, mechanisms
 
 F = fractions.Fraction
 DIGITS = 90
@@ -88,7 +91,6 @@ def _largest_root(nodes):
   return float(np.polynomial.hermite_e.HermiteE.basis(nodes).roots()[-1])
 
 
-# Those of 10^6 take minutes: python -m tests.accounting.skellam_distances.
 @pytest.mark.parametrize('mu, nodes', [
     (60, 2), (100, 4), (400, 6), pytest.param(2500, 8, marks=pytest.mark.slow)])
 def test_distance_is_above_the_true_one_and_near_it(mu, nodes):
@@ -102,12 +104,10 @@ def test_distance_is_above_the_true_one_and_near_it(mu, nodes):
   assert true <= certified.total_variation < 1e5 * true
 
 
-@pytest.mark.parametrize('mu, nodes, exponent', [
-    (400, 6, -13.3), (2500, 8, -23.6), (10**4, 9, -31.6)])
-def test_formula_gives_the_reference_distances(mu, nodes, exponent):
-  removed = F(math.ceil(1.005 * math.sqrt(mu / 3) * _largest_root(nodes)))
-  certified = skellam_as_gaussian.verify(F(mu), removed, nodes)
-  assert math.log10(certified.total_variation) == pytest.approx(exponent, abs=0.1)
+def test_formula_gives_the_reference_distance():
+  removed = F(math.ceil(1.005 * math.sqrt(10**4 / 3) * _largest_root(9)))
+  certified = skellam_as_gaussian.verify(F(10**4), removed, 9)
+  assert math.log10(certified.total_variation) == pytest.approx(-31.6, abs=0.1)
 
 
 @pytest.mark.parametrize('mu, target, nodes, factor', [
@@ -157,9 +157,8 @@ def test_a_wrong_moment_is_not_certified(monkeypatch):
   moments = skellam_as_gaussian.moments
   def wrong(variance, count):
     # The second moment of a wider distribution: nodes need not stay above.
-    result = moments(variance, count)
-    result[2] /= 4
-    return result
+    zeroth, first, second, *rest = moments(variance, count)
+    return zeroth, first, second / 4, *rest
   monkeypatch.setattr(skellam_as_gaussian, 'moments', wrong)
   with pytest.raises(ValueError, match='too many|too small'):
     skellam_as_gaussian.verify(F(10**4), F(200), 6)
@@ -202,9 +201,8 @@ def _joint(shifts, variance, reach):
 
 
 @pytest.mark.parametrize('shift, variance', [
-    ((12,), 150.0), ((30,), 400.0), ((3, 4), 120.0), ((1, -1), 200.0),
-    pytest.param((2, 1, 2), 150.0, marks=pytest.mark.slow),
-    pytest.param((0, 0, 9), 400.0, marks=pytest.mark.slow)])
+    ((12,), 150.0), ((30,), 400.0), ((3, 4), 120.0), ((1, -1), 200.0), ((0, 9), 400.0),
+    pytest.param((2, 1, 2), 150.0, marks=pytest.mark.slow)])
 def test_epsilon_is_never_below_the_exact_one(shift, variance):
   event = _sum(shift, variance, len(shift))
   noise, shifted = _joint(shift, variance, int(9 * variance**0.5))
@@ -219,29 +217,35 @@ def test_epsilon_is_never_below_the_exact_one(shift, variance):
     assert np.maximum(shifted - looser * noise, 0.0).sum() > delta
 
 
+def _composed(p, q, rounds, epsilons):
+  """A lower bound on the divergence of p^rounds from q^rounds, at each epsilon."""
+  kept = (p > 1e-18) & (q > 0)
+  loss, p = np.log(p[kept] / q[kept]), p[kept]
+  # Losses rounded down: convolved directly, for FFTs are not exact in the tails.
+  step = np.ptp(loss) / 4000
+  index = np.floor(loss / step).astype(np.int64)
+  low, one = index.min(), np.bincount(index - index.min(), p)
+  total = np.ones(1)
+  for _ in range(rounds):
+    total = np.convolve(total, one)
+  losses = step * (rounds * low + np.arange(total.size))
+  return np.array([(total * np.maximum(-np.expm1(e - losses), 0)).sum()
+                   for e in epsilons])
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize('rate', [0.1, 0.5])
-@pytest.mark.parametrize('rounds', [1, 4, 8])
+@pytest.mark.parametrize('rate, rounds', [(0.1, 1), (0.5, 4), (0.1, 8)])
 def test_epsilon_of_sampled_rounds_is_never_below_the_exact_one(rate, rounds):
   shift, variance = 15, 200.0
   event = events.SelfComposed(count=rounds, event=events.PoissonSampled(
       event=_sum((shift,), variance, 1), sampling_rate=rate))
   noise, shifted = _joint((shift,), variance, int(10 * variance**0.5))
   mixed = (1 - rate) * noise + rate * shifted
-  for delta in (1e-3, 1e-5):
-    epsilon = accountant.epsilon(event, delta, accountant='pld')
-    for p, q in ((mixed, noise), (noise, mixed)):
-      # Losses floored to a fine lattice: a lower bound on the divergence.
-      step, kept = 1e-4, (p > 0) & (q > 0)
-      loss = np.floor(np.log(p[kept] / q[kept]) / step).astype(int)
-      low = loss.min()
-      one = np.bincount(loss - low, p[kept])
-      size = rounds * one.size
-      spectrum = np.fft.rfft(one, size)**rounds
-      total = np.maximum(np.fft.irfft(spectrum, size), 0.0)
-      losses = step * (rounds * low + np.arange(size))
-      above = losses > epsilon
-      assert (total[above] * -np.expm1(epsilon - losses[above])).sum() <= delta
+  deltas = np.array([1e-3, 1e-5])
+  epsilons = np.array([
+      accountant.epsilon(event, delta, accountant='pld') for delta in deltas])
+  for p, q in ((mixed, noise), (noise, mixed)):
+    assert (_composed(p, q, rounds, epsilons) <= deltas).all()
 
 
 def test_distance_of_every_coordinate_of_every_release_is_paid_for():
@@ -277,12 +281,9 @@ def test_auto_takes_the_smaller_number_and_names_it():
 def test_no_renyi_curve_follows_from_the_gaussian():
   """The slack enters once, in delta: curves stay those of Skellam noise."""
   event = _sum((50,), 1e6, 2**20)
-  gaussian = accountant.as_gaussian(event, 1e-6, 5.0)
-  assert gaussian != event
-  skellam = accountant.renyi_epsilon(event, 1e-6)
-  assert skellam == accountant.renyi_epsilon(
-      events.SelfComposed(event=event, count=1), 1e-6)
-  assert accountant.epsilon(event, 1e-6, accountant='rdp') == skellam[0]
+  assert accountant.as_gaussian(event, 1e-6, 5.0) != event
+  assert accountant.epsilon(event, 1e-6, accountant='rdp') == (
+      accountant.renyi_epsilon(event, 1e-6)[0])
 
 
 @pytest.mark.parametrize('setting, noise_multiplier, epsilon, unamplified', [
@@ -292,7 +293,6 @@ def test_no_renyi_curve_follows_from_the_gaussian():
     (dict(cohort_size=1000, population=10**6, rounds=2000, dimension=2**20), 0.6533,
      2.748, None)])
 def test_reference_settings(setting, noise_multiplier, epsilon, unamplified):
-  from tff_pipelines.accounting.guarantees import mechanisms  # pylint: disable=g-import-not-at-top
   event = mechanisms.SumMechanism(
       mechanism='skellam', sampling='poisson', bits=18, clip=0.3,
       noise_multiplier=noise_multiplier, **setting).event()
@@ -303,7 +303,7 @@ def test_reference_settings(setting, noise_multiplier, epsilon, unamplified):
         event, delta, amplification='none') == pytest.approx(unamplified, rel=2e-3)
 
 
-@pytest.mark.parametrize('votes', [(8, 0, 0), (3, 3, 2), (4, 4, 0)])
+@pytest.mark.parametrize('votes', [(8, 0), (3, 3, 2)])
 def test_votes_of_nearest_neighbours_are_accounted_as_gaussian(votes):
   vote = events.Vote(scheme='knn', neighbours=8, noise_stddev=2.5)
   result = accountant.bound(vote, 1e-4)
@@ -341,8 +341,44 @@ def test_adaptive_clip_with_little_noise_in_its_count_is_accounted_by_pairs():
 
 
 @pytest.mark.slow
-def test_quick_run_of_the_divergences(capsys):
-  from tests.accounting import skellam_divergences  # pylint: disable=g-import-not-at-top
-  skellam_divergences.main(['--quick'])
-  printed = capsys.readouterr().out
-  assert 'none above' in printed and 'claimed delta' in printed
+def test_attack_on_encoded_vectors_does_not_exceed_the_claim():
+  """Two clients' sums, rotation, rounding and wrapping included.
+
+  A distinguisher who knows the rotation estimates the divergence of the best threshold
+  of a projection.
+  """
+  draws, seed = 2000, 0
+  params = params_lib.DistributedSumParams(
+      clip=1.0, noise_multiplier=2.0, bits=16, dimension=4, cohort_size=2,
+      fixed_scale=12.0)
+  event = events.DistributedSkellam.from_params(params)
+  epsilon = accountant.epsilon(event, 0.01, accountant='pld')
+  key = tf.constant([seed, 5], tf.int64)
+  unit = np.array([1.0, 0.0, 0.0, 0.0], np.float32)
+
+  @tf.function(autograph=False)
+  def sums(vector, first):
+    def one(i):
+      sent = [distributed_sum.encode(
+          v, tf.stack([2 * i + number, tf.constant(seed + 1, tf.int64)]), key, 2,
+          params).values for number, v in enumerate((vector, tf.zeros([4])))]
+      return tf.math.floormod(sent[0] + sent[1], 2**params.bits)
+    return tf.map_fn(one, tf.range(first, first + draws, dtype=tf.int64),
+                     fn_output_signature=tf.int32, parallel_iterations=64)
+
+  # The direction in which the client moves the sum; its signs are public.
+  moved = rotation.rotate(tf.constant(unit), key, params.rotation).numpy()
+  half = 2**(params.bits - 1)
+  seen = []
+  for number, vector in enumerate((unit, np.zeros(4, np.float32))):
+    values = sums(tf.constant(vector), tf.constant(number * draws, tf.int64)).numpy()
+    seen.append(np.where(values >= half, values - 2 * half, values) @ moved)
+  levels = np.quantile(seen[0], np.linspace(0.001, 0.999, 400))
+  p, q = ((values[None] >= levels[:, None]).mean(axis=1) for values in seen)
+  gain = p - math.exp(epsilon) * q
+  best = int(gain.argmax())
+  error = math.sqrt((p[best] * (1 - p[best]) + math.exp(2 * epsilon) * q[best] *
+                     (1 - q[best])) / draws)
+  # A one-sided test at less than 1e-6.
+  assert gain[best] <= accountant.delta(
+      event, epsilon, accountant='pld') + stats.norm.isf(1e-6) * error

@@ -1,9 +1,7 @@
-"""Amplification against exact mixtures and against dp_accounting."""
+"""Amplification against exact mixtures; `dp_accounting_test` has other oracles."""
 
 import functools
 
-import dp_accounting
-from dp_accounting import rdp as dp_rdp
 import mpmath
 import numpy as np
 import pytest
@@ -17,11 +15,9 @@ def exact_curve(log_p, log_q, max_order):
                    for alpha in range(2, max_order + 1)])
 
 
-CASES = [(variance, rate, shift) for variance in (0.5, 4.0, 50.0)
-         for rate in (1e-3, 0.03, 0.3, 0.9) for shift in (1, 2)]
-
-
-@pytest.mark.parametrize('variance,rate,shift', CASES)
+@pytest.mark.parametrize('variance, rate, shift', [
+    (0.5, 1e-3, 1), (0.5, 0.3, 2), (4.0, 0.03, 2), (4.0, 0.9, 1), (50.0, 0.03, 1),
+    (50.0, 0.9, 2)])
 def test_tight_bound_is_the_divergence_of_the_mixture(variance, rate, shift):
   moved, base = curves_test.skellam_logs(variance, shift)
   mixed = np.logaddexp(np.log(rate) + moved, np.log1p(-rate) + base)
@@ -30,17 +26,6 @@ def test_tight_bound_is_the_divergence_of_the_mixture(variance, rate, shift):
   np.testing.assert_allclose(amplified, exact, rtol=1e-7, atol=1e-12)
   # The other direction is the smaller one.
   assert (exact_curve(base, mixed, 20) <= amplified * (1 + 1e-9) + 1e-13).all()
-
-
-@pytest.mark.parametrize('rate', [1e-4, 0.03, 0.5])
-def test_tight_bound_equals_dp_accounting_for_gaussians(rate):
-  orders = list(range(2, 129))
-  oracle = dp_rdp.RdpAccountant(orders)
-  oracle.compose(dp_accounting.PoissonSampledDpEvent(
-      rate, dp_accounting.GaussianDpEvent(0.9)))
-  np.testing.assert_allclose(
-      curves.poisson(curves.gaussian(0.9, 128), rate), oracle._rdp,  # pylint: disable=protected-access
-      rtol=1e-8)
 
 
 BOUNDS = pytest.mark.parametrize('bound', [
@@ -72,18 +57,6 @@ def test_fixed_size_bound_equals_its_sum_in_exact_arithmetic(fraction):
             (j - 1) * mpmath.mpf(curve[j - 2]))
       bound = min(float(mpmath.log(total) / (alpha - 1)), curve[alpha - 2])
       assert amplified[alpha - 2] == pytest.approx(bound, rel=1e-9)
-
-
-@pytest.mark.parametrize('fraction', [0.001, 0.03, 0.5])
-def test_fixed_size_bound_is_not_below_the_one_for_gaussians_alone(fraction):
-  orders = list(range(2, 65))
-  oracle = dp_rdp.RdpAccountant(
-      orders, dp_rdp.rdp_privacy_accountant.NeighborRel.REPLACE_ONE)
-  oracle.compose(dp_accounting.SampledWithoutReplacementDpEvent(
-      1000, int(1000 * fraction), dp_accounting.GaussianDpEvent(3.0)))
-  amplified = curves.fixed_size(curves.gaussian(3.0, 64), fraction)
-  assert (amplified >= np.minimum(oracle._rdp, curves.gaussian(3.0, 64))  # pylint: disable=protected-access
-          * (1 - 1e-9)).all()
 
 
 @pytest.mark.parametrize('fraction', [0.25, 0.5])

@@ -25,30 +25,26 @@ class PatePlan(guarantee.Plan):
   Attributes:
     threshold: Votes of the winner, with noise, that an answer takes.
     threshold_noise: Noise of the check for agreement over that of a label's votes.
-    stddev: Standard deviation of the noise on each label's votes, > 0.
-    answers: Maximum number of queries that are answered, >= 1.
-    queries: Number of public images that are asked about, >= 1.
+    stddev: Standard deviation of the noise on each label's votes.
+    answers: Maximum number of queries that are answered.
+    queries: Number of public images that are asked about.
     classes: Number of labels.
-    delta: Delta of the guarantee.
     privacy_unit: What one owner is.
-    seed: A simulation seed voids the guarantee.
   """
 
-  threshold: float
-  threshold_noise: float
-  stddev: float
-  answers: int
-  queries: int
-  classes: int
+  threshold: validate.Finite
+  threshold_noise: validate.Positive
+  stddev: validate.Positive
+  answers: validate.Count
+  queries: validate.Count
+  classes: validate.Count
   delta: float = 1e-5
   privacy_unit: str = 'one owner'
   seed: int | None = None
   accountant: str = 'rdp'
 
   def __post_init__(self):
-    validate.finite(threshold=self.threshold)
-    validate.positive(threshold_noise=self.threshold_noise, stddev=self.stddev)
-    validate.integer(answers=self.answers, queries=self.queries, low=1)
+    validate.fields(self)
 
   @classmethod
   def calibrate(cls, *, epsilon: float, stddev: float | None = None,
@@ -83,11 +79,8 @@ class PatePlan(guarantee.Plan):
     return self.threshold_noise * self.stddev
 
   def event(self, index: int) -> base.Event:
-    """All that the vote releases, at most.
-
-    Votes are charged as if one owner moved one of them, which covers any change of its
-    records; the checks for agreement as well, which is more than they cost.
-    """
+    # Votes are charged as if one owner moved one of them, which covers any change of its
+    # records; the checks for agreement as well, which is more than they cost.
     return events.Composed(events=tuple(
         events.SelfComposed(count=count, event=events.Vote(
             scheme='ae', level='instance', noise='discrete_gaussian',
@@ -97,11 +90,8 @@ class PatePlan(guarantee.Plan):
 
   @property
   def total_variation(self) -> float:
-    """Distance of all draws of a vote from their ideal distributions.
-
-    Noise is drawn for the labels of every query, answered or not. Random bits are
-    taken as uniform.
-    """
+    # Noise is drawn for the labels of every query, answered or not. Random bits are
+    # taken as uniform.
     return min(1.0, self.queries * (1 + self.classes) * alias_table.TOTAL_VARIATION)
 
   @property

@@ -20,10 +20,9 @@ def build_plan(plan_type: type[_Plan], settings: Any,
                recorded: Mapping[str, Any] | None, *,
                target_epsilon: float | None, noise_multiplier: float | None = None,
                terms: Mapping[str, Any], **rest: Any) -> _Plan:
-  """Builds the plan of a baseline from `record_rate`, `clip`, `rounds` and `seed`.
+  """Builds the plan of a baseline from its settings, or as an earlier start did.
 
-  `terms` are fields of guarantee.Terms, except for the source; numbers of an earlier
-  start are taken over.
+  `terms` are fields of guarantee.Terms, except for the source.
   """
   if recorded is not None:
     target_epsilon, noise_multiplier = None, recorded['noise_multiplier']

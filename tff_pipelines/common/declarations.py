@@ -35,14 +35,12 @@ class Setting:
   Attributes:
     name: Name of the field and its flag.
     default: Python value; REQUIRED where it must be given.
-    kind: str, int, float or bool; of a tuple, that of its elements.
-    is_tuple: Whether the value is a tuple.
+    kind: str, int, float or bool, of a tuple's elements where it `is_tuple`.
     optional: Whether None is a value.
     help: A sentence or two that a reader understands without the others.
     group: Heading under which the help lists it.
     choices: Allowed values; None for any.
-    low, high: Bounds of a number, included.
-    above, below: Bounds of a number, excluded.
+    low, high, above, below: Bounds of a number, the first two included.
     unit: Unit of a number: 'model units', 'clients'.
     essential: Whether --help lists it; --helpfull lists all.
     when: Name of another field -> its values with which this one is used. Given
@@ -85,14 +83,12 @@ class Setting:
     """Raises ValueError, naming the setting, its value and the rule."""
     if value is None and self.optional:
       return
-    if not self.is_tuple:
-      self._check_element(value)
-      return
-    if not isinstance(value, tuple):
+    elements = value if self.is_tuple else (value,)
+    if not isinstance(elements, tuple):
       raise ValueError(f'{self.name} must be a tuple, found {value!r}')
-    if not value and not self.repeated:
+    if not elements and not self.repeated:
       raise ValueError(f'{self.name} must name at least one value, found none')
-    for element in value:
+    for element in elements:
       self._check_element(element)
 
   def _check_element(self, value: Any) -> None:
@@ -183,8 +179,8 @@ def check(declaring: Any) -> None:
     field.check(getattr(declaring, name))
   for name, field in fields.items():
     value, other = getattr(declaring, name), field.instead_of
-    if value is not None and other is not None and (
-        rival := getattr(declaring, other)) is not None:
+    rival = other and getattr(declaring, other)
+    if value is not None and rival is not None:
       raise ValueError(
           f'{other} and {name} must not both be given: one follows from the other; '
           f'found {other}={rival!r} and {name}={value!r}')

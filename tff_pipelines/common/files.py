@@ -39,14 +39,11 @@ FIGURE = 'progress.png'
 PATHS = 'paths.json'
 # Folder of whatever depends on one client beyond what was released.
 PRIVATE = 'private'
-# File in it with the key of the fingerprint of the data.
-KEY = 'fingerprint.key'
-# File in it that is locked while a process writes the folder.
-LOCK = 'lock'
+# Files in it: the key of the fingerprint of the data; locked while a process writes the
+# folder; SHA-256 of files of the run that resumed runs read.
+KEY, LOCK, DIGESTS = 'fingerprint.key', 'lock', 'digests.json'
 # Line of each start, in the folder and again in `PRIVATE`: either may be lost.
 STARTS = 'starts.log'
-# File in it with the SHA-256 of other files of the run, which resumed runs read.
-DIGESTS = 'digests.json'
 
 # Modes of folders and files.
 _FOLDER, _FILE = 0o700, 0o600
@@ -168,50 +165,41 @@ def append(path: pathlib.Path, content: bytes, *, durable: bool = False) -> None
       os.close(handle)
 
 
-def write_atomically(path: pathlib.Path, text: str) -> None:
-  """Writes a text file so that it is seen complete or not at all."""
-  write_bytes(path, text.encode('utf-8'))
-
-
 def write_bytes(path: pathlib.Path, content: bytes) -> None:
-  """Writes a file so that it is seen complete or not at all."""
+  """`write_durably` of these bytes."""
   write_durably(path, lambda file: file.write(content))
 
 
+def write_atomically(path: pathlib.Path, text: str) -> None:
+  """`write_durably` of this text."""
+  write_bytes(path, text.encode('utf-8'))
+
+
 def write_json(path: pathlib.Path, value: Any) -> None:
-  """Writes a JSON file so that it is seen complete or not at all."""
+  """`write_durably` of a JSON file."""
   write_atomically(path, json.dumps(value, indent=2, allow_nan=False) + '\n')
 
 
 def read_key(folder: pathlib.Path) -> bytes:
   """The key of a run's fingerprints; ValueError if it is missing."""
   path = folder / PRIVATE / KEY
-  try:
-    return path.read_bytes()
-  except FileNotFoundError:
+  if not path.exists():
     raise ValueError(f'{path} is missing: whether the data are those that the run '
-                     'started with is not known') from None
+                     'started with is not known')
+  return path.read_bytes()
 
 
-def new_key(folder: pathlib.Path) -> bytes:
+def new_key(folder: pathlib.Path) -> None:
   """Draws the key of a new run, for its operator alone; the folder must exist."""
-  key = secrets.token_bytes(32)
-  write_bytes(folder / PRIVATE / KEY, key)
-  return key
+  write_bytes(folder / PRIVATE / KEY, secrets.token_bytes(32))
 
 
 def keyed(digest: str, key: bytes) -> str:
   """A digest by a secret key, HMAC-SHA256 in hexadecimal.
 
-  Whoever knows all clients but one could find out from a plain digest whether that one
-  is among them.
+  From a plain one, whoever knows all other clients could find out whether one is there.
   """
   return hmac.new(key, digest.encode(), hashlib.sha256).hexdigest()
-
-
-def _inert(cell: Any) -> Any:
-  """A text that a spreadsheet would execute gets ' in front; numbers never do."""
-  return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -221,22 +209,25 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
   not run them: names of columns and texts that begin with = + - @, a tab or the end of
   a line get a single quote in front.
   """
+  def inert(cell: Any) -> Any:
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
+
   lines: list[str] = []
   # The writer quotes the characters of its terminator.
   writer = csv.writer(types.SimpleNamespace(write=lines.append),
                       lineterminator=_SEPARATORS)
-  writer.writerow(map(_inert, rows[0]))
-  writer.writerows([_inert(row[name]) for name in rows[0]] for row in rows)
+  writer.writerow(map(inert, rows[0]))
+  writer.writerows([inert(row[name]) for name in rows[0]] for row in rows)
   return ''.join(line.removesuffix(_SEPARATORS) + '\n' for line in lines)
 
 
 def write_table(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
-  """Writes a `table`, seen complete or not at all."""
+  """`write_durably` of a `table`."""
   write_atomically(path, table(rows))
 
 
 def write_arrays(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
-  """Writes an .npz file so that it is seen complete or not at all."""
+  """`write_durably` of an .npz file."""
   write_bytes(path, _archive(arrays))
 
 
@@ -252,7 +243,6 @@ def read_arrays(path: pathlib.Path) -> dict[str, np.ndarray] | None:
 
 
 def _arrays_of(content: bytes, path: pathlib.Path) -> dict[str, np.ndarray]:
-  """The arrays in the content of an .npz file; ValueError if it is damaged."""
   try:
     arrays = np.load(io.BytesIO(content), allow_pickle=False)
     return {name: arrays[name] for name in arrays.files}
@@ -327,11 +317,9 @@ def new_folder(*words: str) -> pathlib.Path:
 
 
 def check_writable(path: str | os.PathLike[str], name: str) -> None:
-  """Raises ValueError unless a file or folder can be created at `path`.
+  """Raises ValueError unless a file or folder can be created at the path.
 
-  Args:
-    path: Path to be written; missing folders above it count as creatable.
-    name: Name of the setting, for the message.
+  Missing folders above it count as creatable. `name` is that of the setting.
   """
   target = pathlib.Path(path).absolute()
   if target.is_file():
@@ -347,7 +335,7 @@ def check_writable(path: str | os.PathLike[str], name: str) -> None:
 
 
 def check_folder(folder: str | os.PathLike[str], *, resume: bool) -> None:
-  """Raises ValueError unless a run can be started, or resumed, in `folder`."""
+  """Raises ValueError unless a run can be started, or resumed, in the folder."""
   path = pathlib.Path(folder)
   if (writer := _writer(path)) not in (None, _me()):
     raise _in_use(path, writer)
@@ -365,10 +353,10 @@ def check_folder(folder: str | os.PathLike[str], *, resume: bool) -> None:
 
 
 def _is_partial(path: pathlib.Path) -> bool:
-  """Whether a start that was killed before it recorded its run left this behind.
+  """Whether a start that recorded no run, so released nothing, left this behind.
 
-  Such a start released nothing. More than one start, a line of the ledger after its
-  header, or another file are of a run whose configuration is lost.
+  More than one start, a line of the ledger after its header, or another file are of a
+  run whose configuration is lost.
   """
   if path.name == PRIVATE and path.is_dir():
     return all(KEY in entry.name or entry.name == LOCK or _is_partial(entry)
@@ -426,8 +414,8 @@ def _in_use(folder: pathlib.Path, writer: str | None) -> ValueError:
 def locked(folder: pathlib.Path) -> Iterator[None]:
   """Makes this process the one that writes a run's folder, which it creates.
 
-  The lock ends with the process, however that ends. What is left of a start that
-  recorded no run is removed.
+  The lock ends with the process. What is left of a start that recorded no run is
+  removed.
 
   Raises:
     OSError: If the folder can't be written, or its file system has no locks.

@@ -59,6 +59,7 @@ def one_of(choices: Collection[str], **arguments: Any) -> None:
 
 
 # Types of a dataclass's fields that say what `fields` checks.
+Finite = Annotated[float, finite]
 Positive = Annotated[float, positive]
 NonNegative = Annotated[float, non_negative]
 OpenUnitInterval = Annotated[float, open_unit_interval]

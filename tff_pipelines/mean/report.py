@@ -213,7 +213,7 @@ def outcome(folder: pathlib.Path, settings: MeanSettings, plan: plan_lib.MeanPla
   nearest = min(sums, key=lambda group: abs(math.log(group['ratio'])))
   farthest = max(sums, key=lambda group: group['ratio'])
 
-  # What all of them have alike.
+  # Values that all of them share.
   only = {name: asked[0][name] for name in ('bits', 'noise_multiplier', 'n')
           if len({row[name] for row in asked}) == 1}
   return report.Outcome(

@@ -24,11 +24,7 @@ def orders(max_order: int = MAX_ORDER) -> np.ndarray:
 
 
 def checked(curve: np.ndarray, what: str) -> np.ndarray:
-  """Returns `curve`; raises ValueError if it has a NaN or a negative value.
-
-  A divergence that is NaN or below 0 is an arithmetic fault, and must never be read
-  as a small epsilon.
-  """
+  """Returns a curve; ValueError if a value is NaN or negative, never a small epsilon."""
   if np.isnan(curve).any() or (curve < 0).any():
     raise ValueError(
         f'the Renyi divergence of {what} must be a number from 0 to infinity '
@@ -185,7 +181,7 @@ def poisson(curve: np.ndarray, sampling_rate: float, *,
     curve: Renyi curve of one release from all the clients.
     sampling_rate: q in (0, 1].
     generic: Whether to use the generic bound (Zhu and Wang 2019, Theorem 5), in which
-      the terms of l >= 3 are three times as large, to reproduce published numbers.
+      the terms of l >= 3 are three times as large.
 
   Returns:
     1/(alpha-1) ln{(1-q)^(alpha-1) (1 + (alpha-1) q) + sum_{l=2}^alpha
@@ -216,13 +212,9 @@ def mixed(low: np.ndarray, high: np.ndarray, weight: float) -> np.ndarray:
   the release is seen, and otherwise nothing of the client), and a round in which
   others decide whether a client's participation shows.
 
-  Args:
-    low: Curve of the one case.
-    high: Curve of the other, nowhere below `low`.
-    weight: w in [0, 1], the probability of the other case.
-
   Returns:
-    1/(alpha-1) ln{(1-w) e^((alpha-1) low) + w e^((alpha-1) high)}.
+    1/(alpha-1) ln{(1-w) e^((alpha-1) low) + w e^((alpha-1) high)}, w in [0, 1] being
+    the `weight` of the curve `high`, which is nowhere below `low`.
   """
   if weight == 0:
     return low
@@ -238,12 +230,12 @@ def mixed(low: np.ndarray, high: np.ndarray, weight: float) -> np.ndarray:
   return low + np.where(apart < 30, small, large) / factor
 
 
-def fixed_size(replace_one_curve: np.ndarray, sampling_fraction: float) -> np.ndarray:
+def fixed_size(curve: np.ndarray, sampling_fraction: float) -> np.ndarray:
   """Sampling without replacement (arXiv 1808.00087, Theorem 9).
 
   Args:
-    replace_one_curve: Renyi curve of one release when one client's contribution is
-      replaced by another, which doubles the sensitivities of zero-out.
+    curve: Renyi curve of one release when one client's contribution is replaced by
+      another, which doubles the sensitivities of zero-out.
     sampling_fraction: gamma = cohort / population in (0, 1].
 
   Returns:
@@ -251,7 +243,6 @@ def fixed_size(replace_one_curve: np.ndarray, sampling_fraction: float) -> np.nd
     sum_{j=3}^alpha 2 gamma^j C(alpha,j) e^((j-1) eps(j))}: for replace-one and
     for zero-out neighbours alike.
   """
-  curve = replace_one_curve
   max_order = curve.size + 1
   alpha = orders(max_order)
   log_fraction = np.log(sampling_fraction)

@@ -65,26 +65,21 @@ def _power_series(k: np.ndarray, mu: float) -> np.ndarray:
 
 
 def log_pmf(k: np.ndarray, variance: float) -> np.ndarray:
-  """log P[Sk(variance) = k].
+  """log P[Sk(variance) = k], float64, with a relative error of about 1e-13.
 
   Args:
     k: Integers of any size, as floats or ints, any shape.
     variance: mu > 0, finite.
-
-  Returns:
-    float64 of the shape of k, with a relative error of about 1e-13.
   """
   validate.positive(variance=variance)
   k = np.abs(np.asarray(k, dtype=np.float64))
-  shape = k.shape
-  k = k.ravel()
   result = np.empty_like(k)
   far = np.hypot(k, variance) >= _EXPANSION_FROM
   if far.any():
     result[far] = _expansion(k[far], float(variance))
   if not far.all():
     result[~far] = _power_series(k[~far], float(variance))
-  return result.reshape(shape)
+  return result
 
 
 def _chernoff(k: float, variance: float) -> float:
@@ -103,12 +98,7 @@ def reach(variance: float) -> int:
 
 
 def tail(margin: int, variance: float) -> float:
-  """P[Sk(variance) >= margin], summed from the far end; includes ties.
-
-  Args:
-    margin: An integer.
-    variance: > 0.
-  """
+  """P[Sk(variance) >= margin], an integer, summed from the far end; includes ties."""
   validate.integer(margin=margin)
   last = reach(variance)
   if margin > last:

@@ -212,10 +212,10 @@ class PoissonGroup(_Poisson):
   attributes of `PoissonSampled` are those of the person. Proof: docs/participation.md.
 
   Attributes:
-    clients: g >= 2.
+    clients: Clients of the person, g >= 2.
   """
 
-  clients: int
+  clients: validate.Count
 
   source = 'docs/participation.md; arXiv 2401.10294'
 
