@@ -37,18 +37,6 @@ def test_skellam_curve_bounds_two_coordinates():
     assert 2 * divergence(moved, base, alpha) <= curve[alpha - 2]
 
 
-def test_divergence_oracle_equals_a_bessel_series_in_mpmath():
-  with mpmath.workdps(40):
-    mu = mpmath.mpf(4)
-    pmf = {k: mpmath.exp(-mu) * mpmath.besseli(abs(k), mu)
-           for k in range(-80, 81)}
-    total = mpmath.fsum(
-        pmf[k - 1]**5 * pmf[k]**-4 for k in range(-79, 80))
-    expected = float(mpmath.log(total) / 4)
-  moved, base = skellam_logs(4.0, 1)
-  assert divergence(moved, base, 5) == pytest.approx(expected, rel=1e-12)
-
-
 def test_skellam_curve_approaches_the_gaussian_as_the_grid_becomes_finer():
   gaussian = curves.gaussian(1.5)
   gaps = [

@@ -65,10 +65,8 @@ class _IntegerSum(ClientSum, abstract=True):
                   surviving_fraction: float = 1.0) -> Self:
     """The event of one round; shares are sized for the largest cohort.
 
-    Args:
-      params: Parameters of the sum.
-      surviving_fraction: Fraction of the planned noise that is present, in [0, 1].
-        Scale and sensitivities stay: they were fixed before.
+    Scale and sensitivities are fixed before clients drop out: only a
+    `surviving_fraction` of the planned noise, in [0, 1], is present.
 
     Raises:
       ValueError: If the grid is so coarse that every vector is rounded to zero.
