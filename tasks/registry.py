@@ -40,21 +40,14 @@ MODELS = {
 # The rates of training where none are given: those of the task's default model. They
 # were found for cohorts of a hundred or two at epsilon 8.
 DEFAULTS = {
-    'emnist': dict(clip=0.3, client_learning_rate=0.2, client_batch_size=5,
-                   server_learning_rate=0.7),
-    'images': dict(clip=0.3, client_learning_rate=0.1, client_batch_size=10,
-                   server_learning_rate=0.7),
-    'shakespeare': dict(clip=0.3, client_learning_rate=2.0, client_batch_size=4,
-                        server_learning_rate=1.0),
-    'stackoverflow_tag': dict(clip=1.0, client_learning_rate=0.5, client_batch_size=4,
-                              server_learning_rate=1.0),
-    'stackoverflow_word': dict(clip=0.3, client_learning_rate=2.0, client_batch_size=4,
-                               server_learning_rate=1.0),
-    'tabular': dict(clip=0.2, client_learning_rate=0.3, client_batch_size=8,
-                    server_learning_rate=0.5),
-    'text_classification': dict(clip=1.0, client_learning_rate=0.5,
-                                client_batch_size=4, server_learning_rate=1.0),
-}
+    name: dict(zip(('clip', 'client_learning_rate', 'client_batch_size',
+                    'server_learning_rate'), rates)) for name, rates in {
+                        'emnist': (0.3, 0.2, 5, 0.7), 'images': (0.3, 0.1, 10, 0.7),
+                        'shakespeare': (0.3, 2.0, 4, 1.0),
+                        'stackoverflow_tag': (1.0, 0.5, 4, 1.0),
+                        'stackoverflow_word': (0.3, 2.0, 4, 1.0),
+                        'tabular': (0.2, 0.3, 8, 0.5),
+                        'text_classification': (1.0, 0.5, 4, 1.0)}.items()}
 # Options of any other task.
 DEFAULTS[None] = DEFAULTS['emnist']
 # Options of all tasks.

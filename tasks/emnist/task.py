@@ -4,9 +4,10 @@ One client is one writer. The models take batches of the features 'x', uint8
 [batch, 28, 28] with ink near 255, and 'y', int32 [batch] class numbers.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 import os
 import string
+from typing import Any
 
 from tasks import official, task
 from tasks.images import data as data_lib
@@ -53,18 +54,15 @@ def open_official(path: str | os.PathLike[str], part: str, *,
       source, num_classes=10 if only_digits else 62, dark_ink=True, shape=SHAPE)
 
 
-def _breakdown(names: Sequence[str], count: Callable) -> task.Breakdown:
+def _breakdown(names: Sequence[str]) -> dict[str, Any]:
   """Classes by their characters, where they are those of EMNIST or MNIST."""
   characters = string.digits + string.ascii_uppercase + string.ascii_lowercase
   if len(names) == len(string.digits):
-    return task.Breakdown(kind='digit', names=string.digits, count=count)
+    return {'kind': 'digit', 'names': string.digits}
   if len(names) != len(characters):
-    return task.Breakdown(
-        kind='class', names=[str(i) for i in range(len(names))], count=count)
-  return task.Breakdown(
-      kind='character', names=characters, count=count,
-      groups={'digits': range(10), 'upper case': range(10, 36),
-              'lower case': range(36, 62)})
+    return classifiers.numbered(len(names))
+  return {'kind': 'character', 'names': characters, 'groups': {
+      'digits': range(10), 'upper case': range(10, 36), 'lower case': range(36, 62)}}
 
 
 def cnn_1m(shape: tuple[int, ...], num_classes: int) -> classifiers.Network:

@@ -13,7 +13,7 @@ import pathlib
 
 import numpy as np
 
-from tasks.sources import digits as digits_lib, labelled
+from tasks.sources import digits as digits_lib, labelled, records
 
 # x is uint8 [n, height, width, channels]; clients are writers, where they are known.
 Labelled = labelled.Labelled
@@ -75,14 +75,10 @@ class Choice:
   seed: int = 0
 
   def size(self, available: int, in_all: int | None = None) -> int:
-    """Computes the number of records of a party.
+    """The number of records of a party, of those available to all together.
 
-    Args:
-      available: Number of records for all parties together.
-      in_all: Default maximum of all parties together; None for no limit.
-
-    Raises:
-      ValueError: If there are too few.
+    `in_all` is the default maximum of all together. Raises ValueError if there are too
+    few.
     """
     size = self.records_per_client
     if size is None:
@@ -103,8 +99,8 @@ def _dealt(data: Labelled, choice: Choice, in_all: int | None = None
   """Deals equally many random records to each party."""
   size = choice.size(len(data), in_all)
   order = np.random.default_rng([choice.seed, 0]).permutation(len(data))
-  return tuple(data.rows(order[i * size:(i + 1) * size])
-               for i in range(choice.num_clients))
+  return tuple(map(
+      data.rows, order[:size * choice.num_clients].reshape(choice.num_clients, size)))
 
 
 def _one_kind_per_class(data: Labelled, kinds: np.ndarray, choice: Choice,
@@ -160,18 +156,18 @@ def digits(choice: Choice) -> Data:
   embedded = digits_lib.resized(8)
   x, y = embedded.x[..., np.newaxis], embedded.y
   order = np.random.default_rng(_SPLIT_SEED).permutation(len(y))
-  public = order[y[order] < _PUBLIC_DIGITS]
+  by_pair = choice.split == 'noniid'
+  private = Labelled(x=x, y=(y - _PUBLIC_DIGITS) // (2 if by_pair else 1))
   test, train = (
       rows[y[rows] >= _PUBLIC_DIGITS]
       for rows in np.split(order, [round(_EMBEDDED_TEST_PART * len(y))]))
-  by_pair = choice.split == 'noniid'
-  labels = (y - _PUBLIC_DIGITS) // (2 if by_pair else 1)
-  held = Labelled(x=x[train], y=labels[train])
+  held = private.rows(train)
   return Data(
-      public=Labelled(x=x[public], y=y[public]), public_classes=_PUBLIC_DIGITS,
+      public=Labelled(x=x, y=y).rows(order[y[order] < _PUBLIC_DIGITS]),
+      public_classes=_PUBLIC_DIGITS, test=private.rows(test),
       parties=(_one_kind_per_class(held, y[train], choice) if by_pair else
                _dealt(held, choice)),
-      test=Labelled(x=x[test], y=labels[test]), classes=3 if by_pair else 6,
+      classes=3 if by_pair else 6,
       party='a simulated party, with digits of unknown writers')
 
 
@@ -225,15 +221,8 @@ def _official_letters(cache_dir: str | os.PathLike[str]) -> list[Labelled]:
   parts = []
   for part in labelled.PARTS:
     source = emnist_task.open_official(path, part, only_digits=False)
-    images, labels, writers = [], [], []
-    for client in source.client_ids:
-      examples = source.examples(client)
-      rows = np.isin(examples['y'], numbers)
-      images.append(examples['x'][rows])
-      labels.append(examples['y'][rows])
-      writers += [client] * int(rows.sum())
-    arrays = {'x': np.concatenate(images), 'y': np.concatenate(labels),
-              'writer': np.array(writers)}
+    examples, writers = records.gather(source)
+    arrays = {**examples, 'writer': writers}
     parts.append(_classes(path, arrays, *arrays, numbers=numbers))
   return parts
 
@@ -254,19 +243,17 @@ def cifar(choice: Choice, *, data_path: str | os.PathLike[str]) -> Data:
       f'{array}_{part}' for array in ('x', 'y_fine', 'y_coarse')
       for part in labelled.PARTS])
   by_superclass = choice.split == 'noniid'
-  kind, numbers = (('y_coarse', CIFAR_SUPERCLASSES) if by_superclass else
-                   ('y_fine', CIFAR_CLASSES))
+  kind, numbers, held_by_party = (
+      ('y_coarse', CIFAR_SUPERCLASSES, 'one fine class of every superclass')
+      if by_superclass else ('y_fine', CIFAR_CLASSES, 'random images'))
   held, test = (_classes(path, arrays, f'x_{part}', f'{kind}_{part}', numbers=numbers)
                 for part in labelled.PARTS)
-  if by_superclass:
-    kinds = arrays['y_fine_train'][np.isin(arrays['y_coarse_train'], numbers)]
-    parties = _one_kind_per_class(held, kinds, choice, _CIFAR_IN_ALL)
-  else:
-    parties = _dealt(held, choice, _CIFAR_IN_ALL)
+  kinds = arrays['y_fine_train'][np.isin(arrays[f'{kind}_train'], numbers)]
   return Data(
-      public=public, public_classes=10, parties=parties, test=test,
-      classes=len(numbers), party='a simulated party, with ' + (
-          'one fine class of every superclass' if by_superclass else 'random images'))
+      public=public, public_classes=10, test=test, classes=len(numbers),
+      parties=(_one_kind_per_class(held, kinds, choice, _CIFAR_IN_ALL)
+               if by_superclass else _dealt(held, choice, _CIFAR_IN_ALL)),
+      party=f'a simulated party, with {held_by_party}')
 
 
 # Name of the task -> its data. Keyword arguments after the choice are options.

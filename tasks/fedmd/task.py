@@ -34,9 +34,8 @@ class FedMdTask(fedmd_data.Data):
   Attributes:
     name: Name of the data and of the split.
     parties: All parties, with their records.
-    public_architectures: The parties' networks with an output for every public
-      class.
-    architectures: The parties' networks, with `classes` outputs.
+    public_architectures: The parties' networks with an output for every public class.
+    architectures: The same with `classes` outputs.
   """
 
   name: str
@@ -86,16 +85,10 @@ def build(task: str, *, split: str, num_clients: int, architectures: Sequence[st
     ValueError: On an unknown name, an option that the task does not use or that
       it needs and lacks, and on bad data.
   """
-  checks.choice('task', task, fedmd_data.TASKS)
   checks.choice('split', split, fedmd_data.SPLITS)
-  for name in architectures:
-    fedmd_models.check(name)
-  load = fedmd_data.TASKS[task]
-  given = checks.options(f'task={task}', options, *checks.keywords(load))
-  data = load(
-      fedmd_data.Choice(split=split, num_clients=num_clients,
-                        records_per_client=records_per_client, seed=data_seed),
-      **given)
+  data = checks.call('task', task, fedmd_data.TASKS, options, fedmd_data.Choice(
+      split=split, num_clients=num_clients, records_per_client=records_per_client,
+      seed=data_seed))
   shape = data.public.x.shape[1:]
   if data.test.x.shape[1:] != shape:
     raise ValueError(

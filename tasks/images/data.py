@@ -68,18 +68,16 @@ class Data(task.Task):
 
 def with_held_out(data: Data) -> Data:
   """The data with their held-out sets. Raises ValueError on bad data."""
-  of_clients = None
-  if data.is_test_unowned:
-    train, held_out = data.train, {'test': records.gather(data.test)[0]}
-    if data.held_out_fraction is not None:
-      raise ValueError('held_out_fraction is not used: the data have a test part')
-  else:
+  if not data.is_test_unowned:
     train, held_out = records.with_held_out(
         data.train, data.test, skips=data.skips,
         held_out_fraction=data.held_out_fraction)
-    of_clients = records.of_population(data.test, train)
-  return dataclasses.replace(
-      data, train=train, held_out=held_out, held_out_of_clients=of_clients)
+    return dataclasses.replace(
+        data, train=train, held_out=held_out,
+        held_out_of_clients=records.of_population(data.test, train))
+  if data.held_out_fraction is not None:
+    raise ValueError('held_out_fraction is not used: the data have a test part')
+  return dataclasses.replace(data, held_out={'test': records.gather(data.test)[0]})
 
 
 class ImageTask:
@@ -87,7 +85,8 @@ class ImageTask:
 
   def __init__(self, task_name: str,
                models: Mapping[str, Callable[..., classifiers.Network]],
-               breakdown: Callable[..., task.Breakdown], shape: Shape = None,
+               breakdown: Callable[[Sequence[str]], Mapping[str, Any]],
+               shape: Shape = None,
                num_classes: int | None = None,
                **own: Callable[..., Data]):
     """Initializes the task.
@@ -96,7 +95,7 @@ class ImageTask:
       task_name: Name of the task.
       models: Name -> function from the shape of images and the number of classes to a
         network; 'cnn_small' is the default.
-      breakdown: (names of the classes, count=) -> the breakdown of a model.
+      breakdown: Names of the classes -> attributes of their task.Breakdown.
       shape: Shape of the images; None for that of the data.
       num_classes: Number of classes of files that do not say; None if it must be
         given.
@@ -124,13 +123,10 @@ class ImageTask:
     known = self.options(data_source)
     given = checks.options(f'data_source {data_source}', options, known,
                            {'data_path'}.intersection(known))
-    if data_source in self._own:
-      data = self._own[data_source](**given)
-    elif data_source == 'npz':
-      data = self._npz(**given)
-    else:
-      data = self._files(data_source, **given)
-    return dataclasses.replace(data, name=self._task_name)
+    open_ = self._own.get(data_source) or (
+        self._npz if data_source == 'npz' else
+        functools.partial(self._files, data_source))
+    return dataclasses.replace(open_(**given), name=self._task_name)
 
   def build(self, *, model: str | None = None, **data_options: Any) -> task.Task:
     """Builds the task.
@@ -162,20 +158,11 @@ class ImageTask:
     """Builds a model; classes without names have numbers."""
     name = checks.choice('model', name, self._models, 'cnn_small')
     names = class_names or [str(i) for i in range(num_classes)]
-    return self._models[name](shape, num_classes).as_model(
-        functools.partial(self._breakdown, names))
+    return self._models[name](shape, num_classes).as_model(self._breakdown(names))
 
   def _serving(self, shape: tuple[int, ...], num_classes: int, model: str | None,
                recorded: Mapping[str, Any]) -> task.Serving:
-    return task.Serving(
-        inputs={'x': (np.dtype(np.uint8), shape)},
-        model=self.build_model(
-            model, shape, num_classes, recorded.get('class_names') or ()),
-        reader=self._reader(shape, num_classes, recorded))
-
-  def _reader(self, shape: tuple[int, ...], num_classes: int,
-              recorded: Mapping[str, Any]) -> task.Reader:
-    """The reader of further files for a model of this shape; see task.Reader."""
+    """The trained model for images of a shape; its reader opens further files."""
 
     def read(*, labelled: bool, **given: Any) -> task.ClientSource:
       source, options = further.source_of(
@@ -191,7 +178,9 @@ class ImageTask:
         data = self._files(source, shape, labelled, **options)
       return further.concatenated([data.train, data.test], data.skips)
 
-    return read
+    return task.Serving(
+        inputs={'x': (np.dtype(np.uint8), shape)}, reader=read, model=self.build_model(
+            model, shape, num_classes, recorded.get('class_names') or ()))
 
   def load(self, *, data_source: str | None = None, **options: Any) -> Data:
     """Loads data from a source.
@@ -214,11 +203,9 @@ class ImageTask:
     reads them back from an SQLite file as they are.
     """
     data = self.open(data_source, options)
-    names = dict(zip('xy', OFFICIAL_FIELDS))
+    renamed = lambda of_xy: dict(zip(OFFICIAL_FIELDS, map(of_xy.get, 'xy')))
     train, test = (
-        None if source is None else records.MappedSource(
-            source, lambda examples: {names[key]: examples[key] for key in names},
-            {names[key]: spec for key, spec in source.element_spec.items()})
+        source and records.MappedSource(source, renamed, renamed(source.element_spec))
         for source in (data.train, data.test))
     return (records.RawData(train=train, test=test, skips=data.skips),
             data.label_counts)
@@ -240,14 +227,12 @@ class ImageTask:
         raise ValueError(f'data_source npz does not use {name} without partition')
     elif 'num_clients' not in of_partition:
       raise ValueError('partition needs num_clients')
-    if class_names:
-      num_classes = _number_of(class_names, num_classes)
     parts = labelled.read(
-        data_path, names, num_classes=num_classes,
+        data_path, names, num_classes=_number_of(class_names, num_classes),
         convert=functools.partial(labelled.images, shape=self._shape))
-    return dataclasses.replace(in_memory(
-        parts, partition=partition, test_of_files=True,
-        held_out_fraction=held_out_fraction, **of_partition), class_names=class_names)
+    return dataclasses.replace(
+        in_memory(parts, partition=partition, **of_partition), test_of_files=True,
+        held_out_fraction=held_out_fraction, class_names=class_names)
 
   def _files(self, data_source: str, shape: Shape = None, has_labels: bool = True, *,
              image_field: str | None = None, label_field: str | None = None,
@@ -260,10 +245,7 @@ class ImageTask:
     0 by default as in LEAF's and TFF's data: for leaf, and for files read in place, of
     floats, that prepare_data did not write.
     """
-    if class_names:
-      num_classes = _number_of(class_names, num_classes)
-    elif num_classes is None:
-      num_classes = self._num_classes
+    num_classes = _number_of(class_names, num_classes) or self._num_classes
     if num_classes is None:
       raise ValueError(f'task {self._task_name} needs num_classes, or class_names, for '
                        f'data_source {data_source}: classes are not counted in labels, '
@@ -293,17 +275,18 @@ class ImageTask:
                 class_names=class_names, held_out_fraction=held_out_fraction)
 
 
-def _number_of(class_names: Sequence[str], num_classes: int | None) -> int:
-  """The number of classes. Raises ValueError unless names are different, 2 or more."""
+def _number_of(class_names: Sequence[str], num_classes: int | None) -> int | None:
+  """The number of classes, of names that must be different and 2 or more, if any."""
+  if not class_names:
+    return num_classes
   checks.names('class_names', class_names, 2)
   return len(labelled.named_classes(num_classes, class_names))
 
 
 def in_memory(parts: labelled.Parts, *, partition: str | None,
               num_clients: int | None = None, data_seed: int = 0,
-              held_out_fraction: float | None = None, test_of_files: bool = False,
               **of_partition: Any) -> Data:
-  """Builds the data of arrays; options are those of `Sources._npz`."""
+  """Builds the data of arrays, by client or, with a partition, over simulated ones."""
   train, test, unit, counts = parts.train, parts.test, 'one writer', None
   if partition is not None:
     clients = partition_lib.split(
@@ -315,14 +298,11 @@ def in_memory(parts: labelled.Parts, *, partition: str | None,
   is_test_unowned = test is not None and test.clients is None
   if is_test_unowned:
     test = dataclasses.replace(test, clients=np.full(len(test), 'nobody'))
-  train, test = (
-      None if part is None else records.ArraysByClient(
-          {'x': part.x, 'y': part.y}, part.clients) for part in (train, test))
-  return Data(
-      train=train, test=test, skips=task.Skips(), num_classes=parts.num_classes,
-      privacy_unit=unit, held_out_fraction=held_out_fraction,
-      is_test_unowned=is_test_unowned, test_of_files=test_of_files,
-      warnings=parts.notes, label_counts=counts)
+  train, test = (part and records.ArraysByClient({'x': part.x, 'y': part.y}, part.clients)
+                 for part in (train, test))
+  return Data(train=train, test=test, num_classes=parts.num_classes,
+              privacy_unit=unit, is_test_unowned=is_test_unowned, warnings=parts.notes,
+              label_counts=counts)
 
 
 def embedded(*, num_clients: int = 200, partition: str = 'dirichlet',

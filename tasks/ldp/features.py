@@ -50,10 +50,6 @@ def _filters() -> np.ndarray:
   return np.stack(filters, axis=-1)[:, :, np.newaxis].astype(np.float32)
 
 
-def _pooled(x: tf.Tensor, size: int) -> tf.Tensor:
-  return tf.nn.avg_pool2d(x, size, size, 'VALID')
-
-
 @functools.lru_cache(maxsize=8)
 def _graph(height: int, width: int, channels: int) -> Callable[[tf.Tensor], tf.Tensor]:
   """uint8 [n, height, width, channels] -> float32 [n, features], not negative."""
@@ -65,12 +61,13 @@ def _graph(height: int, width: int, channels: int) -> Callable[[tf.Tensor], tf.T
     # Channels as images of their own.
     grey = tf.reshape(
         tf.transpose(pixels, [0, 3, 1, 2]), [-1, height, width, 1])
-    parts = [_pooled(grey, _POOL)]
+    pooled = lambda x, size: tf.nn.avg_pool2d(x, size, size, 'VALID')
+    parts = [pooled(grey, _POOL)]
     for scale in (1, 2):
       waves = tf.nn.conv2d(
-          _pooled(grey, scale) if scale > 1 else grey, _filters(), 1, 'SAME')
+          pooled(grey, scale) if scale > 1 else grey, _filters(), 1, 'SAME')
       size = tf.sqrt(tf.square(waves[..., ::2]) + tf.square(waves[..., 1::2]))
-      parts.append(_pooled(size, _POOL // scale))
+      parts.append(pooled(size, _POOL // scale))
     flat = tf.concat([layers.flatten(x) for x in parts], axis=1)
     return tf.reshape(flat, [-1, channels * flat.shape[1]])
 

@@ -5,8 +5,9 @@ the EMNIST task. Weights are a flat list, those of the features first, those of 
 classifier last.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
-from typing import Any, Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -70,8 +71,7 @@ class Network:
     """Logits float32 [batch, classes] from records; arguments as for `features`."""
     return self.classify(weights, self.features(weights, x, seed))
 
-  def as_model(self, breakdown: Callable[..., task.Breakdown] | None = None
-               ) -> task.Model:
+  def as_model(self, breakdown: Mapping[str, Any] | None = None) -> task.Model:
     """Builds a task's model, for training; `breakdown` as for `model_of_logits`."""
     return model_of_logits(
         self.name, self.initial_weights, self.logits, weight_names=self.weight_names,
@@ -80,8 +80,7 @@ class Network:
 
 def model_of_logits(
     name: str, initial_weights: Callable[[int], list[np.ndarray]],
-    logits: Callable[..., tf.Tensor], *,
-    breakdown: Callable[..., task.Breakdown] | None = None,
+    logits: Callable[..., tf.Tensor], *, breakdown: Mapping[str, Any] | None = None,
     **attributes: Any) -> task.Model:
   """Builds the model of a classifier of records 'x'.
 
@@ -89,8 +88,8 @@ def model_of_logits(
     name: Name of the model.
     initial_weights: As in task.Model.
     logits: (weights, x, seed=None) -> float32 [batch, classes].
-    breakdown: (count=) -> the model's breakdown, of the count of a confusion matrix;
-      None for none.
+    breakdown: Attributes of task.Breakdown without `count`, which is a confusion
+      matrix; None for no breakdown.
     **attributes: Further ones of task.Model.
   """
 
@@ -110,13 +109,13 @@ def model_of_logits(
 
   return task.Model(
       name=name, initial_weights=initial_weights, loss=loss, metrics=metrics,
-      breakdown=breakdown and breakdown(count=count), predict=predict, **attributes)
+      breakdown=breakdown and task.Breakdown(count=count, **breakdown),
+      predict=predict, **attributes)
 
 
-def numbered(num_classes: int, count: Callable) -> task.Breakdown:
+def numbered(num_classes: int) -> dict[str, Any]:
   """The breakdown of classes that have numbers instead of names."""
-  return task.Breakdown(
-      kind='class', names=[str(i) for i in range(num_classes)], count=count)
+  return {'kind': 'class', 'names': [str(i) for i in range(num_classes)]}
 
 
 def to_float(x: Any) -> tf.Tensor:

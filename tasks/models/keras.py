@@ -24,14 +24,12 @@ _NORMALIZATION = 'use tf.keras.layers.GroupNormalization or LayerNormalization i
 
 
 def attributes(build_fn: BuildFn, loss: Any, metrics: Sequence[Any] = (), *,
-               name: str = 'keras', headline: str | None = None,
-               class_names: Sequence[str] = ()) -> dict[str, Any]:
+               name: str = 'keras', **rest: Any) -> dict[str, Any]:
   """The attributes of a model; see `task.Model.from_keras`."""
   network = _Network(build_fn)
-  reading = outputs_lib.Reading(loss, metrics, headline, class_names)
-  return reading.attributes(
-      network, network.shape, name=name, initial_weights=network.initial_weights,
-      weight_names=network.names, to_keras=network.to_keras)
+  return outputs_lib.attributes(
+      network, network.shape, loss, metrics, name=name, to_keras=network.to_keras,
+      initial_weights=network.initial_weights, weight_names=network.names, **rest)
 
 
 class _Random:
@@ -52,17 +50,18 @@ class _Random:
         inputs, rate, key, rng_alg='philox', noise_shape=noise_shape)
 
   def random_uniform(self, shape, minval=0.0, maxval=None, dtype=tf.float32, **_):
-    return tf.random.stateless_uniform(
-        shape, self.make_seed_for_stateless_op(), minval,
-        1.0 if maxval is None else maxval, dtype, alg='philox')
+    return self._drawn(tf.random.stateless_uniform, shape, minval,
+                       1.0 if maxval is None else maxval, dtype)
 
   def random_normal(self, shape, mean=0.0, stddev=1.0, dtype=tf.float32, **_):
-    return tf.random.stateless_normal(
-        shape, self.make_seed_for_stateless_op(), mean, stddev, dtype, alg='philox')
+    return self._drawn(tf.random.stateless_normal, shape, mean, stddev, dtype)
 
   def truncated_normal(self, shape, mean=0.0, stddev=1.0, dtype=tf.float32, **_):
-    return tf.random.stateless_truncated_normal(
-        shape, self.make_seed_for_stateless_op(), mean, stddev, dtype, alg='philox')
+    return self._drawn(
+        tf.random.stateless_truncated_normal, shape, mean, stddev, dtype)
+
+  def _drawn(self, function, shape, *parameters):
+    return function(shape, self.make_seed_for_stateless_op(), *parameters, alg='philox')
 
 
 class _Network:
@@ -98,18 +97,13 @@ class _Network:
   def __call__(self, weights: types.Weights, batch: types.Examples,
                seed: Any) -> outputs_lib.Outputs:
     """The outputs; `seed` is a key of a step, None for inference."""
-    features = {name: x for name, x in batch.items() if name != 'y'}
-    if len(self._input_names) == 1 and len(features) == 1:
-      features = {self._input_names[0]: next(iter(features.values()))}
-    if missing := [name for name in self._input_names if name not in features]:
-      raise ValueError(f'the model has the inputs {", ".join(self._input_names)}, but '
-                       f'examples have no feature {missing[0]!r}')
-    called = self._inference if seed is None else self._training
-    arguments = {f'weight {i}': weight for i, weight in enumerate(weights)}
+    arguments = template.arguments(weights, batch, self._input_names)
     for name in self._input_names:
-      arguments[f'input {name}'] = _conformed(name, features[name], self._specs[name])
+      arguments[f'input {name}'] = _conformed(
+          name, arguments[f'input {name}'], self._specs[name])
     if seed is not None:
       arguments['seed'] = seed
+    called = self._inference if seed is None else self._training
     results = called(arguments)
     return outputs_lib.Outputs(results['outputs'], results.get('mask'),
                                results.get('penalty'))

@@ -13,6 +13,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
+from tasks.models import types
+
 # Stateful by name only: they run functions, which are checked too.
 _CONTROL_FLOW = frozenset({'While', 'If', 'Case', 'StatefulPartitionedCall', 'Assert'})
 
@@ -45,6 +47,23 @@ def graph() -> Iterator[tf.Graph]:
         yield graphs[0]
     finally:
       tf.config.run_functions_eagerly(eagerly)
+
+
+def arguments(weights: types.Weights, batch: types.Examples,
+              names: Sequence[str]) -> dict[str, Any]:
+  """Name -> value of the weights, 'weight 0' and so on, and inputs, 'input NAME'.
+
+  Inputs are the features that are not 'y', by their names; a single one may have any.
+  Raises ValueError if one is missing.
+  """
+  features = {name: x for name, x in batch.items() if name != 'y'}
+  if len(names) == 1 and len(features) == 1:
+    features = {names[0]: next(iter(features.values()))}
+  if missing := [name for name in names if name not in features]:
+    raise ValueError(f'the model has the inputs {", ".join(names)}, but '
+                     f'examples have no feature {missing[0]!r}')
+  return {**{f'weight {i}': weight for i, weight in enumerate(weights)},
+          **{f'input {name}': features[name] for name in names}}
 
 
 class Template:

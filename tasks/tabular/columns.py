@@ -48,14 +48,13 @@ class Number:
   center: float
   scale: float
 
-  width = 1
+  kind, width = records.MEASURE, 1
 
   def __post_init__(self):
-    values = (self.low, self.high, self.center, self.scale)
-    if not all(isinstance(v, (int, float)) and not isinstance(v, bool)
-               and math.isfinite(v) for v in values) or not (
-                   self.low <= self.center <= self.high and self.low < self.high
-                   and self.scale > 0):
+    if not all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in (
+        self.low, self.high, self.center, self.scale)) or not (
+            -math.inf < self.low <= self.center <= self.high < math.inf
+            and self.low < self.high and 0 < self.scale < math.inf):
       raise ValueError(
           f'column {self.name!r}: bounds must be two finite numbers, the lower one '
           f'first, found [{self.low!r}, {self.high!r}]')
@@ -68,10 +67,6 @@ class Number:
     except TypeError:
       center = scale = math.nan
     return cls(name=name, low=low, high=high, center=center, scale=scale)
-
-  @property
-  def field(self) -> records.Field:
-    return records.Field(name=self.name, kind=records.MEASURE)
 
   def encode(self, values: np.ndarray, missing: str) -> np.ndarray:
     """Encodes values, NaN where missing: float32 [n, 1]. Raises ValueError."""
@@ -106,6 +101,8 @@ class Category:
   name: str
   categories: tuple[str, ...]
 
+  kind = records.CATEGORY
+
   def __post_init__(self):
     checks.names(f'column {self.name!r}: categories', self.categories, 1)
     if len(self.categories) > _MAX_CATEGORIES:
@@ -115,10 +112,6 @@ class Category:
   @property
   def width(self) -> int:
     return len(self.categories)
-
-  @property
-  def field(self) -> records.Field:
-    return records.Field(name=self.name, kind=records.CATEGORY)
 
   def encode(self, values: np.ndarray, missing: str) -> np.ndarray:
     """Encodes texts, '' where missing: float32 [n, width]. Raises ValueError."""
@@ -182,7 +175,8 @@ class Columns:
   @property
   def fields(self) -> list[records.Field]:
     """The fields to read."""
-    return [column.field for column in (*self.features, self.label)]
+    return [records.Field(name=column.name, kind=column.kind)
+            for column in (*self.features, self.label)]
 
   def encode(self, raw: records.RawExamples, missing: str) -> np.ndarray:
     """The encoded features of raw examples: float32 [n, width]. Raises ValueError."""
@@ -197,16 +191,9 @@ class Columns:
          'label': dataclasses.asdict(self.label)}, indent=1, ensure_ascii=False) + '\n'
 
 
-def _json(path: pathlib.Path) -> Any:
+def _check_file(name: str, path: pathlib.Path) -> None:
   if not path.is_file():
-    raise ValueError(f'public_bounds={path} does not exist or is not a file')
-  try:
-    content = json.loads(path.read_text(encoding='utf-8'))
-    if not isinstance(content, dict) or not content:
-      raise ValueError('must be an object of columns')
-    return content
-  except (ValueError, RecursionError) as error:
-    raise ValueError(f'public_bounds={path}: {error}') from error
+    raise ValueError(f'{name}={path} does not exist or is not a file')
 
 
 def read(path: str | os.PathLike[str]) -> Columns | dict[str, Column]:
@@ -219,14 +206,18 @@ def read(path: str | os.PathLike[str]) -> Columns | dict[str, Column]:
   Raises:
     ValueError: If the file is missing or malformed; the message names it.
   """
-  content = _json(pathlib.Path(path))
+  path = pathlib.Path(path)
+  _check_file('public_bounds', path)
   try:
+    content = json.loads(path.read_text(encoding='utf-8'))
+    if not isinstance(content, dict) or not content:
+      raise ValueError('must be an object of columns')
     if content.get('format') == _FORMAT:
       return Columns(
           features=tuple(map(_column, content['features'])),
           label=_column(content['label']), made_from=content['made_from'])
     return {name: _described(name, value) for name, value in content.items()}
-  except (KeyError, TypeError, ValueError) as error:
+  except (KeyError, TypeError, ValueError, RecursionError) as error:
     raise ValueError(f'public_bounds={path}: {error}') from error
 
 
@@ -256,8 +247,7 @@ def read_sample(path: str | os.PathLike[str]) -> dict[str, Column]:
   """
   import pandas  # pylint: disable=g-import-not-at-top
   path = pathlib.Path(path)
-  if not path.is_file():
-    raise ValueError(f'public_sample={path} does not exist or is not a file')
+  _check_file('public_sample', path)
   try:
     table = (pandas.read_parquet if path.suffix == '.parquet' else
              pandas.read_csv)(path)
@@ -280,8 +270,8 @@ def sampled(table: Mapping[str, np.ndarray]) -> dict[str, Column]:
   columns = {}
   for name, values in table.items():
     if values.dtype.kind in 'iuf':
-      values = values.astype(np.float64)
-      present = values[~np.isnan(values)]
+      present = values.astype(np.float64)
+      present = present[~np.isnan(present)]
       if len(present) < 2 or not np.all(np.isfinite(present)):
         raise ValueError(f'column {name!r} must have at least two finite values')
       center = float(present.mean())
@@ -315,8 +305,8 @@ def choose(known: Mapping[str, Column], *, label_field: str,
     feature_fields = [
         name for name in known if name not in (label_field, client_field)]
   if classes:
-    label = Category(name=label_field, categories=tuple(classes))
-    known = {**known, label_field: label}
+    known = {**known, label_field: Category(
+        name=label_field, categories=tuple(classes))}
   for name in (*feature_fields, label_field):
     if name not in known:
       more = ('; with num_classes or class_names it needs none'

@@ -1,9 +1,10 @@
-"""Data of the text tasks: whose records train, and whose are held out."""
+"""Text tasks and their data: whose records train, and whose are held out."""
 
+from collections.abc import Callable, Collection, Mapping, Sequence
 import dataclasses
 import functools
 import importlib.resources
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -18,8 +19,8 @@ _CACHE_BYTES = 256 * 2**20
 _SUBSET_SEED = 20230817
 
 SOURCES = tuple(sorted(('embedded', 'official', *open_source.FORMATS)))
-
-Convert = Callable[[records.RawExamples], Mapping[str, np.ndarray]]
+# The option of a source that is no format of files.
+_OPTION = {'embedded': 'num_clients', 'official': 'cache_dir'}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,9 +95,7 @@ def open_embedded(
     num_clients: int = 125, *,
     fields: Sequence[str] = ('text', 'tags', 'title', 'label')
 ) -> records.RawData:
-  """The text that ships, of simulated clients.
-
-  A client has consecutive speeches, mostly of one role.
+  """The text that ships, of simulated clients: consecutive speeches, mostly of a role.
 
   Args:
     num_clients: From 2 to the number of speeches, 375.
@@ -116,42 +115,6 @@ def open_embedded(
       {name: np.array(columns[name], object) for name in fields},
       np.arange(count) * num_clients // count))
   return records.RawData(train=population, test=others, skips=task.Skips())
-
-
-def _embedded(fields, *, num_clients: int = 125) -> TextData:
-  raw = open_embedded(num_clients, fields=[field.name for field in fields])
-  return TextData(
-      population=raw.train, others=raw.test, others_name='test',
-      privacy_unit=f'one of {num_clients} simulated clients, not people',
-      skips=raw.skips)
-
-
-def _official(official: official_files.File, fields, privacy_unit: str, *,
-              cache_dir: str | None = None) -> TextData:
-  # TensorFlow takes seconds to import, which the other sources need not pay.
-  from tasks.sources import sqlite as source_sqlite  # pylint: disable=g-import-not-at-top
-  path = official.find_or_download(cache_dir)
-  open_split = lambda name: name and source_sqlite.SqliteSource(
-      path, name, fields=fields)
-  return TextData(
-      population=open_split('train'), others=open_split(official.others_split),
-      test=open_split('test'), privacy_unit=privacy_unit, skips=task.Skips())
-
-
-def _files(data_source: str, fields, privacy_unit: str, *,
-           held_out_fraction: float | None = None, **options: Any) -> TextData:
-  raw = open_source.open_raw(data_source, fields=fields, **options)
-  if raw.test is not None:
-    if held_out_fraction is not None:
-      raise ValueError('held_out_fraction is not used where there is a test part')
-    population, others = raw.train, None
-  else:
-    given = {} if held_out_fraction is None else {
-        'held_out_fraction': held_out_fraction}
-    population, others = records.split_clients(raw.train, **given)
-  return TextData(
-      population=population, others=others, test=raw.test, divided=raw.test is None,
-      privacy_unit=privacy_unit, skips=raw.skips)
 
 
 def load(official: official_files.File, *, fields: Sequence[records.Field],
@@ -174,154 +137,244 @@ def load(official: official_files.File, *, fields: Sequence[records.Field],
   """
   data_source = checks.choice('data_source', data_source, SOURCES, 'embedded')
   if data_source in open_source.FORMATS:
-    return _files(data_source, fields, privacy_unit, **options)
-  allowed = {'embedded': 'num_clients', 'official': 'cache_dir'}[data_source]
-  given = checks.options(f'data_source {data_source}', options, [allowed])
+    fraction = options.pop('held_out_fraction', None)
+    raw = open_source.open_raw(data_source, fields=fields, **options)
+    population, others = raw.train, None
+    if raw.test is None:
+      population, others = records.split_clients(
+          raw.train, held_out_fraction=fraction)
+    elif fraction is not None:
+      raise ValueError('held_out_fraction is not used where there is a test part')
+    return TextData(
+        population=population, others=others, test=raw.test, divided=raw.test is None,
+        privacy_unit=privacy_unit, skips=raw.skips)
+  given = checks.options(
+      f'data_source {data_source}', options, [_OPTION[data_source]])
   if data_source == 'embedded':
-    return _embedded(fields, **given)
-  return _official(official, fields, privacy_unit, **given)
+    raw = open_embedded(fields=[field.name for field in fields], **given)
+    count = len(raw.train.client_ids) + len(raw.test.client_ids)
+    return TextData(
+        population=raw.train, others=raw.test, others_name='test', skips=raw.skips,
+        privacy_unit=f'one of {count} simulated clients, not people')
+  # TensorFlow takes seconds to import, which the other sources need not pay.
+  from tasks.sources import sqlite as source_sqlite  # pylint: disable=g-import-not-at-top
+  path = official.find_or_download(given.get('cache_dir'))
+  population, others, test = (
+      name and source_sqlite.SqliteSource(path, name, fields=fields)
+      for name in ('train', official.others_split, 'test'))
+  return TextData(population=population, others=others, test=test,
+                  privacy_unit=privacy_unit, skips=task.Skips())
 
 
-def reader(
-    official: official_files.File, text_field: Callable[[str, str | None], str],
-    convert: Callable[[records.RawExamples, str, bool], Mapping[str, np.ndarray]],
-    element_spec: records.ElementSpec, recorded: Mapping[str, Any],
-    more_fields: Sequence[records.Field] = (),
-    label_field: Callable[[str | None], records.Field] | None = None) -> task.Reader:
-  """The reader of further files; see task.Reader.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Learned:
+  """A model, and the examples that it takes.
 
-  Args:
-    official: TFF's file of the task.
-    text_field: (data source, name that is given or None) -> name of the text's field.
+  Attributes:
+    model: The model.
+    element_spec: Element spec of labelled examples.
     convert: (raw records, name of the text's field, whether the examples are labelled)
       -> examples.
-    element_spec: Element spec of labelled examples.
-    recorded: Options of the training.
-    more_fields: Further fields to read.
-    label_field: Name that is given, or None -> field of the label, which is read if
-      examples are labelled; None if there is none.
+    convert_in_graph: Raw records -> labelled examples; see records.MappedSource.
   """
-  own = ['text_field', *(['label_field'] if label_field else [])]
 
-  def known(source: str) -> Sequence[str]:
-    if source not in open_source.FORMATS:
-      return [*own, 'num_clients' if source == 'embedded' else 'cache_dir']
-    return [*own, *further.of_files(source)]
-
-  def read(*, labelled: bool, **given: Any) -> task.ClientSource:
-    source, options = further.source_of(recorded, given, known)
-    name = text_field(source, options.pop('text_field', None))
-    fields = [records.Field(name='text', source_name=name, kind=records.TEXT),
-              *more_fields]
-    of_label = options.pop('label_field', None)
-    if label_field and labelled:
-      fields.append(label_field(of_label))
-    if source in open_source.FORMATS:
-      raw = further.open_files(source, fields, **options)
-    else:
-      data = load(
-          official, fields=fields, privacy_unit='', data_source=source, **options)
-      raw = further.concatenated([data.population, data.others, data.test], data.skips)
-    spec = {feature: of for feature, of in element_spec.items()
-            if labelled or feature != 'y'}
-    return records.MappedSource(raw, lambda raw: convert(raw, name, labelled), spec)
-
-  return read
+  model: task.Model
+  element_spec: records.ElementSpec
+  convert: Callable[[records.RawExamples, str, bool], Mapping[str, np.ndarray]]
+  convert_in_graph: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
 
 
-def build_task(
-    name: str, model: task.Model, data: TextData, convert: Convert,
-    element_spec: records.ElementSpec, *,
-    max_examples_per_client: int | None = None, max_test_examples: int | None = None,
-    convert_in_graph: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
-    **rest: Any) -> task.Task:
-  """Builds the task of raw sources.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextTask:
+  """A task that learns from texts.
 
-  Args:
+  Attributes:
     name: Name of the task.
-    model: Model of its examples.
-    data: Raw sources.
-    convert: Raw records -> model examples.
-    element_spec: Element spec of the examples.
-    max_examples_per_client: A training client that has more keeps this many of them,
-      evenly spaced; None keeps all.
-    max_test_examples: A held-out set that has more keeps this many, sampled by a
-      fixed seed; None keeps all.
-    convert_in_graph: As in records.MappedSource.
-    **rest: Further attributes of task.Task.
-
-  Returns:
-    The task. Its training source keeps examples in memory once they have been read,
-    as long as they are few.
-
-  Raises:
-    ValueError: If a limit is not at least 1, or data are bad.
+    models: Names of its models.
+    default_model: Model where none is given.
+    learn: (model, **options of the task's own, which are keywords) -> what it learns.
+    official: TFF's file of the task.
+    official_field: Field of the text there; 'text' is that of other files.
+    more_fields: Fields to read in addition to the text.
+    has_label: Whether records have a field of their label, which is read where
+      examples are labelled.
+    privacy_unit: What one client of a file is.
   """
-  for option, limit in (('max_examples_per_client', max_examples_per_client),
-                        ('max_test_examples', max_test_examples)):
-    if limit is not None:
-      checks.integer(option, limit, 1)
 
-  def convert_for_training(raw):
-    examples = convert(data.split(raw)[0])
-    count = _count(examples)
-    if max_examples_per_client is None or count <= max_examples_per_client:
-      return examples
-    rows = np.arange(max_examples_per_client) * count // max_examples_per_client
-    return {name: array[rows] for name, array in examples.items()}
+  name: str
+  models: Collection[str]
+  default_model: str
+  learn: Callable[..., Any]
+  official: official_files.File
+  official_field: str
+  more_fields: Sequence[records.Field] = ()
+  has_label: bool = False
+  privacy_unit: str
 
-  def convert_for_training_in_graph(raw):
-    import tensorflow as tf  # pylint: disable=g-import-not-at-top
-    examples = convert_in_graph(data.split(raw)[0])
-    if max_examples_per_client is None:
-      return examples
-    count = tf.cast(_count(examples), tf.int64)
-    # All of them, in order, if there are no more.
-    kept = tf.minimum(count, max_examples_per_client)
-    rows = tf.range(kept) * count // tf.maximum(kept, 1)
-    return {name: tf.gather(tensor, rows) for name, tensor in examples.items()}
+  def build(self, *, max_examples_per_client: int | None = None,
+            max_test_examples: int | None = 2000, **options: Any) -> task.Task:
+    """Builds the task.
 
-  def convert_test(raw):
-    rows = data.split(raw)[1]
-    return convert(rows) if _count(rows) else {
-        name: np.zeros((0, *shape), dtype) for name, (dtype, shape) in
-        element_spec.items()}
+    Args:
+      max_examples_per_client: A training client that has more keeps this many of them,
+        evenly spaced; None keeps all.
+      max_test_examples: A held-out set that has more keeps this many, sampled by a
+        fixed seed; None keeps all.
+      **options: `model`, one of the models; `text_field`, the name of the text's field,
+        `label_field`, likewise; those of `learn`, and of `load`.
 
-  def held_out(source, convert):
-    examples, _ = records.gather(
-        records.MappedSource(source, convert, element_spec), skips=data.skips)
-    rows = _subset(_count(examples), max_test_examples)
-    return {name: array[rows] for name, array in examples.items()}
+    Raises:
+      ValueError: On an unknown model, an option out of range, and bad data.
+    """
+    learned = self.learn_by(options)
+    return self.build_learned(
+        learned, self.served(learned, options), options, self.open(options),
+        max_examples_per_client, max_test_examples)
 
-  sets = {}
-  others, same, of_clients = data.others, None, None
-  if data.test is not None:
-    known = ids_lib.membership(data.population.client_ids)
-    ids = data.test.client_ids
-    same = [client for client in ids if client in known]
-    if others is None and len(same) < len(ids):
-      others = records.SubsetSource(
-          data.test, [client for client in ids if client not in known])
-  if others is not None:
-    sets[data.others_name] = held_out(_some_clients(others), convert)
-  if same:
-    known_test = records.SubsetSource(data.test, same)
-    sets['test_examples'] = held_out(_some_clients(known_test), convert)
-    of_clients = records.MappedSource(known_test, convert, element_spec)
-  elif data.divided:
-    some = _some_clients(data.population)
-    enough = [client for client in some.client_ids if data.has_test_records(client)]
-    if enough:
-      sets['test_examples'] = held_out(
-          records.SubsetSource(some, enough), convert_test)
-      of_clients = records.MappedSource(data.population, convert_test, element_spec)
-  train = records.MappedSource(
-      data.population, convert_for_training, element_spec,
-      convert_in_graph=convert_in_graph and convert_for_training_in_graph)
-  return task.Task(
-      name=name, model=model, train=CachedSource(train), held_out=sets,
-      held_out_of_clients=of_clients, privacy_unit=data.privacy_unit,
-      skips=data.skips, **rest)
+  def serving(self, inputs: task.Spec, weights: task.Weights,
+              **options: Any) -> task.Serving:
+    """The trained model, by the options of its task; see registry.serving.
+
+    Texts that are read without labels go on: they have no token of their end.
+    """
+    del inputs, weights
+    return self.served(self.learn_by(options), options)
+
+  def choose_model(self, options: Mapping[str, Any]) -> str:
+    """The name of the model. Raises ValueError."""
+    return checks.choice(
+        'model', options.get('model'), self.models, self.default_model)
+
+  def learn_by(self, options: Mapping[str, Any]) -> Any:
+    """The result of `learn` for some of these options."""
+    return self.learn(self.choose_model(options), **{
+        name: options[name] for name in checks.keywords(self.learn)[0]
+        if name in options})
+
+  def fields(self, options: Mapping[str, Any], labelled: bool = True
+             ) -> list[records.Field]:
+    """Fields to read, that of the text first."""
+    name = options.get('text_field') or (
+        self.official_field if options.get('data_source') == 'official' else 'text')
+    result = [records.Field(name='text', source_name=name, kind=records.TEXT),
+              *self.more_fields]
+    if self.has_label and labelled:
+      result.append(records.Field(
+          name='label', source_name=options.get('label_field'), kind=records.CATEGORY))
+    return result
+
+  def open(self, options: Mapping[str, Any]) -> TextData:
+    """Opens the data; options are those of `build`."""
+    own = {'model', 'text_field', 'label_field', *checks.keywords(self.learn)[0]}
+    return load(
+        self.official, fields=self.fields(options), privacy_unit=self.privacy_unit, **{
+            name: value for name, value in options.items()
+            if name not in own or name == 'data_source'})
+
+  def served(self, learned: Learned, recorded: Mapping[str, Any],
+             **rest: Any) -> task.Serving:
+    """The trained model; `recorded` are the options of the training."""
+    own = ['text_field', *(['label_field'] if self.has_label else [])]
+
+    def known(source: str) -> Sequence[str]:
+      return [*own, *([_OPTION[source]] if source in _OPTION else
+                      further.of_files(source))]
+
+    def read(*, labelled: bool, **given: Any) -> task.ClientSource:
+      source, options = further.source_of(recorded, given, known)
+      fields = self.fields({**options, 'data_source': source}, labelled)
+      options = {name: value for name, value in options.items() if name not in own}
+      if source in _OPTION:
+        data = load(self.official, fields=fields, privacy_unit='', data_source=source,
+                    **options)
+        raw = further.concatenated(
+            [data.population, data.others, data.test], data.skips)
+      else:
+        raw = further.open_files(source, fields, **options)
+      return records.MappedSource(
+          raw, lambda raw: learned.convert(raw, fields[0].column, labelled),
+          learned.element_spec if labelled else inputs)
+
+    inputs = {name: spec for name, spec in learned.element_spec.items() if name != 'y'}
+    return task.Serving(model=learned.model, inputs=inputs, reader=read, **rest)
+
+  def build_learned(
+      self, learned: Learned, served: task.Serving, options: Mapping[str, Any],
+      data: TextData, max_examples_per_client: int | None,
+      max_test_examples: int | None, **rest: Any) -> task.Task:
+    """Builds the task of raw sources; options are those of `build`.
+
+    Its training source keeps examples in memory once they have been read, as long as
+    they are few. Raises ValueError.
+    """
+    for option, limit in (('max_examples_per_client', max_examples_per_client),
+                          ('max_test_examples', max_test_examples)):
+      if limit is not None:
+        checks.integer(option, limit, 1)
+    field, spec = self.fields(options)[0].column, learned.element_spec
+
+    def convert(raw):
+      return learned.convert(raw, field, True)
+
+    def convert_for_training(raw):
+      examples = convert(data.split(raw)[0])
+      count = _count(examples)
+      if max_examples_per_client is None or count <= max_examples_per_client:
+        return examples
+      rows = np.arange(max_examples_per_client) * count // max_examples_per_client
+      return {name: array[rows] for name, array in examples.items()}
+
+    def convert_for_training_in_graph(raw):
+      import tensorflow as tf  # pylint: disable=g-import-not-at-top
+      examples = learned.convert_in_graph(data.split(raw)[0])
+      if max_examples_per_client is None:
+        return examples
+      count = tf.cast(_count(examples), tf.int64)
+      # All of them, in order, if there are no more.
+      kept = tf.minimum(count, max_examples_per_client)
+      rows = tf.range(kept) * count // tf.maximum(kept, 1)
+      return {name: tf.gather(tensor, rows) for name, tensor in examples.items()}
+
+    def convert_test(raw):
+      rows = data.split(raw)[1]
+      return convert(rows) if _count(rows) else {
+          name: np.zeros((0, *shape), dtype) for name, (dtype, shape) in spec.items()}
+
+    def held_out(source, convert):
+      examples, _ = records.gather(
+          records.MappedSource(source, convert, spec), skips=data.skips)
+      rows = _subset(_count(examples), max_test_examples)
+      return {name: array[rows] for name, array in examples.items()}
+
+    sets, others, same, of_clients = {}, data.others, None, None
+    if data.test is not None:
+      known = ids_lib.membership(data.population.client_ids)
+      ids = data.test.client_ids
+      same = [client for client in ids if client in known]
+      if others is None and len(same) < len(ids):
+        others = records.SubsetSource(
+            data.test, [client for client in ids if client not in known])
+    if others is not None:
+      sets[data.others_name] = held_out(_some_clients(others), convert)
+    if same:
+      known_test = records.SubsetSource(data.test, same)
+      sets['test_examples'] = held_out(_some_clients(known_test), convert)
+      of_clients = records.MappedSource(known_test, convert, spec)
+    elif data.divided:
+      some = _some_clients(data.population)
+      enough = [client for client in some.client_ids if data.has_test_records(client)]
+      if enough:
+        sets['test_examples'] = held_out(
+            records.SubsetSource(some, enough), convert_test)
+        of_clients = records.MappedSource(data.population, convert_test, spec)
+    train = records.MappedSource(
+        data.population, convert_for_training, spec,
+        convert_in_graph=learned.convert_in_graph and convert_for_training_in_graph)
+    return task.Task(
+        name=self.name, model=served.model, train=CachedSource(train), held_out=sets,
+        held_out_of_clients=of_clients, privacy_unit=data.privacy_unit,
+        skips=data.skips, files=served.files, warnings=served.not_private,
+        not_private=served.not_private, reader=served.reader, **rest)
 
 
 def _subset(count: int, limit: int | None) -> np.ndarray:

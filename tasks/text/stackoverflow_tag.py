@@ -7,9 +7,8 @@ is the fraction of posts whose highest-scoring tag is right. A tag that all tagg
 posts have ('java', in posts about Java) is left out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import functools
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -17,7 +16,7 @@ import tensorflow as tf
 from tasks import checks, task
 from tasks.models import layers
 from tasks.sources import records
-from tasks.text import posts, vocabulary as vocabulary_lib
+from tasks.text import data as text_data, posts, vocabulary as vocabulary_lib
 
 # A post is cut to this many words of the vocabulary. No post has more than 5 tags.
 MAX_WORDS = 128
@@ -87,8 +86,7 @@ def build_model(name: str, vocabulary: vocabulary_lib.Vocabulary) -> task.Model:
         'recall_at_5': (tf.reduce_sum(first_tags(logits) * true_tags),
                         tf.reduce_sum(true_tags)),
         'accuracy': (tf.reduce_sum(best * true_tags), tf.reduce_sum(tagged)),
-        'loss': (tf.reduce_sum(tf.where(mask > 0, losses(logits, truth), 0.0)),
-                 tf.reduce_sum(mask)),
+        'loss': layers.masked_total(losses(logits, truth), mask),
     }
 
   def count(weights, batch, mask):
@@ -151,35 +149,14 @@ def _counts(ids: tf.Tensor, size: int) -> tf.Tensor:
   return tf.reshape(counts, [rows, size + 1])[:, 1:]
 
 
-def build(*, model: str | None = None, **options: Any) -> task.Task:
-  """Builds the task.
+def _learn(model: str) -> Callable[[vocabulary_lib.Vocabulary], text_data.Learned]:
+  """Vocabulary, whose labels are the tags -> a model of posts.
 
-  Args:
-    model: One of MODELS; None means 'logistic_small'.
-    **options: See posts.Posts.build. The labels of a vocabulary are the tags. Posts
-      without tags in the vocabulary are examples too: they have none of them.
-
-  Raises:
-    ValueError: On an unknown model, an option out of range, and bad data.
+  Posts without tags in the vocabulary are examples too: they have none of them.
   """
-  return _posts(model).build(**options)
-
-
-def serving(inputs: task.Spec, weights: task.Weights, *, vocabulary: str | None = None,
-            model: str | None = None, **options: Any) -> task.Serving:
-  """The trained model, by the vocabulary that the run kept; see registry.serving."""
-  del inputs, weights
-  return _posts(model).serving(vocabulary, options)
-
-
-def _posts(model: str | None) -> posts.Posts:
-  model = checks.choice('model', model, MODELS, 'logistic_small')
-  num_words, num_tags, *_ = MODELS[model]
-  return posts.Posts(
-      name='stackoverflow_tag', num_words=num_words, num_labels=num_tags,
-      learn=lambda words: posts.Learned(
-          model=build_model(model, words), element_spec=_SPEC,
-          convert=functools.partial(_examples, vocabulary=words)))
+  return lambda words: text_data.Learned(
+      model=build_model(model, words), element_spec=_SPEC,
+      convert=functools.partial(_examples, vocabulary=words))
 
 
 def _examples(raw: records.RawExamples, field: str, labelled: bool,
@@ -194,3 +171,8 @@ def _examples(raw: records.RawExamples, field: str, labelled: bool,
     labels = vocabulary.label_numbers(tags)[:MAX_TAGS]
     y[row, :len(labels)] = labels
   return {'x': x, 'y': y} if labelled else {'x': x}
+
+
+TASK = posts.Posts(name='stackoverflow_tag', models=MODELS, learn=_learn,
+                   default_model='logistic_small', more_fields=posts.TAG_FIELDS)
+build, serving = TASK.build, TASK.serving

@@ -33,14 +33,12 @@ def digits_domain(folder: str | os.PathLike[str], domain: str, size: int,
     size: Size of the images.
     frame: Pixels that are cut off at each side first.
   """
-  def convert(name, x):
-    del name
+  def convert(_, x):
     x = grey(x) if x.ndim == 4 else x
     x = x[:, frame:x.shape[1] - frame, frame:x.shape[2] - frame]
     return x if x.shape[1:] == (size, size) else labelled.resized(x, size)
 
-  name = {'svhn': 'svhn_1000'}.get(domain, domain)
-  path = pathlib.Path(folder) / f'{name}.npz'
+  path = pathlib.Path(folder, f'{"svhn_1000" if domain == "svhn" else domain}.npz')
   parts = labelled.parts_of(
       path, labelled.arrays(path, labelled.ARRAYS), ('x', 'y'), convert, num_classes=10)
   return parts.train, parts.test
@@ -95,16 +93,13 @@ def npz(path: str | os.PathLike[str],
   writers, listed = parts.train.clients, arrays.get('writers')
   if listed is None:
     return parts._replace(notes=(*parts.notes, _UNLISTED)), np.unique(writers)
-  kinds = {'i': 'iu', 'u': 'iu', 'U': 'U'}[writers.dtype.kind]
   agents = np.unique(listed)
-  if listed.shape != agents.shape or listed.dtype.kind not in kinds:
+  if listed.shape != agents.shape or (listed.dtype.kind == 'U') != (
+      writers.dtype.kind == 'U') or listed.dtype.kind not in 'iuU':
     raise ValueError(
         f'{path}: writers must list each agent once, in the type of writer_train '
         f'({writers.dtype}), found {listed.dtype} {list(listed.shape)} of '
         f'{agents.size} different values')
-  unknown = ~np.isin(writers, agents)
-  if unknown.any():
-    row = int(np.argmax(unknown))
-    raise ValueError(f'{path}: writer_train must be one of writers, found '
-                     f'{writers[row]!r} in row {row}')
+  labelled.check_each(f'{path}: writer_train', writers, np.isin(writers, agents),
+                      'one of writers')
   return parts, agents

@@ -6,7 +6,7 @@ import pytest
 from tasks import checks, registry
 from tasks.sources import open_source, records
 from tasks.text import (
-    data as text_data, posts, shakespeare, stackoverflow_tag, stackoverflow_word,
+    data as text_data, shakespeare, stackoverflow_tag, stackoverflow_word,
     vocabulary as vocabulary_lib)
 
 TASKS = {'shakespeare': shakespeare, 'stackoverflow_tag': stackoverflow_tag,
@@ -17,13 +17,12 @@ TASKS = {'shakespeare': shakespeare, 'stackoverflow_tag': stackoverflow_tag,
 def test_registry_lists_what_the_task_has(name):
   assert registry.MODELS[name] == tuple(sorted(TASKS[name].MODELS))
   assert registry.DATA_SOURCES == text_data.SOURCES
-  own = {*checks.keywords(TASKS[name].build)[0]}
-  if name != 'shakespeare':
-    own |= {*checks.keywords(posts.Posts.build)[0]} - {
-        'label_field', *(['num_labels'] if name == 'stackoverflow_word' else [])}
+  own = {name for function in (TASKS[name].build, TASKS[name].TASK.learn)
+         for name in checks.keywords(function)[0]}
+  own -= {'num_labels'} if name == 'stackoverflow_word' else set()
   assert set(registry.OPTIONS[name]) == own | {
-      'data_source', 'cache_dir', 'num_clients', 'held_out_fraction',
-      *open_source.OPTIONS}
+      'model', 'text_field', 'data_source', 'cache_dir', 'num_clients',
+      'held_out_fraction', *open_source.OPTIONS}
 
 
 def test_registry_knows_the_file_that_a_run_keeps():
