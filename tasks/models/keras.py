@@ -18,13 +18,11 @@ import tensorflow as tf
 
 from tasks.models import layers, outputs as outputs_lib, template, types
 
-BuildFn = Callable[[], tf.keras.Model]
-
 _NORMALIZATION = 'use tf.keras.layers.GroupNormalization or LayerNormalization instead'
 
 
-def attributes(build_fn: BuildFn, loss: Any, metrics: Sequence[Any] = (), *,
-               name: str = 'keras', **rest: Any) -> dict[str, Any]:
+def attributes(build_fn: Callable[[], tf.keras.Model], loss: Any,
+               metrics: Sequence[Any] = (), *, name: str = 'keras', **rest: Any) -> dict[str, Any]:
   """The attributes of a model; see `task.Model.from_keras`."""
   network = _Network(build_fn)
   return outputs_lib.attributes(
@@ -74,20 +72,19 @@ class _Network:
     shape: Shape of the outputs, the batch included.
   """
 
-  def __init__(self, build_fn: BuildFn):
+  def __init__(self, build_fn: Callable[[], tf.keras.Model]):
     self._build_fn = build_fn
     self._initial = functools.lru_cache(maxsize=2)(self._weights_of_seed)
     model = self._built()
     _refuse_layers(model)
     self._input_names = list(model.input_names)
     trainable, self._frozen = self._initial(0)
-    if any(weight.dtype != np.float32 for weight in trainable):
-      raise ValueError('build_fn must build a model of float32 weights, found '
-                       f'{sorted({str(weight.dtype) for weight in trainable})}')
-    if not trainable:
-      raise ValueError('build_fn must build a model with trainable weights, found none')
+    kinds = {str(weight.dtype) for weight in trainable}
+    if kinds != {'float32'}:
+      raise ValueError('build_fn must build a model with trainable float32 weights, '
+                       f'found {", ".join(sorted(kinds)) or "none"}')
     self._inference, self.names = self._traced(training=False)
-    self.shape = self._inference.shapes['outputs']
+    self.shape = self._inference.shapes['values']
     self._training, _ = self._traced(training=True)
     for name, *pair in zip(self.names, trainable, self._weights_of_seed(0)[0]):
       if not np.array_equal(*pair):
@@ -103,10 +100,8 @@ class _Network:
           name, arguments[f'input {name}'], self._specs[name])
     if seed is not None:
       arguments['seed'] = seed
-    called = self._inference if seed is None else self._training
-    results = called(arguments)
-    return outputs_lib.Outputs(results['outputs'], results.get('mask'),
-                               results.get('penalty'))
+    results = (self._inference if seed is None else self._training)(arguments)
+    return outputs_lib.Outputs(**results)
 
   def initial_weights(self, seed: int) -> list[np.ndarray]:
     return [weight.copy() for weight in self._initial(seed)[0]]
@@ -156,7 +151,10 @@ class _Network:
         if hasattr(layer, '_random_generator'):
           layer._random_generator = _Random(  # pylint: disable=protected-access
               lambda: layers.layer_seed(seed, next(numbers)))
-        if _halves(layer):
+        # pylint: disable-next=unidiomatic-typecheck
+        if type(layer) is tf.keras.layers.MaxPooling2D and (
+            layer.pool_size, layer.strides, layer.padding, layer.data_format) == (
+                (2, 2), (2, 2), 'valid', 'channels_last'):
           layer.call = _max_of_tiles
       with tf.variable_creator_scope(slot), _in_one_line(changes):
         self._specs = dict(zip(self._input_names, model.inputs))
@@ -169,7 +167,7 @@ class _Network:
         penalties = model.losses
       weights, frozen = model.trainable_weights, model.non_trainable_weights
       self._check_slots(slots, weights, frozen)
-      results = {'outputs': outputs}
+      results = {'values': outputs}
       if getattr(outputs, '_keras_mask', None) is not None:
         results['mask'] = tf.cast(outputs._keras_mask, tf.float32)
       arguments = {f'weight {i}': weight for i, weight in enumerate(weights)}
@@ -195,16 +193,15 @@ class _Network:
 
   def _check_slots(self, slots, weights, frozen) -> None:
     """Raises ValueError unless the weights are those of the model in Keras."""
-    for kind, found, known in (('trainable', weights, self._initial(0)[0]),
-                               ('frozen', frozen, self._frozen)):
-      shapes = [tuple(weight.shape) for weight in found]
-      if shapes != [weight.shape for weight in known] or not all(
-          any(weight is one for one in slots) for weight in found):
+    for kind, traced, known in (('trainable', weights, self._initial(0)[0]),
+                                ('frozen', frozen, self._frozen)):
+      shapes, wanted = ([tuple(weight.shape) for weight in of] for of in (traced, known))
+      if shapes != wanted or not all(
+          any(weight is one for one in slots) for weight in traced):
         raise ValueError(
             'build_fn must build a new model, and the same one, whenever it is called, '
             'whose layers create weights by add_weight; '
-            f'its {kind} weights have the shapes {[w.shape for w in known]}, then '
-            f'{shapes}')
+            f'its {kind} weights have the shapes {wanted}, then {shapes}')
 
 
 def _slot(graph: tf.Graph, changes: list[str], **variable: Any) -> tf.Tensor:
@@ -256,14 +253,6 @@ def _layers(model: tf.keras.Model) -> list[tf.keras.layers.Layer]:
   return list(model._flatten_layers(include_self=False))
 
 
-def _halves(layer: tf.keras.layers.Layer) -> bool:
-  """Whether a layer is the maximum over tiles of 2 x 2."""
-  # pylint: disable-next=unidiomatic-typecheck
-  return type(layer) is tf.keras.layers.MaxPooling2D and (
-      layer.pool_size, layer.strides, layer.padding, layer.data_format) == (
-          (2, 2), (2, 2), 'valid', 'channels_last')
-
-
 @tf.autograph.experimental.do_not_convert
 def _max_of_tiles(inputs: tf.Tensor) -> tf.Tensor:
   """The same values and gradients as Keras' layer, whose gradient takes far longer."""
@@ -312,12 +301,13 @@ def _refuse_layers(model: tf.keras.Model) -> None:
   """Raises ValueError for a layer that keeps state between batches."""
   for layer in _layers(model):
     kind = type(layer).__name__
+    reason = None
     if 'BatchNormalization' in kind and layer.trainable:
-      raise ValueError(f'layer {layer.name!r} ({kind}) keeps means of earlier batches: '
-                       f'{_NORMALIZATION}')
-    if getattr(layer, 'stateful', False) and isinstance(layer, tf.keras.layers.RNN):
-      raise ValueError(f'layer {layer.name!r} ({kind}) keeps its state from batch to '
-                       'batch: use stateful=False instead')
+      reason = f'keeps means of earlier batches: {_NORMALIZATION}'
+    elif getattr(layer, 'stateful', False) and isinstance(layer, tf.keras.layers.RNN):
+      reason = 'keeps its state from batch to batch: use stateful=False instead'
+    if reason:
+      raise ValueError(f'layer {layer.name!r} ({kind}) {reason}')
 
 
 def _refuse_operation(model: tf.keras.Model, error: template.StateError) -> NoReturn:

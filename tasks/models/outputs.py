@@ -163,27 +163,24 @@ def _per_example(function: Callable, labels: Any, values: tf.Tensor) -> Any:
   labels = tf.convert_to_tensor(labels)
   if values.shape.rank == labels.shape.rank + 1 and values.shape[-1] == 1:
     labels = labels[..., tf.newaxis]
-  result = function(labels, values)
-  if isinstance(result, tuple):
-    return tuple(tf.cast(part, tf.float32) for part in result)
-  return tf.cast(result, tf.float32)
+  return tf.nest.map_structure(
+      lambda part: tf.cast(part, tf.float32), function(labels, values))
 
 
 def _loss(loss: Any) -> tuple[Callable, str | None, bool]:
   """The loss of each example, the kind of its labels, whether outputs are logits."""
   try:
-    loss = tf.keras.losses.get(loss)
+    function = tf.keras.losses.get(loss)
   except ValueError:
+    function = None
+  if not callable(function):
     raise ValueError('loss must be a Keras loss, its name, or a function of labels and '
-                     f'outputs, found {loss!r}') from None
-  if not callable(loss):
-    raise ValueError(f'loss must be callable, found {loss!r}')
-  if not isinstance(loss, tf.keras.losses.Loss):
-    return (lambda y, x: _per_example(loss, y, x),
-            _LABELS.get(getattr(loss, '__name__', '')), False)
-  config = loss.get_config()
-  kind = _LABELS.get(config.get('fn', config.get('name')))
-  return (lambda y, x: _per_example(loss.call, y, x), kind,
+                     f'outputs, found {loss!r}')
+  config = {'fn': getattr(function, '__name__', '')}
+  if isinstance(function, tf.keras.losses.Loss):
+    config, function = function.get_config(), function.call
+  return (lambda y, x: _per_example(function, y, x),
+          _LABELS.get(config.get('fn', config.get('name'))),
           bool(config.get('from_logits', False)))
 
 

@@ -153,7 +153,8 @@ class Template:
         used = (x for x, is_used in zip(upstream, self._used_upstream) if is_used)
         inputs = {name: tf.identity(x) for name, x in (
             *saved.items(), *zip(self._upstream, used))}
-        needed = {name for node in self._backward.node for name in _inputs(node)}
+        needed = {name if ':' in name else f'{name}:0'
+                  for node in self._backward.node for name in node.input}
         return tf.graph_util.import_graph_def(
             self._backward, {name: x for name, x in inputs.items() if name in needed},
             self._gradients, name='gradient')
@@ -207,12 +208,5 @@ def _part(traced: tf.Graph, operations: Iterable[tf.Operation]
 
 def _functions_of(node: tf.compat.v1.NodeDef) -> set[str]:
   """Names of the functions that a node calls."""
-  names = {node.op}
-  for value in node.attr.values():
-    names |= {value.func.name, *(function.name for function in value.list.func)}
-  return names
-
-
-def _inputs(node: tf.compat.v1.NodeDef) -> list[str]:
-  """Names of the tensors that a node reads."""
-  return [name if ':' in name else f'{name}:0' for name in node.input]
+  return {node.op, *(function.name for value in node.attr.values()
+                     for function in (value.func, *value.list.func))}

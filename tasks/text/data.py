@@ -19,6 +19,7 @@ _CACHE_BYTES = 256 * 2**20
 _SUBSET_SEED = 20230817
 
 SOURCES = tuple(sorted(('embedded', 'official', *open_source.FORMATS)))
+_LIMITS = 'max_examples_per_client', 'max_test_examples'
 # The option of a source that is no format of files.
 _OPTION = {'embedded': 'num_clients', 'official': 'cache_dir'}
 
@@ -52,14 +53,6 @@ class TextData:
     end = count - (count // _TEST_PART if self.divided else 0)
     return ({name: array[:end] for name, array in raw.items()},
             {name: array[end:] for name, array in raw.items()})
-
-  def has_test_records(self, client_id: str) -> bool:
-    """Whether a training client has records for tests; not if its data are bad."""
-    try:
-      return _count(self.split(self.population.examples(client_id))[1]) > 0
-    except task.BadClientError as error:
-      self.skips.client(client_id, error)
-      return False
 
 
 def _count(examples):
@@ -211,25 +204,20 @@ class TextTask:
   has_label: bool = False
   privacy_unit: str
 
-  def build(self, *, max_examples_per_client: int | None = None,
-            max_test_examples: int | None = 2000, **options: Any) -> task.Task:
+  def build(self, **options: Any) -> task.Task:
     """Builds the task.
 
     Args:
-      max_examples_per_client: A training client that has more keeps this many of them,
-        evenly spaced; None keeps all.
-      max_test_examples: A held-out set that has more keeps this many, sampled by a
-        fixed seed; None keeps all.
-      **options: `model`, one of the models; `text_field`, the name of the text's field,
-        `label_field`, likewise; those of `learn`, and of `load`.
+      **options: `model`, one of the models. `text_field` and, if there are labels,
+        `label_field`, the names of these fields. `max_examples_per_client`: a training
+        client that has more keeps this many of them, evenly spaced.
+        `max_test_examples`: a held-out set that has more keeps this many, 2000 where it
+        is not given, sampled by a fixed seed. Those of `learn`, and of `load`.
 
     Raises:
       ValueError: On an unknown model, an option out of range, and bad data.
     """
-    learned = self.learn_by(options)
-    return self.build_learned(
-        learned, self.served(learned, options), options, self.open(options),
-        max_examples_per_client, max_test_examples)
+    return self.build_learned(self.learn_by(options), self.open(options), options)
 
   def serving(self, inputs: task.Spec, weights: task.Weights,
               **options: Any) -> task.Serving:
@@ -240,14 +228,11 @@ class TextTask:
     del inputs, weights
     return self.served(self.learn_by(options), options)
 
-  def choose_model(self, options: Mapping[str, Any]) -> str:
-    """The name of the model. Raises ValueError."""
-    return checks.choice(
-        'model', options.get('model'), self.models, self.default_model)
-
   def learn_by(self, options: Mapping[str, Any]) -> Any:
     """The result of `learn` for some of these options."""
-    return self.learn(self.choose_model(options), **{
+    model = checks.choice(
+        'model', options.get('model'), self.models, self.default_model)
+    return self.learn(model, **{
         name: options[name] for name in checks.keywords(self.learn)[0]
         if name in options})
 
@@ -265,20 +250,21 @@ class TextTask:
 
   def open(self, options: Mapping[str, Any]) -> TextData:
     """Opens the data; options are those of `build`."""
-    own = {'model', 'text_field', 'label_field', *checks.keywords(self.learn)[0]}
+    own = {'model', 'text_field', 'label_field', *_LIMITS,
+           *checks.keywords(self.learn)[0]} - {'data_source'}
     return load(
-        self.official, fields=self.fields(options), privacy_unit=self.privacy_unit, **{
-            name: value for name, value in options.items()
-            if name not in own or name == 'data_source'})
+        self.official, fields=self.fields(options), privacy_unit=self.privacy_unit,
+        **{name: value for name, value in options.items() if name not in own})
 
   def served(self, learned: Learned, recorded: Mapping[str, Any],
              **rest: Any) -> task.Serving:
     """The trained model; `recorded` are the options of the training."""
     own = ['text_field', *(['label_field'] if self.has_label else [])]
+    inputs = {name: spec for name, spec in learned.element_spec.items() if name != 'y'}
 
     def known(source: str) -> Sequence[str]:
-      return [*own, *([_OPTION[source]] if source in _OPTION else
-                      further.of_files(source))]
+      return own + ([_OPTION[source]] if source in _OPTION else
+                    further.of_files(source))
 
     def read(*, labelled: bool, **given: Any) -> task.ClientSource:
       source, options = further.source_of(recorded, given, known)
@@ -295,45 +281,25 @@ class TextTask:
           raw, lambda raw: learned.convert(raw, fields[0].column, labelled),
           learned.element_spec if labelled else inputs)
 
-    inputs = {name: spec for name, spec in learned.element_spec.items() if name != 'y'}
     return task.Serving(model=learned.model, inputs=inputs, reader=read, **rest)
 
-  def build_learned(
-      self, learned: Learned, served: task.Serving, options: Mapping[str, Any],
-      data: TextData, max_examples_per_client: int | None,
-      max_test_examples: int | None, **rest: Any) -> task.Task:
+  def build_learned(self, learned: Learned, data: TextData,
+                    options: Mapping[str, Any], *, noised_files: Sequence[str] = (),
+                    **of_serving: Any) -> task.Task:
     """Builds the task of raw sources; options are those of `build`.
 
     Its training source keeps examples in memory once they have been read, as long as
     they are few. Raises ValueError.
     """
-    for option, limit in (('max_examples_per_client', max_examples_per_client),
-                          ('max_test_examples', max_test_examples)):
+    limits = {'max_test_examples': 2000, **options}
+    of_client, of_test = map(limits.get, _LIMITS)
+    for option, limit in zip(_LIMITS, (of_client, of_test)):
       if limit is not None:
         checks.integer(option, limit, 1)
     field, spec = self.fields(options)[0].column, learned.element_spec
 
     def convert(raw):
       return learned.convert(raw, field, True)
-
-    def convert_for_training(raw):
-      examples = convert(data.split(raw)[0])
-      count = _count(examples)
-      if max_examples_per_client is None or count <= max_examples_per_client:
-        return examples
-      rows = np.arange(max_examples_per_client) * count // max_examples_per_client
-      return {name: array[rows] for name, array in examples.items()}
-
-    def convert_for_training_in_graph(raw):
-      import tensorflow as tf  # pylint: disable=g-import-not-at-top
-      examples = learned.convert_in_graph(data.split(raw)[0])
-      if max_examples_per_client is None:
-        return examples
-      count = tf.cast(_count(examples), tf.int64)
-      # All of them, in order, if there are no more.
-      kept = tf.minimum(count, max_examples_per_client)
-      rows = tf.range(kept) * count // tf.maximum(kept, 1)
-      return {name: tf.gather(tensor, rows) for name, tensor in examples.items()}
 
     def convert_test(raw):
       rows = data.split(raw)[1]
@@ -342,9 +308,17 @@ class TextTask:
 
     def held_out(source, convert):
       examples, _ = records.gather(
-          records.MappedSource(source, convert, spec), skips=data.skips)
-      rows = _subset(_count(examples), max_test_examples)
+          records.MappedSource(source, convert, spec), skips=data.skips,
+          max_clients=_MAX_TEST_CLIENTS)
+      rows = _subset(_count(examples), of_test)
       return {name: array[rows] for name, array in examples.items()}
+
+    def has_test_records(client):
+      try:
+        return _count(data.split(data.population.examples(client))[1]) > 0
+      except task.BadClientError as error:
+        data.skips.client(client, error)
+        return False
 
     sets, others, same, of_clients = {}, data.others, None, None
     if data.test is not None:
@@ -355,37 +329,51 @@ class TextTask:
         others = records.SubsetSource(
             data.test, [client for client in ids if client not in known])
     if others is not None:
-      sets[data.others_name] = held_out(_some_clients(others), convert)
+      sets[data.others_name] = held_out(others, convert)
     if same:
       known_test = records.SubsetSource(data.test, same)
-      sets['test_examples'] = held_out(_some_clients(known_test), convert)
+      sets['test_examples'] = held_out(known_test, convert)
       of_clients = records.MappedSource(known_test, convert, spec)
     elif data.divided:
-      some = _some_clients(data.population)
-      enough = [client for client in some.client_ids if data.has_test_records(client)]
+      ids = data.population.client_ids
+      enough = [ids[i] for i in _subset(len(ids), _MAX_TEST_CLIENTS)
+                if has_test_records(ids[i])]
       if enough:
         sets['test_examples'] = held_out(
-            records.SubsetSource(some, enough), convert_test)
+            records.SubsetSource(data.population, enough), convert_test)
         of_clients = records.MappedSource(data.population, convert_test, spec)
+    in_graph = learned.convert_in_graph
     train = records.MappedSource(
-        data.population, convert_for_training, spec,
-        convert_in_graph=learned.convert_in_graph and convert_for_training_in_graph)
+        data.population, lambda raw: _some(convert(data.split(raw)[0]), of_client),
+        spec, convert_in_graph=in_graph and (
+            lambda raw: _some(in_graph(data.split(raw)[0]), of_client)))
+    served = self.served(learned, options, **of_serving)
     return task.Task(
         name=self.name, model=served.model, train=CachedSource(train), held_out=sets,
         held_out_of_clients=of_clients, privacy_unit=data.privacy_unit,
         skips=data.skips, files=served.files, warnings=served.not_private,
-        not_private=served.not_private, reader=served.reader, **rest)
+        not_private=served.not_private, reader=served.reader,
+        noised_files=noised_files)
+
+
+def _some(examples, limit):
+  """At most `limit` of the examples, evenly spaced: arrays or, in a graph, tensors."""
+  count = _count(examples)
+  if limit is None:
+    return examples
+  if isinstance(count, int):
+    rows = np.arange(min(count, limit)) * count // max(min(count, limit), 1)
+    return {name: array[rows] for name, array in examples.items()}
+  import tensorflow as tf  # pylint: disable=g-import-not-at-top
+  count = tf.cast(count, tf.int64)
+  size = tf.minimum(count, limit)
+  rows = tf.range(size) * count // tf.maximum(size, 1)
+  return {name: tf.gather(tensor, rows) for name, tensor in examples.items()}
 
 
 def _subset(count: int, limit: int | None) -> np.ndarray:
   """At most `limit` of `count` indices, sampled by a fixed seed, in order."""
   return np.sort(np.random.default_rng(_SUBSET_SEED).permutation(count)[:limit])
-
-
-def _some_clients(source: task.ClientSource) -> records.SubsetSource:
-  ids = source.client_ids
-  return records.SubsetSource(
-      source, [ids[i] for i in _subset(len(ids), _MAX_TEST_CLIENTS)])
 
 
 class CachedSource(records.Wrapping):

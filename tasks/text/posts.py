@@ -11,16 +11,16 @@ import json
 import math
 from typing import Any
 
-from tasks import checks, official, task
+from tasks import checks, official as official_files, task
 from tasks.sources import records
 from tasks.text import data as text_data, vocabulary as vocabulary_lib
 from tasks.text.vocabulary import Vocabulary
 
-OFFICIAL = official.File(
+OFFICIAL = official_files.File(
     what='federated Stack Overflow', name='stackoverflow.sqlite',
     load='stackoverflow.load_data', others_split='heldout')
 _WORD_COUNT, _TAG_COUNT = (
-    official.File(
+    official_files.File(
         what='the vocabulary of federated Stack Overflow',
         name=f'stackoverflow.{kind}_count', load=f'stackoverflow.load_{kind}_counts')
     for kind in ('word', 'tag'))
@@ -47,7 +47,7 @@ class Posts(text_data.TextTask):
   """
 
   models: Mapping[str, Sequence[Any]]
-  official: official.File = OFFICIAL
+  official: official_files.File = OFFICIAL
   official_field: str = 'tokens'
   privacy_unit: str = 'one user'
 
@@ -57,8 +57,7 @@ class Posts(text_data.TextTask):
 
   def build(self, *, vocabulary: str | None = None, words_per_client: int | None = None,
             vocabulary_size: int | None = None, num_labels: int | None = None,
-            max_examples_per_client: int | None = None,
-            max_test_examples: int | None = 2000, **options: Any) -> task.Task:
+            **options: Any) -> task.Task:
     """Builds the task of a vocabulary, or one that needs it released first.
 
     Args:
@@ -71,31 +70,30 @@ class Posts(text_data.TextTask):
         says nothing.
       num_labels: Maximum number of tags, likewise. A tag of every record that has any
         is left out when clients are counted: there is nothing to predict.
-      max_examples_per_client, max_test_examples, **options: As in TextTask. A field of
-        the name 'tokens', the default in TFF's file, is taken as it is.
+      **options: As in TextTask. A field of the name 'tokens', the default in TFF's
+        file, is taken as it is.
 
     Raises:
       ValueError: If a file is bad or can't be downloaded, if an option is out of range,
         if there are no words or lacking labels, or on bad data.
     """
-    model, learn = self.models[self.choose_model(options)], self.learn_by(options)
+    learn = self.learn_by(options)
+    num_words, *of_tags = self.models[options.get('model') or self.default_model]
     data = self.open(options)
 
     def finish(words: Vocabulary) -> task.Task:
-      learned = learn(words)
       noised = words.made_from == vocabulary_lib.NOISED_COUNTS
       return self.build_learned(
-          learned, self._served(words, learned, options), options, data,
-          max_examples_per_client, max_test_examples,
+          learn(words), data, options, **_of_serving(words),
           noised_files=(vocabulary_lib.FILE,) if noised else ())
 
-    num_words = model[0] if vocabulary_size is None else vocabulary_size
+    num_words = num_words if vocabulary_size is None else vocabulary_size
     checks.integer('vocabulary_size', num_words, 1)
-    if not self._has_tags:
-      num_labels = 0
-    else:
-      num_labels = model[1] if num_labels is None else num_labels
+    if self._has_tags:
+      num_labels = of_tags[0] if num_labels is None else num_labels
       checks.integer('num_labels', num_labels, 1)
+    else:
+      num_labels = 0
     sentences = vocabulary_lib.sentences_of(self.fields(options)[0].column)
     if vocabulary == PRIVATE_COUNTS:
       most = {'word': WORDS_PER_CLIENT if words_per_client is None else
@@ -125,15 +123,7 @@ class Posts(text_data.TextTask):
       raise ValueError(
           f'the run has no {vocabulary_lib.FILE}, which its model needs')
     words = vocabulary_lib.read(vocabulary)
-    return self._served(words, self.learn_by(options)(words), options)
-
-  def _served(self, words: Vocabulary, learned: text_data.Learned,
-              recorded: Mapping[str, Any]) -> task.Serving:
-    """The trained model of a vocabulary, which goes wherever the model goes."""
-    outside = words.made_from == vocabulary_lib.TRAINING_CLIENTS
-    return self.served(
-        learned, recorded, files={vocabulary_lib.FILE: words.dumps()},
-        not_private=(vocabulary_lib.OUTSIDE,) if outside else ())
+    return self.served(self.learn_by(options)(words), options, **_of_serving(words))
 
   def _official_vocabulary(self, cache_dir: str | None) -> Vocabulary:
     """TFF's published counts, by training users; downloaded once."""
@@ -148,6 +138,13 @@ class Posts(text_data.TextTask):
         raise ValueError(f'{path} is damaged: {error}') from error
     return Vocabulary(words=words, labels=labels,
                       made_from=vocabulary_lib.TRAINING_CLIENTS)
+
+
+def _of_serving(words: Vocabulary) -> dict[str, Any]:
+  """Attributes of task.Serving: the vocabulary goes wherever the model goes."""
+  outside = words.made_from == vocabulary_lib.TRAINING_CLIENTS
+  return {'files': {vocabulary_lib.FILE: words.dumps()},
+          'not_private': (vocabulary_lib.OUTSIDE,) if outside else ()}
 
 
 def _released(finish: Callable[[Vocabulary], task.Task],

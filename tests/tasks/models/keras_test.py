@@ -309,7 +309,7 @@ def _weight_of_a_constant():
     (lambda: tf.keras.Sequential([keras.Dense(1)]), 'mse', (),
      'begins with tf.keras.Input'),
     (lambda: tf.keras.Sequential([tf.keras.Input([2]), keras.Flatten()]), 'mse', (),
-     'with trainable weights, found none'),
+     'with trainable float32 weights, found none'),
     (lambda: tf.keras.Sequential([
         tf.keras.Input(batch_shape=[3, 2, 1]), keras.LSTM(1, stateful=True)]), 'mse',
      (), 'stateful=False'),

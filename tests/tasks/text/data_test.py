@@ -21,8 +21,9 @@ def test_registry_lists_what_the_task_has(name):
          for name in checks.keywords(function)[0]}
   own -= {'num_labels'} if name == 'stackoverflow_word' else set()
   assert set(registry.OPTIONS[name]) == own | {
-      'model', 'text_field', 'data_source', 'cache_dir', 'num_clients',
-      'held_out_fraction', *open_source.OPTIONS}
+      'model', 'text_field', 'max_examples_per_client', 'max_test_examples',
+      'data_source', 'cache_dir', 'num_clients', 'held_out_fraction',
+      *open_source.OPTIONS}
 
 
 def test_registry_knows_the_file_that_a_run_keeps():
