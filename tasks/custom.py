@@ -23,11 +23,7 @@ def is_name(name: str) -> bool:
 
 
 def find(name: str) -> Callable[..., task_lib.Task]:
-  """The function that 'module:function' names.
-
-  Raises:
-    ValueError: If there is none, or the module can't be imported.
-  """
+  """The function that 'module:function' names. Raises ValueError if there is none."""
   module_name, _, function_name = name.partition(':')
   try:
     function = getattr(importlib.import_module(module_name), function_name, None)
@@ -47,8 +43,7 @@ def find(name: str) -> Callable[..., task_lib.Task]:
 def source_of(name: str, function: Callable[..., Any]) -> dict[str, str]:
   """The module of a task's function and the SHA-256 of its source, for a record.
 
-  Raises:
-    ValueError: If the source is not in a file.
+  Raises ValueError if the source is not in a file.
   """
   try:
     path = inspect.getsourcefile(inspect.unwrap(function))
@@ -64,14 +59,8 @@ def build(name: str, function: Callable[..., Any], options: Mapping[str, Any],
           known: frozenset[str]) -> task_lib.Task:
   """Builds a task by a function of one's own, and checks it.
 
-  Args:
-    name: Name of the task, for messages.
-    function: Its keyword-only arguments of names in `known` are options.
-    options: Values of those that are given.
-    known: Names of all options of all tasks.
-
-  Raises:
-    ValueError: If an option is not one of its arguments, or the task is wrong.
+  The function's keyword-only arguments of names in `known`, all options of all tasks,
+  are its options. Raises ValueError for other options, or if the task is wrong.
   """
   try:
     parameters = inspect.signature(function).parameters.values()
@@ -95,8 +84,7 @@ def build(name: str, function: Callable[..., Any], options: Mapping[str, Any],
 def checked(name: str, built: Any) -> task_lib.Task:
   """The task, whose clients are checked when they are read.
 
-  Raises:
-    ValueError: If something is wrong: one line, which names it.
+  Raises ValueError, one line that names what is wrong.
   """
   try:
     return _checked(built)

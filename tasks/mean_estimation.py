@@ -15,7 +15,7 @@ VECTORS = ('sphere', 'identical')
 
 def clients(*, num_clients: int, dimension: int, radius: float, seed: int,
             repeat: int = 0, vectors: str = 'sphere') -> np.ndarray:
-  """The vectors of all clients.
+  """The vectors of all clients, float32 [num_clients, dimension].
 
   Args:
     num_clients: n >= 1.
@@ -25,11 +25,7 @@ def clients(*, num_clients: int, dimension: int, radius: float, seed: int,
     repeat: >= 0; another number gives another, independent data set.
     vectors: One of VECTORS.
 
-  Returns:
-    float32 [num_clients, dimension].
-
-  Raises:
-    ValueError: If an argument is out of range.
+  Raises ValueError if an argument is out of range.
   """
   checks.integer('n', num_clients, 1)
   checks.integer('d', dimension, 1)

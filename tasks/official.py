@@ -33,11 +33,8 @@ class File:
   def find_or_download(self, cache_dir: str | os.PathLike[str] | None) -> pathlib.Path:
     """The path of the file, downloaded by TFF if it is not in cache_dir.
 
-    Args:
-      cache_dir: The folder; None means TFF's own, .tff in the home directory.
-
-    Raises:
-      ValueError: If the download fails; says which file to put where.
+    None means TFF's own folder, .tff in the home directory. Raises ValueError if the
+    download fails; it says which file to put where.
     """
     folder = pathlib.Path.home() / '.tff' if cache_dir is None else pathlib.Path(
         cache_dir)

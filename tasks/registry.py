@@ -93,15 +93,10 @@ _REGISTERED: dict[str, Callable[..., task.Task]] = {}
 
 
 def register(name: str, build_task: Callable[..., task.Task]) -> None:
-  """Gives a task of one's own a name, by which settings then know it.
+  """Gives a task of one's own a new name, by which settings then know it.
 
-  Args:
-    name: A name that no task has yet.
-    build_task: Builds the task. Its keyword-only arguments that have names of settings
-      of the data receive these where they are given.
-
-  Raises:
-    ValueError: If the name is taken.
+  The keyword-only arguments of `build_task` that have names of settings of the data
+  receive these where they are given. Raises ValueError if the name is taken.
   """
   if not isinstance(name, str) or not name.isidentifier():
     raise ValueError(f'name must be an identifier, found {name!r}')
@@ -131,17 +126,14 @@ def _function(name: str) -> Callable[..., task.Task]:
 
 
 def build(name: str, **options: Any) -> task.Task:
-  """Builds a task.
+  """Builds one of TASKS, a task that was registered, or that of 'module:function'.
 
-  Args:
-    name: One of TASKS, a name that was registered, or 'module:function'.
-    **options: Some of OPTIONS[name], or of the function's arguments; None stands for
-      the default. An option that the chosen data source does not use is an error,
-      never silently dropped.
+  Options are some of OPTIONS[name], or of the function's arguments; None stands for the
+  default. One that the chosen data source does not use is an error, never silently
+  dropped.
 
-  Raises:
-    ValueError: On an unknown task, option or choice, or bad data. The message
-      is one line and names what is wrong.
+  Raises ValueError on an unknown task, option or choice, or bad data: one line, which
+  names what is wrong.
   """
   if is_own(name):
     known = frozenset().union(*OPTIONS.values())
@@ -154,8 +146,7 @@ def serving(name: str, inputs: task.Spec, weights: task.Weights,
             **options: Any) -> task.Serving:
   """The trained model of a task, built without its data where the task can do that.
 
-  Raises:
-    ValueError: As for `build`, if the task is built with its data.
+  Raises ValueError as `build` does, if the task is built with its data.
   """
   if is_own(name):
     return build(name, **options).serving

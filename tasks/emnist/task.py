@@ -34,18 +34,11 @@ def _official(*, cache_dir: str | os.PathLike[str] | None = None,
 
 def open_official(path: str | os.PathLike[str], part: str, *,
                   only_digits: bool) -> records.MappedSource:
-  """Opens one part of TFF's official federated EMNIST, an SQLite file.
+  """Opens 'train' or 'test' of TFF's official federated EMNIST, an SQLite file.
 
   3,400 writers and 62 classes, or 3,383 writers and 10 digits; every writer has
-  training and test examples. Images are dark on light: 1 is paper.
-
-  Args:
-    path: The decompressed file.
-    part: 'train' or 'test'.
-    only_digits: Whether to read the 10 digits, or all 62 classes.
-
-  Raises:
-    ValueError: If the file is missing, corrupted or in another format.
+  training and test examples. Images are dark on light: 1 is paper. Raises ValueError if
+  the file is missing, corrupted or in another format.
   """
   kind = 'digits_only' if only_digits else 'all'
   source = source_sqlite.SqliteSource(

@@ -175,12 +175,9 @@ def mnist_letters(choice: Choice, *, data_path: str | os.PathLike[str],
                   cache_dir: str | os.PathLike[str] | None = None) -> Data:
   """Loads MNIST digits, public, and handwritten letters a to f, private.
 
-  Args:
-    choice: With split=noniid a party is a writer.
-    data_path: Folder with mnist.npz, and with unipen62_writers.npz unless
-      `cache_dir` is given.
-    cache_dir: Folder with TFF's official emnist_all.sqlite, to take the letters
-      from it (the paper's FEMNIST).
+  With split=noniid a party is a writer. `data_path` is a folder with mnist.npz, and
+  with unipen62_writers.npz unless the letters are those of TFF's emnist_all.sqlite in
+  `cache_dir` (the paper's FEMNIST).
   """
   folder = pathlib.Path(data_path)
   public = _public(folder / 'mnist.npz')
@@ -230,12 +227,10 @@ def _official_letters(cache_dir: str | os.PathLike[str]) -> list[Labelled]:
 def cifar(choice: Choice, *, data_path: str | os.PathLike[str]) -> Data:
   """Loads CIFAR-10, public, and some of CIFAR-100, private.
 
-  Args:
-    choice: With split=iid the fine classes of CIFAR_CLASSES, with split=noniid
-      the superclasses of CIFAR_SUPERCLASSES, of which a party has one fine class
-      each.
-    data_path: Folder with cifar10.npz or cifar10_subset.npz, and cifar100.npz or
-      cifar100_subset.npz.
+  With split=iid the fine classes of CIFAR_CLASSES, with split=noniid the superclasses
+  of CIFAR_SUPERCLASSES, of which a party has one fine class each. `data_path` is a
+  folder with cifar10.npz or cifar10_subset.npz, and cifar100.npz or
+  cifar100_subset.npz.
   """
   public = _public(_first(data_path, 'cifar10.npz', 'cifar10_subset.npz'))
   path = _first(data_path, 'cifar100.npz', 'cifar100_subset.npz')

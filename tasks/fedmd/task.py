@@ -81,9 +81,7 @@ def build(task: str, *, split: str, num_clients: int, architectures: Sequence[st
     data_seed: Seed of the split, >= 0.
     **options: Those of the task's data; None counts as not given.
 
-  Raises:
-    ValueError: On an unknown name, an option that the task does not use or that
-      it needs and lacks, and on bad data.
+  Raises ValueError on an unknown name or option, one that is missing, and bad data.
   """
   checks.choice('split', split, fedmd_data.SPLITS)
   data = checks.call('task', task, fedmd_data.TASKS, options, fedmd_data.Choice(

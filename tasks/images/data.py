@@ -97,8 +97,7 @@ class ImageTask:
         network; 'cnn_small' is the default.
       breakdown: Names of the classes -> attributes of their task.Breakdown.
       shape: Shape of the images; None for that of the data.
-      num_classes: Number of classes of files that do not say; None if it must be
-        given.
+      num_classes: Number of classes of files that do not say; None if it must be given.
       **own: Name of a source of its own -> function from its options to its data; one
         that takes `partition` also takes the options of `in_memory`.
     """
@@ -129,18 +128,11 @@ class ImageTask:
     return dataclasses.replace(open_(**given), name=self._task_name)
 
   def build(self, *, model: str | None = None, **data_options: Any) -> task.Task:
-    """Builds the task.
+    """Builds the task, whose model is for the images' shape and the data's classes.
 
-    Args:
-      model: One of the models; None means 'cnn_small'.
-      **data_options: See `load`.
-
-    Returns:
-      The task. Its model is for the images' shape and has as many classes as the data.
-
-    Raises:
-      ValueError: On an unknown model, images too small for it, options that the data
-        source does not use, and data that are missing, corrupted or malformed.
+    `model` is one of the models, None for 'cnn_small'; other options are those of
+    `load`. Raises ValueError as `load` does, and on an unknown model or images too
+    small for it.
     """
     checks.choice('model', model, self._models, 'cnn_small')
     data = self.load(**data_options)
@@ -183,15 +175,10 @@ class ImageTask:
             model, shape, num_classes, recorded.get('class_names') or ()))
 
   def load(self, *, data_source: str | None = None, **options: Any) -> Data:
-    """Loads data from a source.
+    """Loads the data of a source, one of `names`, by its options; None is 'embedded'.
 
-    Args:
-      data_source: One of `names`; None means 'embedded'.
-      **options: Options of that source.
-
-    Raises:
-      ValueError: On an unknown source, an option that it does not use, one that
-        it needs and lacks, and bad data.
+    Raises ValueError on an unknown source, an option that it does not use, one that it
+    needs and lacks, and bad data.
     """
     return with_held_out(self.open(data_source, options))
 
@@ -309,11 +296,8 @@ def embedded(*, num_clients: int = 200, partition: str = 'dirichlet',
              **of_partition: Any) -> Data:
   """The digits that ship with scikit-learn, 28 x 28, over simulated clients.
 
-  Args:
-    num_clients: From 1 to the 1,437 training examples.
-    partition: See partition.split.
-    **of_partition: data_seed, of the partition and not of the test set; and
-      partition.OPTIONS.
+  There may be 1 to 1,437 clients. `data_seed` is that of the partition, and not of the
+  test set; see partition.split.
   """
   examples = digits.framed()
   order = np.random.default_rng(_SPLIT_SEED).permutation(len(examples))
@@ -340,15 +324,13 @@ def images(source: task.ClientSource, *, num_classes: int, dark_ink: bool,
     source: Source of the fields above. Images are integers in [0, 255] or floats in
       [0, 1]; labels are scalars. Without labels, the examples have none.
     num_classes: Labels must be below.
-    dark_ink: Ink is near 0 and paper near the maximum, as in TFF's EMNIST; else
-      the reverse, as in MNIST.
+    dark_ink: Ink is near 0 and paper near the maximum, as in TFF's EMNIST; else the
+      reverse, as in MNIST.
     class_names: Labels are these texts; empty if they are integers.
     shape: Shape of the images, of which a list of all pixels is accepted too; None for
       that of the source.
 
-  Raises:
-    ValueError: If the source's images have another shape, or its labels are no
-      scalars.
+  Raises ValueError for images of other shapes, or labels that are no scalars.
   """
   dtype, found = source.element_spec[IMAGE]
   where = records.where(source, source.client_ids[0])

@@ -53,12 +53,10 @@ class Network:
 
   def features(self, weights: task.Weights, x: Any,
                seed: tf.Tensor | None = None) -> tf.Tensor:
-    """Features float32 [batch, feature_size] from records.
+    """Features float32 [batch, feature_size] of records as for `to_float`.
 
-    Args:
-      weights: The last two, which are the classifier's, are not used.
-      x: As for `to_float`.
-      seed: int64 [2] that dropout derives from; None for inference.
+    The last two weights, the classifier's, are not used. Dropout derives from `seed`,
+    int64 [2]; None for inference.
     """
     return layers.apply(self.layers, iter(weights), to_float(x), seed)
 
@@ -119,12 +117,10 @@ def numbered(num_classes: int) -> dict[str, Any]:
 
 
 def to_float(x: Any) -> tf.Tensor:
-  """Converts records to what the networks take, float32.
+  """Converts records to float32, as the networks take them.
 
-  Args:
-    x: uint8 images [batch, height, width], or float images in [0, 1], become
-      [batch, height, width, 1], and those with channels keep them; vectors [batch, d]
-      stay vectors.
+  Images [batch, height, width], uint8 or floats in [0, 1], become [batch, height,
+  width, 1]; those with channels and vectors [batch, d] keep their shapes.
   """
   x = tf.convert_to_tensor(x)
   channels = ... if x.shape.rank in (2, 4) else (..., tf.newaxis)
@@ -194,15 +190,10 @@ MODELS = {'softmax': softmax, 'mlp': mlp, 'cnn_small': cnn_small, 'cnn': cnn}
 
 def build(name: str | None, record_shape: tuple[int, ...],
           num_classes: int) -> Network:
-  """Builds a network.
+  """Builds a network for records of a shape, and at least two classes.
 
-  Args:
-    name: One of MODELS; None means 'cnn' for images, 'mlp' for vectors.
-    record_shape: [height, width], [height, width, channels] or [d].
-    num_classes: C >= 2.
-
-  Raises:
-    ValueError: On an unknown name, or images where vectors are needed.
+  `name` is one of MODELS; None means 'cnn' for images, 'mlp' for vectors. Raises
+  ValueError on an unknown name, or images where vectors are needed.
   """
   name = checks.choice(
       'model', name, MODELS, 'cnn' if len(record_shape) > 1 else 'mlp')

@@ -51,9 +51,8 @@ class Architecture(classifiers.Network):
   def transferred(self, weights: np.ndarray, seed: int) -> np.ndarray:
     """Initial weights with all layers except the last taken from another model.
 
-    Args:
-      weights: Weights of the same architecture with another number of classes.
-      seed: Seed of the last layer.
+    `weights` are of the same architecture with another number of classes; `seed` is
+    that of the last layer.
     """
     body = self.size - sum(self._sizes[-2:])
     return np.concatenate([weights[:body], self.initial_weights(seed)[body:]])
@@ -97,15 +96,11 @@ _REGISTRY = {
 
 def register(name: str, hidden_layers: Callable[
     [tuple[int, int, int]], Sequence[layers.Layer]]) -> None:
-  """Adds an architecture under a new name.
+  """Adds an architecture under a new name, an identifier.
 
-  Args:
-    name: For --architectures; letters, digits and underscores.
-    hidden_layers: Function from an image shape (height, width, channels) to the
-      layers from the image to the last hidden layer.
-
-  Raises:
-    ValueError: If the name is taken or no name.
+  `hidden_layers` is a function from an image shape (height, width, channels) to the
+  layers from the image to the last hidden layer. Raises ValueError if the name is taken
+  or no name.
   """
   if not name.isidentifier():
     raise ValueError(

@@ -63,13 +63,9 @@ class _Random:
 
 
 class _Network:
-  """A Keras model as a function of its trainable weights.
+  """A Keras model as a function of its trainable weights, of these names.
 
-  Weights that are not trainable are constants.
-
-  Attributes:
-    names: Names of the weights.
-    shape: Shape of the outputs, the batch included.
+  Others are constants. `shape` is that of the outputs, the batch included.
   """
 
   def __init__(self, build_fn: Callable[[], tf.keras.Model]):

@@ -74,22 +74,12 @@ def layer_seed(seed: tf.Tensor, layer: int) -> tf.Tensor:
 
 
 def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None) -> tf.Tensor:
-  """Zeroes each element with probability `rate` and rescales the others.
+  """Zeroes each element with probability `rate` in [0, 1) and rescales the others.
 
-  The same seed gives the same mask, with XLA or without, and the mask of a row
-  depends only on its position: padding a batch with further rows changes
-  nothing for the first ones.
-
-  Args:
-    x: float32 of any shape.
-    rate: In [0, 1).
-    seed: int64 [2], or None for inference, which returns x.
-
-  Returns:
-    A tensor of the shape of x with the expectation of x.
-
-  Raises:
-    ValueError: If rate is not in [0, 1).
+  The same `seed`, int64 [2], gives the same mask, with XLA or without, and the mask of
+  a row depends only on its position: padding a batch with further rows changes nothing
+  for the first ones. None, for inference, returns x. Raises ValueError for another
+  rate.
   """
   if not 0 <= rate < 1:
     raise ValueError(f'rate must be in [0, 1), found {rate!r}')
@@ -248,14 +238,8 @@ def kernel_shapes(name: str, hidden_layers: Sequence[Layer],
                   ) -> tuple[tuple[int, ...], ...]:
   """Computes the shapes of the kernels; a fully connected output layer is added.
 
-  Args:
-    name: Name of the architecture, for messages.
-    hidden_layers: From the record to the last hidden layer.
-    record_shape: Height, width, channels; or one number, for fully connected layers.
-    classes: Number of outputs.
-
-  Raises:
-    ValueError: If an image is too small for the layers.
+  `record_shape` is height, width, channels; or one number, for fully connected layers.
+  Raises ValueError if an image is too small for the layers; it names the architecture.
   """
   shapes, shape = [], record_shape
   for layer in (layer for layer in hidden_layers if not isinstance(layer, Dropout)):
@@ -285,11 +269,8 @@ def apply(hidden_layers: Sequence[Layer], weights: Iterator[Any], x: tf.Tensor,
           seed: tf.Tensor | None = None) -> tf.Tensor:
   """Computes the outputs of the last hidden layer, float32 [batch, features].
 
-  Args:
-    hidden_layers: As for `kernel_shapes`.
-    weights: A kernel and its bias for each of them; consumed.
-    x: float32 [batch, *record_shape].
-    seed: int64 [2] that all dropout derives from; None for inference.
+  Consumes a kernel and its bias for each layer. x is float32 [batch, *record_shape];
+  all dropout derives from `seed`, int64 [2], None for inference.
   """
   number = itertools.count()
   for layer in hidden_layers:

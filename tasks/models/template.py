@@ -85,9 +85,8 @@ class Template:
       watched: Names of the arguments for which there is a gradient.
       constants: Further placeholders, and the values that take their place.
 
-    Raises:
-      StateError: If the results depend on state.
-      ValueError: If they depend on a placeholder that is neither.
+    Raises StateError if the results depend on state, ValueError if on other
+    placeholders.
     """
     self._names, self._watched = tuple(results), tuple(watched)
     tensors = list(results.values())

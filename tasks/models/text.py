@@ -26,15 +26,11 @@ _MAX_UNROLLED = 10
 
 
 class Special:
-  """The special tokens around a vocabulary proper, with the numbers of TFF.
+  """The special tokens around a vocabulary proper of a size, with the numbers of TFF.
 
   0 pads, 1 to `size` are the vocabulary proper, and the next three stand for what is
-  not in it, for the beginning and for the end of a sentence.
-
-  Attributes:
-    size: Size of the vocabulary proper.
-    padding, out_of_vocabulary, begin, end: The special tokens.
-    count: Number of all tokens, special ones included.
+  not in it, for the beginning and for the end of a sentence. `count` is the number of
+  all.
   """
 
   padding = 0
@@ -106,16 +102,11 @@ class Network:
 
   def logits(self, weights: task.Weights, tokens: tf.Tensor,
              positions: tf.Tensor) -> tf.Tensor:
-    """Logits of the tokens that follow.
+    """Logits of the tokens that follow, float32 [positions, self.tokens].
 
-    Args:
-      weights: As `initial_weights`.
-      tokens: Integers [batch, steps]; steps is known.
-      positions: Integers [positions] in [0, batch * steps): after which tokens logits
-        are wanted. Those after padding would be most of the work.
-
-    Returns:
-      float32 [positions, self.tokens].
+    Tokens are integers [batch, steps], steps known. `positions` are integers in [0,
+    batch * steps): after which tokens logits are wanted. Those after padding would be
+    most of the work.
     """
     table, *rest = weights
     x = tf.gather(table, tokens)
@@ -214,15 +205,11 @@ def next_token_model(name: str, network: Network, special: Special, *,
 
 
 def lstm_weights(kernel: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
-  """Initial weights of a layer as in Keras, from its input kernel.
+  """Initial weights of a layer as in Keras, from its input kernel [inputs, 4 * units].
 
-  Args:
-    kernel: float32 [inputs, 4 * units].
-    rng: Consumed by the recurrent kernel, which is orthogonal.
-
-  Returns:
-    Kernel, recurrent kernel [units, 4 * units] and bias [4 * units], which is 1 for
-    the forget gate; in the order of Keras: input, forget, cell, output.
+  Returns the kernel, the recurrent kernel [units, 4 * units], which is orthogonal, by
+  `rng`, and the bias [4 * units], which is 1 for the forget gate; in the order of
+  Keras: input, forget, cell, output.
   """
   units = kernel.shape[1] // 4
   square, triangle = np.linalg.qr(rng.standard_normal([4 * units, units]))
@@ -235,16 +222,9 @@ def lstm_weights(kernel: np.ndarray, rng: np.random.Generator) -> list[np.ndarra
 def lstm(x: tf.Tensor, kernel: Any, recurrent: Any, bias: Any) -> tf.Tensor:
   """Computes the outputs of an LSTM layer at all steps, from a state of zeros.
 
-  Equal to tf.keras.layers.LSTM without a mask.
-
-  Args:
-    x: float32 [batch, steps, inputs]; steps and inputs are known.
-    kernel: float32 [inputs, 4 * units].
-    recurrent: float32 [units, 4 * units].
-    bias: float32 [4 * units].
-
-  Returns:
-    float32 [batch, steps, units]. Differentiable once, in all arguments.
+  Equal to tf.keras.layers.LSTM without a mask. From float32 x [batch, steps, inputs],
+  steps and inputs known, with the weights of `lstm_weights`, to float32 [batch, steps,
+  units]. Differentiable once, in all arguments.
   """
   steps, inputs = x.shape[1], x.shape[2]
   units = recurrent.shape[0]

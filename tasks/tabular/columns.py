@@ -197,14 +197,11 @@ def _check_file(name: str, path: pathlib.Path) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> Columns | dict[str, Column]:
-  """Reads public bounds.
+  """Reads public bounds from a JSON file.
 
-  Args:
-    path: A JSON file: name of a column -> [low, high] or a list of categories, texts;
-      or what `Columns.dumps` wrote, which is complete.
-
-  Raises:
-    ValueError: If the file is missing or malformed; the message names it.
+  It has, by the name of a column, [low, high] or a list of categories, texts; or what
+  `Columns.dumps` wrote, which is complete. Raises ValueError if it is missing or
+  malformed; the message names it.
   """
   path = pathlib.Path(path)
   _check_file('public_bounds', path)
@@ -237,13 +234,9 @@ def _described(name: str, value: Any) -> Column:
 
 
 def read_sample(path: str | os.PathLike[str]) -> dict[str, Column]:
-  """Reads the columns of a public sample.
+  """Reads the columns of a public sample, a CSV file with a header or a Parquet file.
 
-  Args:
-    path: A CSV file with a header, or a Parquet file.
-
-  Raises:
-    ValueError: If the file is missing or malformed; the message names it.
+  Raises ValueError if it is missing or malformed; the message names it.
   """
   import pandas  # pylint: disable=g-import-not-at-top
   path = pathlib.Path(path)
@@ -260,12 +253,8 @@ def read_sample(path: str | os.PathLike[str]) -> dict[str, Column]:
 def sampled(table: Mapping[str, np.ndarray]) -> dict[str, Column]:
   """The columns of public rows: numbers by mean and deviation, others by their values.
 
-  Args:
-    table: Name of a column -> numbers [n], NaN where missing, or texts and truth
-      values [n], None where missing; n >= 2.
-
-  Raises:
-    ValueError: If a column has fewer than two values, or an infinite one.
+  From numbers [n], NaN where missing, or texts and truth values [n], None where
+  missing. Raises ValueError if a column has fewer than two values, or an infinite one.
   """
   columns = {}
   for name, values in table.items():
@@ -288,18 +277,11 @@ def sampled(table: Mapping[str, np.ndarray]) -> dict[str, Column]:
 def choose(known: Mapping[str, Column], *, label_field: str,
            feature_fields: Sequence[str] | None, classes: Sequence[str],
            client_field: str | None, made_from: str) -> Columns:
-  """Chooses the columns of a task.
+  """Chooses the columns of a task from public knowledge of columns.
 
-  Args:
-    known: Public knowledge of columns.
-    label_field: Name of the label.
-    feature_fields: Names of the features; None for all other known columns.
-    classes: Classes of the label; empty for what is known of it.
-    client_field: Column of the clients, which is no feature unless it is named.
-    made_from: See Columns.
-
-  Raises:
-    ValueError: If nothing is known of a column.
+  `feature_fields` None are all other known columns except `client_field`; `classes`
+  those of the label, empty for what is known of it; `made_from` as in Columns. Raises
+  ValueError if nothing is known of a column.
   """
   if feature_fields is None:
     feature_fields = [

@@ -19,14 +19,9 @@ MODELS = {True: ('logistic', 'mlp'), False: ('linear', 'mlp')}
 
 
 def build(name: str | None, columns: columns_lib.Columns) -> task.Model:
-  """Builds a model of columns.
+  """Builds one of MODELS for the columns; None means the first for such a label.
 
-  Args:
-    name: One of MODELS; None means the first.
-    columns: Features and label.
-
-  Raises:
-    ValueError: If the model is not for such a label.
+  Raises ValueError if the model is not for such a label.
   """
   choices = MODELS[columns.is_classification]
   name = choices[0] if name is None else name

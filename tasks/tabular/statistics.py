@@ -38,8 +38,7 @@ def release(source: task.ClientSource, columns: columns_lib.Columns,
             finish: Callable[[columns_lib.Columns], task.Task]) -> task.Preliminary:
   """The release of the statistics of columns that have public bounds.
 
-  Raises:
-    ValueError: If there is no column of numbers.
+  Raises ValueError if there is no column of numbers.
   """
   numbers = tuple(column for column in columns.features
                   if isinstance(column, columns_lib.Number))

@@ -56,15 +56,8 @@ def _learn(model: str, *, data_source: str | None = None,
            ) -> Callable[[vocabulary_lib.Vocabulary], text_data.Learned]:
   """Vocabulary -> a model of texts.
 
-  Args:
-    model: One of MODELS.
-    data_source: One of SOURCES; None means 'embedded'.
-    num_classes: Labels are integers below.
-    class_names: Labels are these texts, instead.
-    label_field: Field of the class; None means 'label'.
-
-  Raises:
-    ValueError: Unless the classes are known.
+  Labels, of the field `label_field` or 'label', are integers below `num_classes`, or
+  these texts, `class_names`. Raises ValueError unless the classes are known.
   """
   if checks.choice('data_source', data_source, SOURCES, 'embedded') == 'embedded':
     if num_classes is not None or class_names is not None:

@@ -90,12 +90,8 @@ def open_embedded(
 ) -> records.RawData:
   """The text that ships, of simulated clients: consecutive speeches, mostly of a role.
 
-  Args:
-    num_clients: From 2 to the number of speeches, 375.
-    fields: Some of 'text', 'tags', 'title' (empty) and 'label' (the play).
-
-  Raises:
-    ValueError: If num_clients is out of range.
+  There may be 2 to 375 clients, the number of speeches, else it raises ValueError.
+  Fields are some of 'text', 'tags', 'title' (empty) and 'label' (the play).
   """
   count = len(speeches())
   if not 2 <= num_clients <= count:
@@ -115,18 +111,13 @@ def load(official: official_files.File, *, fields: Sequence[records.Field],
          **options: Any) -> TextData:
   """Opens the data of a text task.
 
-  Args:
-    official: TFF's file of the task.
-    fields: Fields to read; their names are some of those of the embedded text
-      ('text', 'tags', 'title', 'label').
-    privacy_unit: What one client of a file is.
-    data_source: 'embedded' (None too), 'official' or one of open_source.FORMATS.
-    **options: num_clients for 'embedded', cache_dir for 'official', else those of
-      open_source.open_raw, and held_out_fraction where there is no test part.
+  Fields are some of those of the embedded text, under these names. The source is
+  'embedded' (None too), 'official' or one of open_source.FORMATS. Options: num_clients
+  for 'embedded', cache_dir for 'official', else those of open_source.open_raw, and
+  held_out_fraction where there is no test part.
 
-  Raises:
-    ValueError: On an unknown source, an option that it does not use, one that it
-      needs and lacks, and bad data.
+  Raises ValueError on an unknown source, an option that it does not use, one that it
+  needs and lacks, and bad data.
   """
   data_source = checks.choice('data_source', data_source, SOURCES, 'embedded')
   if data_source in open_source.FORMATS:

@@ -194,10 +194,7 @@ def _bounded(data: text_data.TextData, sentences: Callable[[str], list[str]],
              most: Mapping[str, int]) -> collections.Counter[tuple[str, str]]:
   """The number of clients that add to each word and label.
 
-  Args:
-    data: Raw sources.
-    sentences: Text of a record -> its sentences, tokens separated by spaces.
-    most: Kind -> maximum number of keys of that kind that one client adds to.
+  `most` is the maximum number of keys of each kind that one client adds to.
   """
   totals = collections.Counter()
   for words, of_records in _words_and_labels(data, sentences):

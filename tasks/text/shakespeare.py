@@ -53,16 +53,10 @@ def build_model(name: str) -> task.Model:
 def character_rows(text: str, length: int, ended: bool = True) -> np.ndarray:
   """Tokens of a text's characters in rows, as TFF's preprocessing has them.
 
-  The text between the tokens of its beginning and its end is padded to a multiple
-  of a row and cut into rows, so that no character stands in two of them.
-
-  Args:
-    text: What is not ASCII is not in the vocabulary.
-    length: Characters that are predicted in a row.
-    ended: Whether the text ends; else its last row ends with its last character.
-
-  Returns:
-    uint8 [rows, length + 1].
+  The text between the tokens of its beginning and its end is padded to a multiple of a
+  row and cut into rows, uint8 [rows, length + 1], so that no character stands in two of
+  them. Not `ended`, its last row ends with its last character. What is not ASCII is not
+  in the vocabulary.
   """
   codes = np.frombuffer(text.encode('utf-32-le', 'surrogatepass'), np.uint32)
   known = codes < 128

@@ -125,15 +125,10 @@ def known_words(texts: Sequence[str], field: str,
 
 
 def frequencies(ids: tf.Tensor, num_words: int, root_scale: float | None) -> tf.Tensor:
-  """Computes the frequency of each word in a post.
+  """Computes the frequency of each word in a post, float32 [batch, num_words].
 
-  Args:
-    ids: int32 [batch, MAX_WORDS], words from 1 on, padded with 0.
-    num_words: Number of words.
-    root_scale: As for `build_model`.
-
-  Returns:
-    float32 [batch, num_words].
+  From int32 [batch, MAX_WORDS], words from 1 on, padded with 0; `root_scale` as for
+  `build_model`.
   """
   counts = _counts(ids, num_words)
   words = tf.math.divide_no_nan(counts, tf.reduce_sum(counts, axis=1, keepdims=True))

@@ -113,14 +113,9 @@ class Vocabulary:
                    ended: bool = True) -> np.ndarray:
     """Tokens of a sentence's words in a row, as TFF's preprocessing has them.
 
-    Args:
-      sentence: Tokens separated by spaces.
-      length: What is longer is cut off, and then has no end token.
-      ended: Whether the sentence ends. Else it has no end token, and of what is longer
-        the last words stay.
-
-    Returns:
-      int32 [length + 1], with the token of the beginning, padded.
+    int32 [length + 1], with the token of the beginning, padded. Of a sentence, tokens
+    separated by spaces, what is longer is cut off, and then has no end token. One that
+    is not `ended` has no end token either, and of what is longer the last words stay.
     """
     special, words = self.special, sentence.split(' ')
     words = [self._word_numbers.get(word, special.out_of_vocabulary)
@@ -151,13 +146,10 @@ def filled(counts: Mapping[str, int], number: int) -> tuple[str, ...]:
 def read(path: str | os.PathLike[str]) -> Vocabulary:
   """Reads a vocabulary.
 
-  Args:
-    path: A JSON file as written by `Vocabulary.dumps`, or with 'words' (and 'labels')
-      alone; or a text file with a word at the beginning of each line, the most
-      frequent first. One that does not say what it was built from is public.
-
-  Raises:
-    ValueError: If the file is missing or malformed; the message names it.
+  From a JSON file as written by `Vocabulary.dumps`, or with 'words' (and 'labels')
+  alone; or a text file with a word at the beginning of each line, the most frequent
+  first. One that does not say what it was built from is public. Raises ValueError if it
+  is missing or malformed; the message names it.
   """
   path = pathlib.Path(path)
   if not path.is_file():

@@ -27,11 +27,8 @@ def digits_domain(folder: str | os.PathLike[str], domain: str, size: int,
                   frame: int = 0) -> tuple[labelled.Labelled, labelled.Labelled]:
   """Reads the training and test part of a domain of digits, grey images [size, size].
 
-  Args:
-    folder: The folder of mnist.npz, usps.npz and svhn_1000.npz.
-    domain: 'mnist', 'usps' or 'svhn'.
-    size: Size of the images.
-    frame: Pixels that are cut off at each side first.
+  The folder has mnist.npz, usps.npz and svhn_1000.npz; `frame` pixels are cut off at
+  each side first.
   """
   def convert(_, x):
     x = grey(x) if x.ndim == 4 else x
@@ -70,17 +67,12 @@ def npz(path: str | os.PathLike[str],
         num_classes: int | None = None) -> tuple[labelled.Parts, np.ndarray]:
   """Reads any file with x_train, y_train, writer_train, x_test and y_test.
 
-  Args:
-    path: x_* are images [n, height, width], as for `labelled.images`, or feature
-      vectors [n, d], which become float32; writer_train is the agent of each record.
-      It may have writers, all agents, and num_classes or class_names.
-    num_classes: Labels are below; None for what the file says.
+  x_* are images [n, height, width], as for `labelled.images`, or feature vectors [n,
+  d], which become float32; writer_train is the agent of each record. It may have
+  writers, all agents, and num_classes or class_names; `num_classes` comes first.
 
-  Returns:
-    The parts, and all agents, sorted: integers or strings [agents].
-
-  Raises:
-    ValueError: If an array is missing or malformed; it names the file.
+  Returns the parts, and all agents, sorted: integers or strings [agents]. Raises
+  ValueError if an array is missing or malformed; it names the file.
   """
   arrays = labelled.arrays(path, (*labelled.ARRAYS, 'writer_train'), (
       'writer_test', 'writers', *labelled.CLASS_ARRAYS))

@@ -35,15 +35,11 @@ class AgentRecords:
   """
 
   def __init__(self, records: Mapping[str, Mapping[str, np.ndarray]]):
-    """Initializes the source.
+    """Initializes the source from agent -> feature name -> array.
 
-    Args:
-      records: Agent -> feature name -> array; those of an agent share their first
-        dimension, which may be 0, and features are the same for all agents.
-
-    Raises:
-      ValueError: If there is no agent, or records differ in features, types, shapes
-        or lengths.
+    Those of an agent share their first dimension, which may be 0; features are the same
+    for all agents. Raises ValueError if there is no agent, or records differ in
+    features, types, shapes or lengths.
     """
     if not records:
       raise ValueError('there must be at least one agent, found none')
