@@ -5,9 +5,9 @@ as --help does, costs no TensorFlow import. A task of one's own has a name of th
 'module:function', or the one under which it was registered; docs/models.md.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import importlib
-from typing import Any, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -138,8 +138,8 @@ def build(name: str, **options: Any) -> task.Task:
   if is_own(name):
     known = frozenset().union(*OPTIONS.values())
     return custom.build(name, _function(name), options, known)
-  given = _given(name, options)
-  return importlib.import_module(_MODULES[name][0]).build(**given)
+  module, given = _built_in(name, options)
+  return module.build(**given)
 
 
 def serving(name: str, inputs: task.Spec, weights: task.Weights,
@@ -150,11 +150,8 @@ def serving(name: str, inputs: task.Spec, weights: task.Weights,
   """
   if is_own(name):
     return build(name, **options).serving
-  given = _given(name, options)
-  module = importlib.import_module(_MODULES[name][0])
-  if hasattr(module, 'serving'):
-    return module.serving(inputs, weights, **given)
-  return module.build(**given).serving
+  module, given = _built_in(name, options)
+  return module.serving(inputs, weights, **given)
 
 
 def open_raw(name: str, **options: Any) -> tuple[records.RawData, np.ndarray | None]:
@@ -162,8 +159,7 @@ def open_raw(name: str, **options: Any) -> tuple[records.RawData, np.ndarray | N
 
   Arguments and errors are those of `build`; `model` is none of them.
   """
-  given = _given(name, options)
-  module = importlib.import_module(_MODULES[name][1])
+  module, given = _built_in(name, options, of=1)
   if hasattr(module, 'open_raw'):
     return module.open_raw(**given)
   source = given.pop('data_source', 'embedded')
@@ -174,7 +170,9 @@ def open_raw(name: str, **options: Any) -> tuple[records.RawData, np.ndarray | N
       'the copy of embedded data', given, ['num_clients'])), None
 
 
-def _given(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-  """The options that are given. Raises ValueError on an unknown task or option."""
+def _built_in(name: str, options: Mapping[str, Any],
+              of: int = 0) -> tuple[Any, dict[str, Any]]:
+  """A module of one of TASKS, and the options that are given. Raises ValueError."""
   checks.choice('task', name, TASKS)
-  return checks.options(f'task {name}', options, OPTIONS[name])
+  given = checks.options(f'task {name}', options, OPTIONS[name])
+  return importlib.import_module(_MODULES[name][of]), given

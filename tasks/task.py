@@ -252,12 +252,7 @@ Reader = Callable[..., ClientSource]
 class Serving:
   """Everything that the use of a trained model takes, except the training data.
 
-  Attributes:
-    model: The model.
-    inputs: Features of examples, without the label 'y'.
-    reader: See Task.
-    files: See Task.
-    not_private: See Task.
+  `inputs` are the features of examples without the label 'y'; see Task for the others.
   """
 
   model: Model

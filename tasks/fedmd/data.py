@@ -196,16 +196,14 @@ def mnist_letters(choice: Choice, *, data_path: str | os.PathLike[str],
 
 def _unipen_letters(path: pathlib.Path) -> list[Labelled]:
   """Reads training and test letters with their writers."""
-  names = [f'{array}_{part}' for array in ('x', 'y', 'writer')
-           for part in labelled.PARTS]
-  arrays = labelled.arrays(path, (*names, 'class_names'))
+  of_parts = [[f'{array}_{part}' for array in ('x', 'y', 'writer')]
+              for part in labelled.PARTS]
+  arrays = labelled.arrays(path, (*sum(of_parts, []), 'class_names'))
   known = arrays['class_names'].tolist()
-  missing = [letter for letter in LETTERS if letter not in known]
-  if missing:
+  if missing := [letter for letter in LETTERS if letter not in known]:
     raise ValueError(f'{path}: class_names must have {", ".join(missing)}')
-  numbers = [known.index(letter) for letter in LETTERS]
-  return [_classes(path, arrays, f'x_{part}', f'y_{part}', f'writer_{part}',
-                   numbers=numbers) for part in labelled.PARTS]
+  return [_classes(path, arrays, *names, numbers=list(map(known.index, LETTERS)))
+          for names in of_parts]
 
 
 def _official_letters(cache_dir: str | os.PathLike[str]) -> list[Labelled]:
@@ -267,9 +265,9 @@ def _first(folder: str | os.PathLike[str], *names: str) -> pathlib.Path:
 
 def _public(path: pathlib.Path) -> Labelled:
   """Reads the training part of a file."""
-  arrays = labelled.arrays(path, ('x_train', 'y_train'))
-  return labelled.checked(path, arrays, 'x_train', 'y_train', convert=labelled.pixels,
-                          below=_MAX_LABELS)
+  names = 'x_train', 'y_train'
+  return labelled.checked(path, labelled.arrays(path, names), *names,
+                          convert=labelled.pixels, below=_MAX_LABELS)
 
 
 def _classes(path: pathlib.Path, arrays: Mapping[str, np.ndarray], *names: str,
@@ -277,10 +275,9 @@ def _classes(path: pathlib.Path, arrays: Mapping[str, np.ndarray], *names: str,
   """Selects the records of some classes, which are numbered from 0."""
   data = labelled.checked(
       path, arrays, *names, convert=labelled.pixels, below=_MAX_LABELS)
+  if missing := [str(number) for number in numbers if number not in data.y]:
+    raise ValueError(f'{path} has no image of class {", ".join(missing)}')
   new = np.full(_MAX_LABELS, -1, np.int32)
   new[list(numbers)] = np.arange(len(numbers))
-  missing = [str(number) for number in numbers if number not in data.y]
-  if missing:
-    raise ValueError(f'{path} has no image of class {", ".join(missing)}')
   data = dataclasses.replace(data, y=new[data.y])
   return data.rows(np.flatnonzero(data.y >= 0))

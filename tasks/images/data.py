@@ -106,15 +106,20 @@ class ImageTask:
     self._own = own
     self.names = tuple(sorted({*own, *open_source.FORMATS}))
 
+  def _opener(self, data_source: str) -> Callable[..., Data]:
+    """The function from the options of a source to its data."""
+    return self._own.get(data_source) or (
+        self._npz if data_source == 'npz' else
+        functools.partial(self._files, data_source))
+
   def options(self, data_source: str) -> tuple[str, ...]:
     """Names of the options of a source."""
+    names = checks.keywords(self._opener(data_source))[0]
+    if data_source not in self._own and data_source != 'npz':
+      return (*open_source.options(data_source), *names)
     of_partition = ('num_clients', 'data_seed', *partition_lib.OPTIONS)
-    if data_source in self._own:
-      names = checks.keywords(self._own[data_source])[0]
-      return (*names, *(of_partition[1:] if 'partition' in names else ()))
-    if data_source == 'npz':
-      return (*checks.keywords(self._npz)[0], *of_partition)
-    return (*open_source.options(data_source), *checks.keywords(self._files)[0])
+    return tuple(dict.fromkeys((*names, *of_partition))) if 'partition' in names else (
+        names)
 
   def open(self, data_source: str | None, options: Mapping[str, Any]) -> Data:
     """Opens a source; None means 'embedded'. Errors are those of `load`."""
@@ -122,10 +127,7 @@ class ImageTask:
     known = self.options(data_source)
     given = checks.options(f'data_source {data_source}', options, known,
                            {'data_path'}.intersection(known))
-    open_ = self._own.get(data_source) or (
-        self._npz if data_source == 'npz' else
-        functools.partial(self._files, data_source))
-    return dataclasses.replace(open_(**given), name=self._task_name)
+    return dataclasses.replace(self._opener(data_source)(**given), name=self._task_name)
 
   def build(self, *, model: str | None = None, **data_options: Any) -> task.Task:
     """Builds the task, whose model is for the images' shape and the data's classes.
@@ -361,8 +363,8 @@ def _conversions(is_float: bool, num_classes: int, dark_ink: bool,
                  ) -> tuple[Callable, Callable]:
   """The conversion of examples in Python, and, of integer labels, in a graph."""
   limit = 1 if is_float else 255
-  pixel_rule = f'{IMAGE}: pixels must be in [0, {limit}]'
-  label_rule = f'{LABEL} must be in [0, {num_classes})'
+  rules = (f'{IMAGE}: pixels must be in [0, {limit}]',
+           f'{LABEL} must be in [0, {num_classes})')
 
   def pixel_type(dtype):
     """A type in which 255 and differences of pixels are exact."""
@@ -381,14 +383,10 @@ def _conversions(is_float: bool, num_classes: int, dark_ink: bool,
     labels = raw.get(LABEL, np.zeros(len(pixels), np.int64))
     labels = (checks.indices(LABEL, labels, class_names) if class_names and LABEL in raw
               else labels.astype(np.int64))
-    good_pixels, good_labels = good(pixels, labels)
-    if not good_pixels.all():
-      bad = ~good_pixels
-      raise ValueError(f'{pixel_rule}, found {pixels[bad][0]!r} in example '
-                       f'{np.argwhere(bad)[0][0]}')
-    if not good_labels.all():
-      raise ValueError(f'{label_rule}, found {labels[~good_labels][0]} in example '
-                       f'{np.argmin(good_labels)}')
+    for values, mask, rule in zip((pixels, labels), good(pixels, labels), rules):
+      if not mask.all():
+        raise ValueError(f'{rule}, found {values[~mask][0]!r} in example '
+                         f'{np.argwhere(~mask)[0][0]}')
     x = ink(pixels, np.rint).astype(np.uint8).reshape([-1, *shape])
     return {'x': x, 'y': labels.astype(np.int32)} if LABEL in raw else {'x': x}
 
@@ -397,7 +395,7 @@ def _conversions(is_float: bool, num_classes: int, dark_ink: bool,
     labels = tf.cast(raw[LABEL], tf.int64)
     with tf.control_dependencies([
         tf.debugging.Assert(tf.reduce_all(mask), [rule])
-        for mask, rule in zip(good(pixels, labels), (pixel_rule, label_rule))]):
+        for mask, rule in zip(good(pixels, labels), rules)]):
       x = tf.cast(ink(tf.identity(pixels), tf.round), tf.uint8)
     return {'x': tf.reshape(x, [-1, *shape]), 'y': tf.cast(labels, tf.int32)}
 

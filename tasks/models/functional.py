@@ -26,20 +26,18 @@ def attributes(functional: tff.learning.models.FunctionalModel,
   def traced(training: bool) -> template.Template:
     """The model's predictions in a graph of their own."""
     with template.graph():
-      inner, constants, inputs = (
-          [tf.compat.v1.placeholder(x.dtype, x.shape) for x in part]
-          for part in (trainable, frozen, specs.values()))
-      arguments = template.arguments(inner, dict(zip(specs, inputs)), list(specs))
-      inputs = dict(zip(specs, inputs))
+      weights = [tf.compat.v1.placeholder(x.dtype, x.shape) for x in trainable]
+      inputs = {name: tf.compat.v1.placeholder(x.dtype, x.shape)
+                for name, x in specs.items()}
       outputs = functional.predict_on_batch(
           tuple(map(tf.nest.pack_sequence_as, functional.initial_weights,
-                    (inner, constants))),
+                    (weights, list(map(tf.constant, frozen))))),
           inputs if isinstance(spec, Mapping) else inputs['x'], training)
       try:
         return template.Template(
-            arguments, {'outputs': tf.nest.flatten(outputs)[0]},
-            watched=[f'weight {i}' for i in range(len(trainable))],
-            constants=list(zip(constants, frozen)))
+            template.arguments(weights, inputs, list(specs)),
+            {'outputs': tf.nest.flatten(outputs)[0]},
+            watched=[f'weight {i}' for i in range(len(trainable))])
       except template.StateError as error:
         raise ValueError(
             'the functional model keeps state or draws random numbers (operation '

@@ -12,7 +12,7 @@ additions take most of the time.
 """
 
 import dataclasses
-from typing import Any, Mapping, Sequence
+from typing import Any, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -130,8 +130,7 @@ def _rows(x: tf.Tensor) -> tf.Tensor:
 
 
 def next_token_model(name: str, network: Network, special: Special, *,
-                     kind: str, names: Sequence[str], confusion: bool = False,
-                     groups: Mapping[str, Sequence[int]] | None = None) -> task.Model:
+                     confusion: bool = False, **breakdown: Any) -> task.Model:
   """Builds the Model of a network.
 
   The loss of an example is the sum over its tokens except padding, divided by the
@@ -146,47 +145,43 @@ def next_token_model(name: str, network: Network, special: Special, *,
     name: As given to --model.
     network: The network.
     special: The tokens that are not in the vocabulary proper.
-    kind: What a token is, for the report.
-    names: Names of the tokens, special ones included.
     confusion: Whether the report has the confusion matrix, of network.tokens^2
       entries.
-    groups: See task.Breakdown.
+    **breakdown: Attributes of task.Breakdown; names are those of all tokens.
   """
 
-  def read(weights, batch):
-    """Logits, targets and positions of all targets except padding."""
+  def read(weights, batch, mask):
+    """Logits, targets, positions and mask of all targets except padding."""
     tokens = tf.cast(batch['tokens'], tf.int32)
     targets = tf.reshape(tokens[:, 1:], [-1])
     positions = tf.where(tf.not_equal(targets, special.padding))[:, 0]
-    return (network.logits(weights, tokens[:, :-1], positions),
-            tf.gather(targets, positions), positions)
+    targets = tf.gather(targets, positions)
+    mask = tf.gather(tf.repeat(mask, tokens.shape[1] - 1), positions)
+    return network.logits(weights, tokens[:, :-1], positions), targets, positions, mask
 
   def loss(weights, batch, seed):
     del seed
-    logits, targets, positions = read(weights, batch)
     rows, length = tf.shape(batch['tokens'])[0], batch['tokens'].shape[1] - 1
+    logits, targets, positions, _ = read(weights, batch, tf.ones([rows]))
     losses = tf.scatter_nd(
         positions[:, tf.newaxis], layers.softmax_cross_entropy(logits, targets),
         tf.cast([rows * length], tf.int64))
     return tf.reduce_mean(tf.reshape(losses, [rows, length]), axis=1)
 
-  def masked(weights, batch, mask):
-    """Logits, targets, and masks of all targets and of the vocabulary proper."""
-    logits, targets, positions = read(weights, batch)
-    every = tf.gather(tf.repeat(mask, batch['tokens'].shape[1] - 1), positions)
-    proper = every * tf.cast(special.is_proper(targets), tf.float32)
-    return logits, targets, every, proper
+  def proper(targets, mask):
+    return mask * tf.cast(special.is_proper(targets), tf.float32)
 
   def metrics(weights, batch, mask):
-    logits, targets, every, proper = masked(weights, batch, mask)
-    of_all = layers.classification_metrics(logits, targets, every)
-    of_proper = layers.classification_metrics(logits, targets, proper)
+    logits, targets, _, mask = read(weights, batch, mask)
+    of_all = layers.classification_metrics(logits, targets, mask)
+    of_proper = layers.classification_metrics(logits, targets, proper(targets, mask))
     return {'accuracy': of_proper['accuracy'], 'loss': of_all['loss'],
             'accuracy_all_tokens': of_all['accuracy']}
 
   def count(weights, batch, mask):
-    logits, targets, _, proper = masked(weights, batch, mask)
-    return layers.class_counts(logits, targets, proper, confusion=confusion)
+    logits, targets, _, mask = read(weights, batch, mask)
+    return layers.class_counts(
+        logits, targets, proper(targets, mask), confusion=confusion)
 
   def predict(weights, batch):
     tokens = tf.cast(batch['tokens'], tf.int32)
@@ -200,8 +195,7 @@ def next_token_model(name: str, network: Network, special: Special, *,
       name=name, initial_weights=network.initial_weights, loss=loss,
       metrics=metrics, evaluation_batch=128, predict=predict,
       weight_names=network.weight_names,
-      breakdown=task.Breakdown(
-          kind=kind, names=names, count=count, groups=groups or {}))
+      breakdown=task.Breakdown(count=count, **breakdown))
 
 
 def lstm_weights(kernel: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
