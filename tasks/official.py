@@ -15,13 +15,11 @@ _TIMEOUT_SECONDS = 60
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class File:
-  """One of TFF's files.
+  """One of TFF's files, decompressed of this name.
 
   Attributes:
     what: The data set, in messages.
-    name: The name of the decompressed file.
-    load: The function of tff.simulation.datasets that downloads the file to a
-      cache_dir, and opens it.
+    load: Name of the function of tff.simulation.datasets that downloads the file.
     others_split: The split of clients outside the population; None without any.
   """
 

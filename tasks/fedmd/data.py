@@ -40,13 +40,8 @@ _MAX_LABELS = 2**15
 class Data:
   """Public records, and private ones split over parties.
 
-  Attributes:
-    public: Labelled public records; classes 0 to public_classes - 1.
-    public_classes: Their number.
-    parties: The private records of each party; labels from 0 to classes - 1.
-    test: Private records that no party holds.
-    classes: Number of private classes.
-    party: Description of a party.
+  Labels are from 0 to public_classes - 1, and to classes - 1 of private records: those
+  of each of the parties, and `test`, which no party holds. `party` describes a party.
   """
 
   public: Labelled
@@ -59,14 +54,10 @@ class Data:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Choice:
-  """Division of private records over parties.
+  """Division of private records over `num_clients` >= 1 parties by a split of SPLITS.
 
-  Attributes:
-    split: One of SPLITS.
-    num_clients: Number of parties, >= 1.
-    records_per_client: Records of each; None for as many as there are, up to the
-      number that the paper had in all.
-    seed: Seed of all random choices, >= 0.
+  `records_per_client` None is as many as there are, up to the number that the paper had
+  in all. `seed` >= 0 is that of all random choices.
   """
 
   split: str

@@ -49,8 +49,7 @@ class Data(task.Task):
   Attributes:
     train: All training clients; once loaded, those of the population.
     test: The test part; None if there is none.
-    num_classes: Labels are below.
-    class_names: Names of the classes; empty if they are only numbers.
+    num_classes, class_names: Labels are below, or these texts.
     is_test_unowned: Whether the clients of `test` are not known.
     held_out_fraction: See records.with_held_out.
   """
@@ -320,19 +319,14 @@ def fields(image_field: str, label_field: str,
 def images(source: task.ClientSource, *, num_classes: int, dark_ink: bool,
            class_names: Sequence[str] = (), shape: Shape = None
            ) -> records.MappedSource:
-  """Converts a raw source to the task's examples.
+  """Converts a raw source of the fields above to the task's examples.
 
-  Args:
-    source: Source of the fields above. Images are integers in [0, 255] or floats in
-      [0, 1]; labels are scalars. Without labels, the examples have none.
-    num_classes: Labels must be below.
-    dark_ink: Ink is near 0 and paper near the maximum, as in TFF's EMNIST; else the
-      reverse, as in MNIST.
-    class_names: Labels are these texts; empty if they are integers.
-    shape: Shape of the images, of which a list of all pixels is accepted too; None for
-      that of the source.
-
-  Raises ValueError for images of other shapes, or labels that are no scalars.
+  Images are integers in [0, 255] or floats in [0, 1]. With `dark_ink` ink is near 0 and
+  paper near the maximum, as in TFF's EMNIST; else the reverse, as in MNIST. Labels are
+  scalars below `num_classes`, or one of the texts `class_names`; without labels, the
+  examples have none. `shape` is that of the images, of which a list of all pixels is
+  accepted too; None for that of the source. Raises ValueError for images of other
+  shapes, or labels that are no scalars.
   """
   dtype, found = source.element_spec[IMAGE]
   where = records.where(source, source.client_ids[0])

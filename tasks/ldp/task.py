@@ -37,14 +37,12 @@ _EMBEDDED_TEST = 360
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DistillationTask:
-  """A task of locally private distillation.
+  """A task of locally private distillation; `name` is one of TASKS.
 
   Attributes:
-    name: One of TASKS.
-    num_classes: Number of classes.
     public: uint8 [P, height, width, channels], the pool of queries.
-    holdings: The labelled records behind the clients' teachers. One of each client,
-      or, in a simulation, fewer, which stand in for clients alternately.
+    holdings: The labelled records behind the clients' teachers. One of each client, or,
+      in a simulation, fewer, which stand in for clients alternately.
     num_clients: At least as many as holdings.
     validation: Public labelled records for early stopping; may be empty.
     test: Labelled records that are no client's.
@@ -68,24 +66,19 @@ def build(name: str, **options: Any) -> DistillationTask:
 
   Args:
     name: One of TASKS.
-    **options: Some of OPTIONS, None for not given.
-      `data_path`: an .npz file with x_train, y_train, x_test and y_test, images as
-        uint8 [n, height, width] or [n, height, width, channels]; without it Keras'
-        loader is asked, which may download.
+    **options: Some of OPTIONS, None for not given. `data_path`: an .npz file with
+      x_train, y_train, x_test and y_test, images as uint8 [n, height, width] or [n,
+      height, width, channels]; without it Keras' loader is asked, which may download.
       `num_classes`: labels are below; else what the file states
-        (`labelled.stated_classes`), else 10 for the data sets that are known by name.
-        For others labels are counted, and the notes say so.
-      `num_clients`: number of clients (50).
-      `public_records`: images of the pool (a tenth of the training part).
-      `validation_records`: test records that are set aside (0).
-      `partition` and its three options: how the records are dealt to the clients
-        (iid), see `partition.split`.
-      `stand_ins` and `records_per_client`: instead, this number of sets of this
-        number of random records, which overlap and stand in for clients alternately.
-      `data_seed`: of all this (0).
+      (`labelled.stated_classes`), else 10 for data sets known by name; for others
+      labels are counted, and the notes say so. `num_clients` (50). `public_records`: images of
+      the pool (a tenth of the training part). `validation_records`: test records that
+      are set aside (0). `partition` and its three options: how the records are dealt to
+      the clients (iid), see `partition.split`. `stand_ins` and `records_per_client`:
+      instead, this number of sets of this number of random records, which overlap and
+      stand in for clients alternately. `data_seed`: of all this (0).
 
-  Raises:
-    ValueError: On an unknown task or option, one that is not used, and bad data.
+  Raises ValueError on an unknown task or option, one that is not used, and bad data.
   """
   checks.choice('task', name, TASKS)
   given = checks.options(

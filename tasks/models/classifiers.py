@@ -20,11 +20,9 @@ from tasks.models import layers
 class Network:
   """A network as pure functions of a flat list of float32 weights.
 
-  Attributes:
-    name: As given to --model.
-    layers: From the record to the features.
-    shapes: Shapes of the kernels, from input to output, each of which has a bias. The
-      last is that of the classifier, [feature_size, num_classes].
+  Its layers are from the record to the features. Shapes are those of the kernels, from
+  input to output, each of which has a bias; the last is that of the classifier,
+  [feature_size, num_classes].
   """
 
   name: str
@@ -82,13 +80,9 @@ def model_of_logits(
     **attributes: Any) -> task.Model:
   """Builds the model of a classifier of records 'x'.
 
-  Args:
-    name: Name of the model.
-    initial_weights: As in task.Model.
-    logits: (weights, x, seed=None) -> float32 [batch, classes].
-    breakdown: Attributes of task.Breakdown without `count`, which is a confusion
-      matrix; None for no breakdown.
-    **attributes: Further ones of task.Model.
+  `logits` is (weights, x, seed=None) -> float32 [batch, classes]. `breakdown` has the
+  attributes of task.Breakdown without `count`, which is a confusion matrix; None for no
+  breakdown. Others are attributes of task.Model.
   """
 
   def loss(weights, batch, seed):

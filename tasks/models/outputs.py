@@ -21,13 +21,11 @@ _LABELS = {
 
 
 class Outputs(NamedTuple):
-  """Outputs of a network for a batch.
+  """Outputs of a network for a batch: float32 values [batch, ...].
 
-  Attributes:
-    values: float32 [batch, ...].
-    mask: float32, 0 for positions of an example that must not count; its shape is a
-      beginning of that of the labels. None if all count.
-    penalty: Scalar that each example's loss has in addition; None for none.
+  The mask is 0 for positions of an example that must not count, its shape a beginning
+  of that of the labels; None if all count. Each example's loss has the scalar penalty
+  in addition.
   """
 
   values: tf.Tensor
@@ -43,20 +41,13 @@ def attributes(
   """The attributes of the `task.Model` of a network.
 
   Args:
-    outputs: (weights, batch, seed) -> outputs.
-    shape: Shape of their values.
+    outputs: (weights, batch, seed) -> outputs, whose values have this shape.
     loss: A Keras loss, its name, or (labels, outputs) -> a value for each example.
-    metrics: As in `task.Model.from_keras`.
-    headline: The metric that heads the report; None for accuracy, of classes, else the
-      loss.
-    class_names: Names of the classes; empty for no breakdown by class.
+    metrics, headline, class_names, **rest: As in `task.Model.from_keras`.
     labels: INDEX for a loss of one's own of labels that are indices of classes, with
       logits as outputs; None where the loss says by itself.
-    **rest: Further attributes.
 
-  Raises:
-    ValueError: If an argument is wrong, or there are names of other classes than
-      outputs have.
+  Raises ValueError if an argument is wrong, or outputs have other classes than names.
   """
   loss_of, kind, from_logits = _loss(loss)
   if labels is not None:

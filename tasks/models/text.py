@@ -134,20 +134,16 @@ def next_token_model(name: str, network: Network, special: Special, *,
   """Builds the Model of a network.
 
   The loss of an example is the sum over its tokens except padding, divided by the
-  constant length of a row: every token weighs the same, in short rows and long ones.
-  Of the metrics, 'accuracy' is over tokens of the vocabulary proper, and
+  constant length of a row: every token weighs the same, in short rows and long ones. Of
+  the metrics, 'accuracy' is over tokens of the vocabulary proper, and
   'accuracy_all_tokens' over all except padding; so is 'loss', per token.
 
   `predict` takes a row as the beginning of a text: it reads all its tokens and gives
   the distribution of the one that comes after the last which is not padding.
 
-  Args:
-    name: As given to --model.
-    network: The network.
-    special: The tokens that are not in the vocabulary proper.
-    confusion: Whether the report has the confusion matrix, of network.tokens^2
-      entries.
-    **breakdown: Attributes of task.Breakdown; names are those of all tokens.
+  `special` are the tokens that are not in the vocabulary proper. `breakdown` are
+  attributes of task.Breakdown, names those of all tokens; with `confusion` it has the
+  matrix, of network.tokens^2 entries.
   """
 
   def read(weights, batch, mask):

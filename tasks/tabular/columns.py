@@ -35,11 +35,8 @@ _MAX_CATEGORIES = 1000
 class Number:
   """A column of numbers, encoded as (value - center) / scale.
 
-  Attributes:
-    name: Name of the column.
-    low, high: Values beyond are cut off here; low < high.
-    center: Value that is encoded as 0, in [low, high]; a missing one, if imputed.
-    scale: > 0.
+  Values beyond low < high are cut off there. `center`, between them, is encoded as 0,
+  as is a missing value, if imputed. scale > 0.
   """
 
   name: str
@@ -142,12 +139,9 @@ def check_complete(name: str, gaps: np.ndarray) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Columns:
-  """The columns of a task.
+  """The columns to learn from, in the order of the encoded ones, and that to predict.
 
-  Attributes:
-    features: Columns to learn from, in the order of the encoded ones.
-    label: Column to predict: classes, or a number.
-    made_from: BOUNDS, SAMPLE or STATISTICS.
+  `made_from` is BOUNDS, SAMPLE or STATISTICS.
   """
 
   features: tuple[Column, ...]

@@ -151,22 +151,20 @@ def build(*, model: str | None = None, data_source: str | None = None,
     model: One of models.MODELS; None means logistic or linear, by the label.
     data_source: One of SOURCES; None means 'embedded'.
     label_field: Column to predict.
-    feature_fields: Columns to learn from; None for all that are known but the label
-      and the clients.
-    num_classes: The label is an integer below.
-    class_names: The label is one of these texts. Without either it is what the public
-      bounds or the public sample say: a category or a number.
-    public_bounds: See columns.read; a file that a run kept decides alone.
-    public_sample: See columns.read_sample.
+    feature_fields: Columns to learn from; None for all that are known but the label and
+      the clients.
+    num_classes, class_names: The label is an integer below, or one of these texts.
+      Without either it is what the public bounds or the public sample say.
+    public_bounds, public_sample: See columns.read, columns.read_sample. A file that a
+      run kept decides alone.
     statistics_epsilon: Epsilon of the release of means and deviations between the
       public bounds, by which columns are standardised then; None for none.
     missing: One of columns.MISSING; None means 'error'.
     held_out_fraction: See records.with_held_out.
     **data_options: num_clients for 'embedded', else see open_source.open_raw.
 
-  Raises:
-    ValueError: On an unknown model, an option that the data source does not use,
-      nothing known of a column, and bad data.
+  Raises ValueError on an unknown model, an option that the data source does not use,
+  nothing known of a column, and bad data.
   """
   data_source = checks.choice('data_source', data_source, SOURCES, 'embedded')
   missing = checks.choice('missing', missing, columns_lib.MISSING, columns_lib.ERROR)

@@ -26,13 +26,11 @@ _OPTION = {'embedded': 'num_clients', 'official': 'cache_dir'}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextData:
-  """Raw sources.
+  """Raw sources: the training clients, with all their records, and others.
 
   Attributes:
-    population: The training clients, with all their records.
-    others: Clients that are not in the population; None if there are none.
+    others: Clients outside the population, for the held-out set `others_name`, if any.
     test: Records of a test part, of any clients; None if there is none.
-    others_name: Name of the held-out set of `others`.
     divided: Whether the last of a training client's records are for tests.
     privacy_unit: What one client is.
     skips: What to do about bad clients.

@@ -37,13 +37,10 @@ TAG_FIELDS = tuple(records.Field(name=name, kind=records.TEXT, optional=True)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Posts(text_data.TextTask):
-  """A task of the words of posts.
+  """A task of the words of posts; `learn` gives Vocabulary -> Learned.
 
-  `learn` gives a function from a vocabulary to text_data.Learned.
-
-  Attributes:
-    models: Name -> maximum numbers of words and, if tags are read, of tags, where none
-      are given, and more.
+  `models` are the maximum numbers of words and, if tags are read, of tags, where none
+  are given, and more, by name.
   """
 
   models: Mapping[str, Sequence[Any]]

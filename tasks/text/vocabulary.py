@@ -58,12 +58,10 @@ def sentences(text: str) -> list[str]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Vocabulary:
-  """Words, and labels if the task has them, the most frequent first.
+  """Words, and labels (such as tags) if the task has them, the most frequent first.
 
-  Attributes:
-    words: Without special tokens.
-    labels: Such as tags; empty if the task has none.
-    made_from: Origin: PUBLIC, TRAINING_CLIENTS or NOISED_COUNTS.
+  Words are without special tokens; `made_from` is PUBLIC, TRAINING_CLIENTS or
+  NOISED_COUNTS.
   """
 
   words: tuple[str, ...]

@@ -72,10 +72,8 @@ class VotingTask:
   """A task of voting.
 
   Attributes:
-    name: As given to --task.
-    num_classes: C >= 2.
-    agents: The agents' examples: 'x', uint8 images [height, width] or float32
-      vectors [d], and 'y', int32 in [0, C). An agent may have none.
+    agents: The agents' examples: 'x', uint8 images [height, width] or float32 vectors
+      [d], and 'y', int32 in [0, num_classes). An agent may have none.
     public: The server's records, as 'x' of the agents.
     public_labels: int32, their true labels, for measurements alone.
     test: Labelled examples of the server's distribution.
