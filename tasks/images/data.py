@@ -286,8 +286,9 @@ def in_memory(parts: labelled.Parts, *, partition: str | None,
   is_test_unowned = test is not None and test.clients is None
   if is_test_unowned:
     test = dataclasses.replace(test, clients=np.full(len(test), 'nobody'))
-  train, test = (part and records.ArraysByClient({'x': part.x, 'y': part.y}, part.clients)
-                 for part in (train, test))
+  train, test = (
+      part and records.ArraysByClient({'x': part.x, 'y': part.y}, part.clients)
+      for part in (train, test))
   return Data(train=train, test=test, num_classes=parts.num_classes,
               privacy_unit=unit, is_test_unowned=is_test_unowned, warnings=parts.notes,
               label_counts=counts)

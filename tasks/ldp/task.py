@@ -71,8 +71,8 @@ def build(name: str, **options: Any) -> DistillationTask:
       height, width, channels]; without it Keras' loader is asked, which may download.
       `num_classes`: labels are below; else what the file states
       (`labelled.stated_classes`), else 10 for data sets known by name; for others
-      labels are counted, and the notes say so. `num_clients` (50). `public_records`: images of
-      the pool (a tenth of the training part). `validation_records`: test records that
+      labels are counted, and the notes say so. `num_clients` (50). `public_records`:
+      images of the pool (a tenth of the training part). `validation_records`: test records that
       are set aside (0). `partition` and its three options: how the records are dealt to
       the clients (iid), see `partition.split`. `stand_ins` and `records_per_client`:
       instead, this number of sets of this number of random records, which overlap and

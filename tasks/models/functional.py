@@ -33,16 +33,10 @@ def attributes(functional: tff.learning.models.FunctionalModel,
           tuple(map(tf.nest.pack_sequence_as, functional.initial_weights,
                     (weights, list(map(tf.constant, frozen))))),
           inputs if isinstance(spec, Mapping) else inputs['x'], training)
-      try:
-        return template.Template(
-            template.arguments(weights, inputs, list(specs)),
-            {'outputs': tf.nest.flatten(outputs)[0]},
-            watched=[f'weight {i}' for i in range(len(trainable))])
-      except template.StateError as error:
-        raise ValueError(
-            'the functional model keeps state or draws random numbers (operation '
-            f'{error.kind}), which clients can\'t repeat: use Model.from_keras, whose '
-            'dropout draws from the client\'s key') from None
+      return template.Template(
+          template.arguments(weights, inputs, list(specs)),
+          {'outputs': tf.nest.flatten(outputs)[0]},
+          watched=[f'weight {i}' for i in range(len(trainable))])
 
   networks = {training: traced(training) for training in (True, False)}
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import functools
 import itertools
-from typing import Any, NoReturn
+from typing import Any
 
 from keras.src.engine import base_layer_utils
 import numpy as np
@@ -18,11 +18,9 @@ import tensorflow as tf
 
 from tasks.models import layers, outputs as outputs_lib, template, types
 
-_NORMALIZATION = 'use tf.keras.layers.GroupNormalization or LayerNormalization instead'
-
-
 def attributes(build_fn: Callable[[], tf.keras.Model], loss: Any,
-               metrics: Sequence[Any] = (), *, name: str = 'keras', **rest: Any) -> dict[str, Any]:
+               metrics: Sequence[Any] = (), *, name: str = 'keras',
+               **rest: Any) -> dict[str, Any]:
   """The attributes of a model; see `task.Model.from_keras`."""
   network = _Network(build_fn)
   return outputs_lib.attributes(
@@ -171,16 +169,9 @@ class _Network:
       if penalties and training:
         results['penalty'] = _penalty(penalties, arguments, constants)
       names = tuple(weight.op.name for weight in weights)
-      try:
-        called = template.Template(
-            {**arguments, **inputs, 'seed': seed}, results,
-            watched=tuple(arguments), constants=constants)
-      except template.StateError as error:
-        _refuse_operation(model, error)
-      except ValueError as error:
-        raise ValueError(
-            'build_fn must build a model whose weights are all of layers between its '
-            f'input and its output: {error}') from error
+      called = template.Template(
+          {**arguments, **inputs, 'seed': seed}, results, watched=tuple(arguments),
+          constants=constants)
       if 'seed' in called.uses and not training:
         raise ValueError(
             'build_fn must build a model that draws no random numbers with '
@@ -191,7 +182,8 @@ class _Network:
     """Raises ValueError unless the weights are those of the model in Keras."""
     for kind, traced, known in (('trainable', weights, self._initial(0)[0]),
                                 ('frozen', frozen, self._frozen)):
-      shapes, wanted = ([tuple(weight.shape) for weight in of] for of in (traced, known))
+      shapes, wanted = ([tuple(weight.shape) for weight in each]
+                        for each in (traced, known))
       if shapes != wanted or not all(
           any(weight is one for one in slots) for weight in traced):
         raise ValueError(
@@ -213,8 +205,8 @@ def _slot(graph: tf.Graph, changes: list[str], **variable: Any) -> tf.Tensor:
   def refuse(*_, **__):
     changes.append(
         f'layer {where!r} changes its weight {name!r} when it is called: state between '
-        f'batches is not supported; leave the layer out, or if it normalizes, '
-        f'{_NORMALIZATION}')
+        'batches is not supported; leave the layer out, or if it normalizes, use '
+        'tf.keras.layers.GroupNormalization or LayerNormalization instead')
     raise ValueError(changes[-1])
 
   placeholder.assign = placeholder.assign_add = placeholder.assign_sub = refuse
@@ -297,25 +289,9 @@ def _refuse_layers(model: tf.keras.Model) -> None:
   """Raises ValueError for a layer that keeps state between batches."""
   for layer in _layers(model):
     kind = type(layer).__name__
-    reason = None
-    if 'BatchNormalization' in kind and layer.trainable:
-      reason = f'keeps means of earlier batches: {_NORMALIZATION}'
-    elif getattr(layer, 'stateful', False) and isinstance(layer, tf.keras.layers.RNN):
-      reason = 'keeps its state from batch to batch: use stateful=False instead'
-    if reason:
-      raise ValueError(f'layer {layer.name!r} ({kind}) {reason}')
-
-
-def _refuse_operation(model: tf.keras.Model, error: template.StateError) -> NoReturn:
-  """Raises ValueError that names the layer of an operation with state."""
-  scopes = error.operation.split('/')
-  kinds = {layer.name: type(layer).__name__ for layer in _layers(model)}
-  name = next((scope for scope in reversed(scopes) if scope in kinds), model.name)
-  raise ValueError(
-      f'layer {name!r} ({kinds.get(name, type(model).__name__)}) keeps state or draws '
-      f'from a generator of its own (operation {error.kind}), which clients can\'t '
-      'repeat: use a layer of Keras whose random numbers follow from the step, such as '
-      'Dropout, or do it where the task reads its data')
+    if getattr(layer, 'stateful', False) and isinstance(layer, tf.keras.layers.RNN):
+      raise ValueError(f'layer {layer.name!r} ({kind}) keeps its state from batch to '
+                       'batch: use stateful=False instead')
 
 
 def _penalty(penalties, arguments, constants) -> tf.Tensor:

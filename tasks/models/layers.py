@@ -147,9 +147,10 @@ def class_counts(
         mask, labels * classes + predictions, classes * classes)
     return {'confusion': tf.reshape(pairs, [classes, classes])}
   right = mask * tf.cast(tf.equal(predictions, labels), tf.float32)
-  return {name: tf.math.unsorted_segment_sum(counted, of, classes)
-          for name, counted, of in (('occurred', mask, labels), ('right', right, labels),
-                                    ('predicted', mask, predictions))}
+  total = tf.math.unsorted_segment_sum
+  return {'occurred': total(mask, labels, classes),
+          'right': total(right, labels, classes),
+          'predicted': total(mask, predictions, classes)}
 
 
 def glorot_uniform(rng: np.random.Generator, *shape: int) -> np.ndarray:

@@ -19,19 +19,6 @@ from tasks.models import types
 _CONTROL_FLOW = frozenset({'While', 'If', 'Case', 'StatefulPartitionedCall', 'Assert'})
 
 
-class StateError(ValueError):
-  """A network keeps something between calls.
-
-  Attributes:
-    operation: Name of the operation that does; its scopes are names of layers.
-    kind: Type of that operation.
-  """
-
-  def __init__(self, operation: str, kind: str):
-    super().__init__(f'operation {operation} ({kind}) keeps state between calls')
-    self.operation, self.kind = operation, kind
-
-
 @contextlib.contextmanager
 def graph() -> Iterator[tf.Graph]:
   """The graph in which a template is traced is the present one in the block."""
@@ -85,8 +72,8 @@ class Template:
       watched: Names of the arguments for which there is a gradient.
       constants: Further placeholders, and the values that take their place.
 
-    Raises StateError if the results depend on state, ValueError if on other
-    placeholders.
+    Raises ValueError if the results depend on state, whose operation it names, its
+    scopes are names of layers; or on other placeholders.
     """
     self._names, self._watched = tuple(results), tuple(watched)
     tensors = list(results.values())
@@ -118,7 +105,9 @@ class Template:
     known = {*self._arguments.values(), *self._constants, *(x.name for x in upstream)}
     if unknown := [operation.name for operation in placeholders
                    if operation.outputs[0].name not in known]:
-      raise ValueError(f'{unknown[0]} is no argument, but the results depend on it')
+      raise ValueError(
+          'build_fn must build a model whose weights are all of layers between its '
+          f'input and its output: {unknown[0]} is none of them')
     self._call = tf.function(self._put, autograph=False)
 
   def __call__(self, arguments: Mapping[str, Any]) -> dict[str, tf.Tensor]:
@@ -178,7 +167,7 @@ def _leading_to(results: Iterable[tf.Tensor], known: Iterable[tf.Operation]
 
 def _part(traced: tf.Graph, operations: Iterable[tf.Operation]
           ) -> tf.compat.v1.GraphDef:
-  """The graph of these operations; StateError if one has state."""
+  """The graph of these operations. Raises ValueError if one has state."""
   whole, names = traced.as_graph_def(), {operation.name for operation in operations}
   part = tf.compat.v1.GraphDef(versions=whole.versions)
   for node in whole.node:
@@ -201,7 +190,11 @@ def _part(traced: tf.Graph, operations: Iterable[tf.Operation]
     if node.op not in _CONTROL_FLOW and node.op not in library:
       definition = op_def_registry.get(node.op)
       if definition is None or definition.is_stateful:
-        raise StateError(node.name, node.op)
+        raise ValueError(
+            f'operation {node.name} ({node.op}) keeps state or draws from a generator '
+            'of its own, which clients can\'t repeat: use Model.from_keras and a layer '
+            'of Keras whose random numbers follow from the step, such as Dropout, or do '
+            'it where the task reads its data')
   return part
 
 

@@ -56,8 +56,8 @@ class AgentRecords:
       if len(lengths) != 1 or spec != self.element_spec:
         raise ValueError(
             f'records of agent {agent} must be arrays of one length, of the types '
-            f'and shapes of agent {self.client_ids[0]}, {self.element_spec}, found {spec} '
-            f'of lengths {lengths}')
+            f'and shapes of agent {self.client_ids[0]}, {self.element_spec}, '
+            f'found {spec} of lengths {lengths}')
       self._records[agent] = views
 
   def examples(self, client_id: str) -> dict[str, np.ndarray]:
@@ -141,8 +141,7 @@ def embedded(*, num_clients: int = 30, public_records: int = 300,
   """Builds the task of the digits that ship with scikit-learn; 400 are for tests."""
   records = digits_lib.resized()
   most = len(records) - _EMBEDDED_TEST
-  if public_records >= most:
-    raise ValueError(f'public_records must be below {most}, found {public_records}')
+  checks.integer('public_records', public_records, 0, most - 1)
   order = np.random.default_rng(_SPLIT_SEED).permutation(len(records))
   server, rest = map(
       records.rows, np.split(order, [public_records + _EMBEDDED_TEST]))

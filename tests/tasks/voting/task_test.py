@@ -261,7 +261,7 @@ def test_bad_lists_of_agents_are_refused(tmp_path, writers, message):
     ('embedded', {'target': 'dslr'}, 'task embedded does not use target; its'),
     ('mnist', {}, 'task mnist needs data_path'),
     ('embedded', {'num_clients': 0}, 'num_clients must be an integer from 1'),
-    ('embedded', {'public_records': 1397}, 'public_records must be below 1397'),
+    ('embedded', {'public_records': 1397}, 'public_records must be an integer from 0 to 1396'),
     ('office', {'data_path': 'd', 'target': 'moon'}, 'target must be one of amazon'),
     ('digits', {'data_path': 'd', 'svhn_clients': 200}, r'svhn_clients must be in \[0'),
     ('npz', {'data_path': 'f', 'public_fraction': 1.0}, 'public_fraction must be in'),
