@@ -70,10 +70,6 @@ def test_unknown_unused_or_lacking_options_are_named(changes, message):
     _build(**changes)
 
 
-def test_options_that_are_none_count_as_not_given():
-  assert _build(data_path=None, cache_dir=None).name == 'digits iid'
-
-
 def test_images_of_two_shapes_are_refused(monkeypatch):
   data = fedmd_data.digits(fedmd_data.Choice(split='iid', num_clients=4))
   other = dataclasses.replace(data, public=fedmd_data.Labelled(

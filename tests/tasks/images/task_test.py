@@ -51,17 +51,6 @@ def test_grey_images_are_one_channel_of_colour(tmp_path):
   np.testing.assert_array_equal(*losses)
 
 
-def test_digits_are_the_emnist_task():
-  images, emnist = (
-      registry.build(name, num_clients=9) for name in ('images', 'emnist'))
-  for client in emnist.train.client_ids:
-    ours, theirs = (task.train.examples(client) for task in (images, emnist))
-    np.testing.assert_array_equal(ours['x'], theirs['x'])
-  for ours, theirs in zip(images.model.initial_weights(3),
-                          emnist.model.initial_weights(3)):
-    np.testing.assert_array_equal(ours, theirs)
-
-
 def _folders(folder, names=('cat', 'dog')):
   x = _images(count=8)
   for i, image in enumerate(x):

@@ -92,8 +92,3 @@ def test_registered_architecture_can_be_built(monkeypatch):
 def test_layers_that_do_not_fit_are_named(layers, message):
   with pytest.raises(ValueError, match=message):
     fedmd_models.of_layers('x', layers, (8, 8, 1), 2)
-
-
-def test_unknown_architecture_is_named():
-  with pytest.raises(ValueError, match="conv2.*dense3, found 'resnet'"):
-    fedmd_models.build('resnet', (8, 8, 1), 2)

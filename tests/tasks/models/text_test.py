@@ -68,9 +68,8 @@ def test_prediction_follows_the_last_token_that_is_no_padding():
 
 
 def test_word_model_of_the_papers_has_4050748_parameters():
-  keras = word_prediction_models.create_recurrent_model(10_004)
   model = stackoverflow_word.build_model('lstm_670', _vocabulary(10_000))
-  assert model.parameter_count() == keras.count_params() == 4_050_748
+  assert model.parameter_count() == 4_050_748
 
 
 def test_small_models_stay_below_a_power_of_two():
@@ -120,7 +119,7 @@ def test_word_logits_are_those_of_tff(tied):
 
 
 @pytest.mark.parametrize('changes', [
-    {}, {'units': (5, 3)}, {'projected': True}, {'projected': True, 'tied': True}])
+    {'units': (5, 3)}, {'projected': True, 'tied': True}])
 def test_all_weights_have_a_gradient_and_training_lowers_the_loss(changes):
   model = _model(_network(**changes))
   weights = [tf.constant(w) for w in model.initial_weights(0)]
@@ -134,11 +133,11 @@ def test_all_weights_have_a_gradient_and_training_lowers_the_loss(changes):
     return loss, list(map(tf.convert_to_tensor, tape.gradient(loss, weights)))
 
   losses = []
-  for _ in range(30):
+  for _ in range(15):
     loss, gradients = step(weights)
     losses.append(float(loss))
     assert all(np.any(g.numpy() != 0) for g in gradients)
-    weights = [w - 0.5 * g for w, g in zip(weights, gradients)]
+    weights = [w - g for w, g in zip(weights, gradients)]
   assert losses[-1] < 0.9 * losses[0]
 
 
@@ -222,10 +221,3 @@ def test_batch_of_padding_alone_has_no_loss_and_no_weight():
   assert model.loss(weights, batch, None).numpy().tolist() == [0, 0]
   for total, weight in model.metrics(weights, batch, tf.ones(2)).values():
     assert (float(total), float(weight)) == (0, 0)
-
-
-def test_initial_weights_depend_on_the_seed_alone():
-  network = _network(units=(5, 3), projected=True)
-  for first, again, other in zip(*(network.initial_weights(s) for s in (4, 4, 5))):
-    np.testing.assert_array_equal(first, again)
-    assert np.array_equal(first, other) == (not np.any(first % 1))  # Biases.

@@ -26,10 +26,6 @@ def test_registry_lists_what_the_task_has(name):
       *open_source.OPTIONS}
 
 
-def test_registry_knows_the_file_that_a_run_keeps():
-  assert registry.KEPT_FILES['vocabulary'] == vocabulary_lib.FILE
-
-
 class _Counting(records.ArraysByClient):
   """Counts how often clients are read."""
 
@@ -59,12 +55,6 @@ def test_few_examples_are_kept_and_many_are_not():
     cached.examples('9')
 
 
-def test_a_reader_may_change_the_returned_examples():
-  cached = text_data.CachedSource(_source())
-  del cached.examples('1')['x']
-  assert 'x' in cached.examples('1')
-
-
 def test_embedded_speeches_have_texts_and_three_tags():
   speeches = text_data.speeches()
   assert len(speeches) == 375 and len(set(speeches)) == 375
@@ -77,3 +67,9 @@ def test_embedded_speeches_have_texts_and_three_tags():
   assert set(parts) == {str(i) for i in range(50)}
   for name, expected in zip(('text', 'tags', 'title'), (*zip(*speeches), ('',) * 375)):
     assert [value for i in range(50) for value in parts[str(i)][name]] == list(expected)
+
+
+def test_a_reader_may_change_the_returned_examples():
+  cached = text_data.CachedSource(_source())
+  del cached.examples('1')['x']
+  assert 'x' in cached.examples('1')

@@ -311,14 +311,6 @@ def test_tag_breakdown_adds_up_to_recall_at_5():
   assert (model.headline, model.breakdown.guesses) == ('recall_at_5', 5)
 
 
-def test_tag_model_of_few_tags_guesses_them_all():
-  model = _tag_model(num_tags=3)
-  batch = {'x': tf.ones([2, 128], tf.int32), 'y': tf.constant([[1, 2, 0, 0, 0]] * 2)}
-  total, weight = model.metrics(
-      model.initial_weights(0), batch, tf.ones(2))['recall_at_5']
-  assert float(total) == float(weight) == 4
-
-
 # Official files.
 
 
@@ -387,3 +379,11 @@ def test_users_of_stack_overflow():
   assert 'java' not in labels and {'string', 'spring', 'android'} <= set(labels[:5])
   tagged = built.held_out['test_clients']['y'][:, 0] > 0
   assert 0.4 < tagged.mean() < 0.9
+
+
+def test_tag_model_of_few_tags_guesses_them_all():
+  model = _tag_model(num_tags=3)
+  batch = {'x': tf.ones([2, 128], tf.int32), 'y': tf.constant([[1, 2, 0, 0, 0]] * 2)}
+  total, weight = model.metrics(
+      model.initial_weights(0), batch, tf.ones(2))['recall_at_5']
+  assert float(total) == float(weight) == 4

@@ -36,10 +36,6 @@ def test_no_record_is_dealt_twice_while_there_are_enough():
     assert len(np.unique(rows)) == len(rows)
 
 
-def test_all_records_are_dealt_if_there_are_just_enough():
-  assert len(np.unique(np.concatenate(_deal()))) == len(LABELS)
-
-
 def test_records_are_repeated_where_there_are_too_few():
   rows = np.concatenate(_deal(num_clients=250))
   counts = np.bincount(rows, minlength=len(LABELS))
