@@ -50,9 +50,8 @@ def names(name: str, value: Any, low: int = 1) -> None:
 def indices(name: str, values: np.ndarray, known: Sequence[str]) -> np.ndarray:
   """The index of each text [n] among the known ones, int64 [n].
 
-  Raises:
-    ValueError: If a text is none of them; the message has the field's name and the
-      first one.
+  Raises ValueError if a text is none of them; the message has the field's name and the
+  first one.
   """
   index = {text: i for i, text in enumerate(known)}
   result = np.array([index.get(text, -1) for text in values], np.int64)
@@ -95,8 +94,7 @@ def call(what: str, name: Any, functions: Mapping[str, Callable[..., Any]],
          given: Mapping[str, Any], *arguments: Any) -> Any:
   """Calls the function of a name with those of its options that are given.
 
-  Raises:
-    ValueError: If there is no such function or option, or one is missing.
+  Raises ValueError if there is no such function or option, or one is missing.
   """
   choice(what, name, functions)
   return functions[name](*arguments, **options(

@@ -14,71 +14,47 @@ import numpy as np
 from tasks import checks, custom, task
 from tasks.sources import open_source, records
 
-# Task -> the module that builds it, and the module that opens its raw data.
-_MODULES = {
-    'emnist': ('tasks.emnist.task', 'tasks.emnist.task'),
-    'images': ('tasks.images.task', 'tasks.images.task'),
-    'shakespeare': ('tasks.text.shakespeare', 'tasks.text.data'),
-    'stackoverflow_tag': ('tasks.text.stackoverflow_tag', 'tasks.text.data'),
-    'stackoverflow_word': ('tasks.text.stackoverflow_word', 'tasks.text.data'),
-    'tabular': ('tasks.tabular.task', 'tasks.tabular.task'),
-    'text_classification': ('tasks.text.classification', 'tasks.text.data'),
-}
-
-TASKS = tuple(_MODULES)
-
-# The choices of flags, without importing the tasks.
-MODELS = {
-    'emnist': ('cnn_1m', 'cnn_small'),
-    'images': ('cnn', 'cnn_small', 'mlp', 'softmax'),
-    'shakespeare': ('lstm_256', 'lstm_small'),
-    'stackoverflow_tag': ('logistic', 'logistic_small'),
-    'stackoverflow_word': ('lstm_670', 'lstm_small'),
-    'tabular': ('linear', 'logistic', 'mlp'),
-    'text_classification': ('logistic', 'logistic_small'),
-}
-# The rates of training where none are given: those of the task's default model. They
-# were found for cohorts of a hundred or two at epsilon 8.
-DEFAULTS = {
-    name: dict(zip(('clip', 'client_learning_rate', 'client_batch_size',
-                    'server_learning_rate'), rates)) for name, rates in {
-                        'emnist': (0.3, 0.2, 5, 0.7), 'images': (0.3, 0.1, 10, 0.7),
-                        'shakespeare': (0.3, 2.0, 4, 1.0),
-                        'stackoverflow_tag': (1.0, 0.5, 4, 1.0),
-                        'stackoverflow_word': (0.3, 2.0, 4, 1.0),
-                        'tabular': (0.2, 0.3, 8, 0.5),
-                        'text_classification': (1.0, 0.5, 4, 1.0)}.items()}
-# Options of any other task.
-DEFAULTS[None] = DEFAULTS['emnist']
-# Options of all tasks.
-DATA_SOURCES = tuple(sorted({'embedded', 'official', *open_source.FORMATS}))
-
-# The options of all tasks that learn from texts.
-_TEXT = ('model', 'data_source', *open_source.OPTIONS, 'held_out_fraction',
-         'num_clients', 'text_field', 'max_examples_per_client', 'max_test_examples')
-
-# Options of a list of words.
-_WORDS = ('vocabulary', 'words_per_client', 'vocabulary_size')
-# Options of all tasks of images.
+# Options of all tasks that learn from texts, of a list of words, of tasks of images.
+_TEXT = ('held_out_fraction', 'num_clients', 'text_field', 'max_examples_per_client',
+         'max_test_examples')
+_WORDS = (*_TEXT, 'vocabulary', 'words_per_client', 'vocabulary_size')
 _IMAGES = ('image_field', 'label_field', 'dark_ink', 'num_classes', 'class_names',
            'held_out_fraction', 'partition', 'num_clients', 'dirichlet_alpha',
            'labels_per_client', 'size_exponent', 'data_seed')
-
-# The options of each task. An option that is None counts as not given.
-OPTIONS = {
-    'emnist': ('model', 'data_source', *open_source.OPTIONS, 'only_digits',
-               *_IMAGES),
-    'images': ('model', 'data_source', *open_source.OPTIONS, *_IMAGES),
-    'shakespeare': (*_TEXT, 'sequence_length'),
-    'stackoverflow_tag': (*_TEXT, *_WORDS, 'num_labels'),
-    'stackoverflow_word': (*_TEXT, *_WORDS, 'sequence_length'),
-    'tabular': ('model', 'data_source', *open_source.OPTIONS, 'label_field',
-                'feature_fields', 'num_classes', 'class_names', 'held_out_fraction',
-                'num_clients', 'public_bounds', 'public_sample', 'statistics_epsilon',
-                'missing'),
-    'text_classification': (*_TEXT, *_WORDS, 'label_field', 'num_classes',
-                            'class_names'),
+_RATES = ('clip', 'client_learning_rate', 'client_batch_size', 'server_learning_rate')
+# Task -> its module, models, _RATES where none are given, and options. Rates are those
+# of the default model; they were found for cohorts of a hundred or two at epsilon 8.
+_TASKS = {
+    'emnist': ('tasks.emnist.task', ('cnn_1m', 'cnn_small'), (0.3, 0.2, 5, 0.7),
+               ('only_digits', *_IMAGES)),
+    'images': ('tasks.images.task', ('cnn', 'cnn_small', 'mlp', 'softmax'),
+               (0.3, 0.1, 10, 0.7), _IMAGES),
+    'shakespeare': ('tasks.text.shakespeare', ('lstm_256', 'lstm_small'),
+                    (0.3, 2.0, 4, 1.0), (*_TEXT, 'sequence_length')),
+    'stackoverflow_tag': (
+        'tasks.text.stackoverflow_tag', ('logistic', 'logistic_small'),
+        (1.0, 0.5, 4, 1.0), (*_WORDS, 'num_labels')),
+    'stackoverflow_word': (
+        'tasks.text.stackoverflow_word', ('lstm_670', 'lstm_small'),
+        (0.3, 2.0, 4, 1.0), (*_WORDS, 'sequence_length')),
+    'tabular': ('tasks.tabular.task', ('linear', 'logistic', 'mlp'), (0.2, 0.3, 8, 0.5),
+                ('label_field', 'feature_fields', 'num_classes', 'class_names',
+                 'held_out_fraction', 'num_clients', 'public_bounds', 'public_sample',
+                 'statistics_epsilon', 'missing')),
+    'text_classification': (
+        'tasks.text.classification', ('logistic', 'logistic_small'),
+        (1.0, 0.5, 4, 1.0), (*_WORDS, 'label_field', 'num_classes', 'class_names')),
 }
+TASKS = tuple(_TASKS)
+# The choices of flags, without importing the tasks.
+MODELS = {name: models for name, (_, models, _, _) in _TASKS.items()}
+DEFAULTS = {name: dict(zip(_RATES, rates)) for name, (_, _, rates, _) in _TASKS.items()}
+# Options of any other task.
+DEFAULTS[None] = DEFAULTS['emnist']
+DATA_SOURCES = tuple(sorted({'embedded', 'official', *open_source.FORMATS}))
+# The options of each task. An option that is None counts as not given.
+OPTIONS = {name: ('model', 'data_source', *open_source.OPTIONS, *options)
+           for name, (*_, options) in _TASKS.items()}
 
 # Value of the option `vocabulary` for one of noised counts.
 PRIVATE_COUNTS = 'private_counts'
@@ -159,7 +135,7 @@ def open_raw(name: str, **options: Any) -> tuple[records.RawData, np.ndarray | N
 
   Arguments and errors are those of `build`; `model` is none of them.
   """
-  module, given = _built_in(name, options, of=1)
+  module, given = _built_in(name, options)
   if hasattr(module, 'open_raw'):
     return module.open_raw(**given)
   source = given.pop('data_source', 'embedded')
@@ -170,9 +146,8 @@ def open_raw(name: str, **options: Any) -> tuple[records.RawData, np.ndarray | N
       'the copy of embedded data', given, ['num_clients'])), None
 
 
-def _built_in(name: str, options: Mapping[str, Any],
-              of: int = 0) -> tuple[Any, dict[str, Any]]:
+def _built_in(name: str, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
   """A module of one of TASKS, and the options that are given. Raises ValueError."""
   checks.choice('task', name, TASKS)
   given = checks.options(f'task {name}', options, OPTIONS[name])
-  return importlib.import_module(_MODULES[name][of]), given
+  return importlib.import_module(_TASKS[name][0]), given

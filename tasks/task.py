@@ -5,8 +5,9 @@ arguments, randomness included, so that the same client can be mapped by TFF or
 trained inside one graph call with many others, with the same numbers.
 """
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
-from typing import Any, Callable, Mapping, Protocol, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -173,6 +174,16 @@ class Skips:
       self.records.append(str(error))
     else:
       self.clients.setdefault(client_id, str(error))
+
+  def examples(self, source: 'ClientSource') -> Iterator[tuple[str, dict]]:
+    """Yields the clients of a source that are not bad, and their examples."""
+    for client_id in source.client_ids:
+      try:
+        examples = source.examples(client_id)
+      except BadClientError as error:
+        self.client(client_id, error)
+      else:
+        yield client_id, examples
 
   def items(self) -> list[tuple[str | None, str]]:
     """(client, message) of all that were skipped; None for an unknown client."""

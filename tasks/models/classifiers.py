@@ -128,8 +128,7 @@ def network(name: str, record_shape: tuple[int, ...], num_classes: int,
             *hidden_layers: layers.Layer, min_side: int = 0) -> Network:
   """Builds a network of these layers; images without channels have one.
 
-  Raises:
-    ValueError: If there is a `min_side`, and records are no images that large.
+  Raises ValueError if there is a `min_side`, and records are no images that large.
   """
   if min_side and (
       len(record_shape) not in (2, 3) or min(record_shape[:2]) < min_side):

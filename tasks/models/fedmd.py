@@ -114,8 +114,7 @@ def build(name: str, image_shape: tuple[int, int, int],
           classes: int) -> Architecture:
   """Builds the architecture `name` for images of a shape.
 
-  Raises:
-    ValueError: If there is no such architecture or it does not fit the images.
+  Raises ValueError if there is no such architecture or it does not fit the images.
   """
   checks.choice('architectures', name, _REGISTRY)
   return of_layers(name, _REGISTRY[name](image_shape), image_shape, classes)

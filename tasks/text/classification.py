@@ -91,4 +91,4 @@ def _examples(raw: records.RawExamples, field: str, has_labels: bool,
 TASK = posts.Posts(
     name='text_classification', models=MODELS, default_model='logistic_small',
     learn=_learn, has_label=True, privacy_unit='one client of the files')
-build, serving = TASK.build, TASK.serving
+build, serving, open_embedded = TASK.build, TASK.serving, text_data.open_embedded

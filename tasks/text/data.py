@@ -302,13 +302,6 @@ class TextTask:
       rows = _subset(_count(examples), of_test)
       return {name: array[rows] for name, array in examples.items()}
 
-    def has_test_records(client):
-      try:
-        return _count(data.split(data.population.examples(client))[1]) > 0
-      except task.BadClientError as error:
-        data.skips.client(client, error)
-        return False
-
     sets, others, same, of_clients = {}, data.others, None, None
     if data.test is not None:
       known = ids_lib.membership(data.population.client_ids)
@@ -325,8 +318,10 @@ class TextTask:
       of_clients = records.MappedSource(known_test, convert, spec)
     elif data.divided:
       ids = data.population.client_ids
-      enough = [ids[i] for i in _subset(len(ids), _MAX_TEST_CLIENTS)
-                if has_test_records(ids[i])]
+      some = records.SubsetSource(data.population, [
+          ids[i] for i in _subset(len(ids), _MAX_TEST_CLIENTS)])
+      enough = [client for client, raw in data.skips.examples(some)
+                if _count(data.split(raw)[1])]
       if enough:
         sets['test_examples'] = held_out(
             records.SubsetSource(data.population, enough), convert_test)

@@ -176,12 +176,8 @@ def _words_and_labels(data: text_data.TextData, sentences: Callable[[str], list[
 
   Yields them for each client; skips bad ones.
   """
-  for client in data.population.client_ids:
-    try:
-      raw, _ = data.split(data.population.examples(client))
-    except task.BadClientError as error:
-      data.skips.client(client, error)
-      continue
+  for _, examples in data.skips.examples(data.population):
+    raw, _ = data.split(examples)
     yield ((word for text in (*raw['text'], *raw.get('title', ()))
             for sentence in sentences(text) for word in sentence.split(' ')),
            [set(filter(None, text.split('|'))) for text in raw.get('tags', ())])

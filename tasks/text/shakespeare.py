@@ -117,4 +117,4 @@ TASK = text_data.TextTask(
     official=official.File(what='federated Shakespeare', name='shakespeare.sqlite',
                            load='shakespeare.load_data'),
     official_field='snippets', privacy_unit='one role of a play')
-build, serving = TASK.build, TASK.serving
+build, serving, open_embedded = TASK.build, TASK.serving, text_data.open_embedded

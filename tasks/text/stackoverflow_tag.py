@@ -13,7 +13,7 @@ import functools
 import numpy as np
 import tensorflow as tf
 
-from tasks import checks, task
+from tasks import task
 from tasks.models import layers
 from tasks.sources import records
 from tasks.text import data as text_data, posts, vocabulary as vocabulary_lib
@@ -170,4 +170,4 @@ def _examples(raw: records.RawExamples, field: str, labelled: bool,
 
 TASK = posts.Posts(name='stackoverflow_tag', models=MODELS, learn=_learn,
                    default_model='logistic_small', more_fields=posts.TAG_FIELDS)
-build, serving = TASK.build, TASK.serving
+build, serving, open_embedded = TASK.build, TASK.serving, text_data.open_embedded

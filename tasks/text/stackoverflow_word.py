@@ -55,4 +55,4 @@ def _examples(raw: records.RawExamples, field: str, ended: bool,
 
 TASK = posts.Posts(name='stackoverflow_word', models=MODELS,
                    default_model='lstm_small', learn=_learn)
-build, serving = TASK.build, TASK.serving
+build, serving, open_embedded = TASK.build, TASK.serving, text_data.open_embedded

@@ -248,7 +248,6 @@ OPTIONS, REQUIRED = (
 def build(name: str, **given: Any) -> VotingTask:
   """Builds one of TASKS; an option that is None counts as not given.
 
-  Raises:
-    ValueError: On an unknown task or option, one that is missing, or bad data.
+  Raises ValueError on an unknown task or option, one that is missing, or bad data.
   """
   return checks.call('task', name, _BUILDERS, given)

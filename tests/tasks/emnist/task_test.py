@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from tasks import registry
 from tasks.emnist import task as emnist
-from tests import data_dir
 
 _MODELS = sorted(emnist.MODELS)
 

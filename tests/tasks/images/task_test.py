@@ -6,7 +6,6 @@ import pytest
 import tensorflow as tf
 
 from tasks import registry
-from tests import data_dir
 
 
 def _images(count=12, shape=(14, 18, 3), seed=0):
@@ -94,13 +93,3 @@ def test_wrong_shapes_are_one_line(tmp_path, shape, message):
                  writer_train=_clients(12))
   with pytest.raises(ValueError, match=message):
     registry.build('images', **options, num_classes=3)
-
-
-@pytest.mark.slow
-def test_cifar_is_divided_over_simulated_clients():
-  task = registry.build(
-      'images', data_source='npz', data_path=data_dir.require('cifar10_subset.npz'),
-      partition='iid', num_clients=100)
-  assert task.train.element_spec['x'] == (np.dtype(np.uint8), (32, 32, 3))
-  assert task.model.breakdown.names == [str(i) for i in range(10)]
-  assert len(task.held_out['test']['y']) == 3000

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from tasks.ldp import task as tasks_lib
-from tests import data_dir
 
 
 @pytest.fixture(scope='module')

@@ -65,14 +65,6 @@ def test_outputs_and_gradients_are_those_of_keras(sizes, in_graph):
     np.testing.assert_allclose(actual, wanted, rtol=1e-3, atol=1e-4 * scale)
 
 
-def test_outputs_are_those_of_the_keras_layer_with_its_own_weights():
-  x = _rows(3, 20, 4)
-  layer = tf.keras.layers.LSTM(6, return_sequences=True)
-  expected = layer(x)
-  np.testing.assert_allclose(
-      text_models.lstm(x, *layer.get_weights()), expected, rtol=1e-4, atol=1e-5)
-
-
 def test_rows_that_end_early_equal_the_masked_layer_of_keras_up_to_their_end():
   x = _rows(2, 10, 4)
   lengths = [10, 4]

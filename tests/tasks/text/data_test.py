@@ -6,8 +6,7 @@ import pytest
 from tasks import checks, registry
 from tasks.sources import open_source, records
 from tasks.text import (
-    data as text_data, shakespeare, stackoverflow_tag, stackoverflow_word,
-    vocabulary as vocabulary_lib)
+    data as text_data, shakespeare, stackoverflow_tag, stackoverflow_word)
 
 TASKS = {'shakespeare': shakespeare, 'stackoverflow_tag': stackoverflow_tag,
          'stackoverflow_word': stackoverflow_word}
