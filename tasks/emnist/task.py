@@ -78,8 +78,9 @@ def cnn_1m(shape: tuple[int, ...], num_classes: int) -> classifiers.Network:
 # 2^13 and 2^15. It has no dropout: privacy noise regularizes enough.
 MODELS = {'cnn_1m': cnn_1m, 'cnn_small': classifiers.cnn_small}
 
-_task = data_lib.ImageTask('emnist', MODELS, _breakdown, SHAPE, 62,
-                           embedded=data_lib.embedded, official=_official)
-SOURCES, options_of = _task.names, _task.options
+_task = data_lib.ImageTask(
+    name='emnist', models=MODELS, breakdown=_breakdown, shape=SHAPE, num_classes=62,
+    own={'embedded': data_lib.embedded, 'official': _official})
+SOURCES, options_of = _task.sources, _task.options
 load, open_raw = _task.load, _task.open_raw
 build, build_model, serving = _task.build, _task.build_model, _task.serving

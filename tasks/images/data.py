@@ -79,42 +79,42 @@ def with_held_out(data: Data) -> Data:
   return dataclasses.replace(data, held_out={'test': records.gather(data.test)[0]})
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageTask:
-  """A task of images: its own sources, and those of all such tasks."""
+  """A task of images: its own sources, and those of all such tasks.
 
-  def __init__(self, task_name: str,
-               models: Mapping[str, Callable[..., classifiers.Network]],
-               breakdown: Callable[[Sequence[str]], Mapping[str, Any]],
-               shape: Shape = None,
-               num_classes: int | None = None,
-               **own: Callable[..., Data]):
-    """Initializes the task.
+  Attributes:
+    models: Name -> function from the shape of images and the number of classes to a
+      network; 'cnn_small' is the default.
+    breakdown: Names of the classes -> attributes of their task.Breakdown.
+    own: Name of a source of its own -> function from its options to its data; one that
+      takes `partition` also takes the options of `in_memory`.
+    shape: Shape of the images; None for that of the data.
+    num_classes: Number of classes of files that do not say; None if it must be given.
+  """
 
-    Args:
-      task_name: Name of the task.
-      models: Name -> function from the shape of images and the number of classes to a
-        network; 'cnn_small' is the default.
-      breakdown: Names of the classes -> attributes of their task.Breakdown.
-      shape: Shape of the images; None for that of the data.
-      num_classes: Number of classes of files that do not say; None if it must be given.
-      **own: Name of a source of its own -> function from its options to its data; one
-        that takes `partition` also takes the options of `in_memory`.
-    """
-    self._task_name, self._shape, self._num_classes = task_name, shape, num_classes
-    self._models, self._breakdown = models, breakdown
-    self._own = own
-    self.names = tuple(sorted({*own, *open_source.FORMATS}))
+  name: str
+  models: Mapping[str, Callable[..., classifiers.Network]]
+  breakdown: Callable[[Sequence[str]], Mapping[str, Any]]
+  own: Mapping[str, Callable[..., Data]]
+  shape: Shape = None
+  num_classes: int | None = None
+
+  @property
+  def sources(self) -> tuple[str, ...]:
+    """Names of all sources."""
+    return tuple(sorted({*self.own, *open_source.FORMATS}))
 
   def _opener(self, data_source: str) -> Callable[..., Data]:
     """The function from the options of a source to its data."""
-    return self._own.get(data_source) or (
+    return self.own.get(data_source) or (
         self._npz if data_source == 'npz' else
         functools.partial(self._files, data_source))
 
   def options(self, data_source: str) -> tuple[str, ...]:
     """Names of the options of a source."""
     names = checks.keywords(self._opener(data_source))[0]
-    if data_source not in self._own and data_source != 'npz':
+    if data_source not in self.own and data_source != 'npz':
       return (*open_source.options(data_source), *names)
     of_partition = ('num_clients', 'data_seed', *partition_lib.OPTIONS)
     return tuple(dict.fromkeys((*names, *of_partition))) if 'partition' in names else (
@@ -122,11 +122,11 @@ class ImageTask:
 
   def open(self, data_source: str | None, options: Mapping[str, Any]) -> Data:
     """Opens a source; None means 'embedded'. Errors are those of `load`."""
-    data_source = checks.choice('data_source', data_source, self.names, 'embedded')
+    data_source = checks.choice('data_source', data_source, self.sources, 'embedded')
     known = self.options(data_source)
     given = checks.options(f'data_source {data_source}', options, known,
                            {'data_path'}.intersection(known))
-    return dataclasses.replace(self._opener(data_source)(**given), name=self._task_name)
+    return dataclasses.replace(self._opener(data_source)(**given), name=self.name)
 
   def build(self, *, model: str | None = None, **data_options: Any) -> task.Task:
     """Builds the task, whose model is for the images' shape and the data's classes.
@@ -135,7 +135,7 @@ class ImageTask:
     `load`. Raises ValueError as `load` does, and on an unknown model or images too
     small for it.
     """
-    checks.choice('model', model, self._models, 'cnn_small')
+    checks.choice('model', model, self.models, 'cnn_small')
     data = self.load(**data_options)
     served = self._serving(data.train.element_spec['x'][1], data.num_classes, model, {
         **data_options, 'class_names': data.class_names})
@@ -149,9 +149,9 @@ class ImageTask:
   def build_model(self, name: str | None, shape: tuple[int, ...], num_classes: int,
                   class_names: Sequence[str] = ()) -> task.Model:
     """Builds a model; classes without names have numbers."""
-    name = checks.choice('model', name, self._models, 'cnn_small')
+    name = checks.choice('model', name, self.models, 'cnn_small')
     names = class_names or [str(i) for i in range(num_classes)]
-    return self._models[name](shape, num_classes).as_model(self._breakdown(names))
+    return self.models[name](shape, num_classes).as_model(self.breakdown(names))
 
   def _serving(self, shape: tuple[int, ...], num_classes: int, model: str | None,
                recorded: Mapping[str, Any]) -> task.Serving:
@@ -164,8 +164,8 @@ class ImageTask:
       if source == 'npz':
         of_arrays = further.reader(shape, np.dtype(np.uint8), num_classes)
         return of_arrays(labelled=labelled, data_source=source, **options)
-      if source in self._own:
-        data = self._own[source](**options)
+      if source in self.own:
+        data = self.own[source](**options)
       else:
         options['num_classes'] = num_classes
         data = self._files(source, shape, labelled, **options)
@@ -176,7 +176,7 @@ class ImageTask:
             model, shape, num_classes, recorded.get('class_names') or ()))
 
   def load(self, *, data_source: str | None = None, **options: Any) -> Data:
-    """Loads the data of a source, one of `names`, by its options; None is 'embedded'.
+    """Loads the data of a source, one of `sources`, by its options; None is 'embedded'.
 
     Raises ValueError on an unknown source, an option that it does not use, one that it
     needs and lacks, and bad data.
@@ -217,7 +217,7 @@ class ImageTask:
       raise ValueError('partition needs num_clients')
     parts = labelled.read(
         data_path, names, num_classes=_number_of(class_names, num_classes),
-        convert=functools.partial(labelled.images, shape=self._shape))
+        convert=functools.partial(labelled.images, shape=self.shape))
     return dataclasses.replace(
         in_memory(parts, partition=partition, **of_partition), test_of_files=True,
         held_out_fraction=held_out_fraction, class_names=class_names)
@@ -233,9 +233,9 @@ class ImageTask:
     0 by default as in LEAF's and TFF's data: for leaf, and for files read in place, of
     floats, that prepare_data did not write.
     """
-    num_classes = _number_of(class_names, num_classes) or self._num_classes
+    num_classes = _number_of(class_names, num_classes) or self.num_classes
     if num_classes is None:
-      raise ValueError(f'task {self._task_name} needs num_classes, or class_names, for '
+      raise ValueError(f'task {self.name} needs num_classes, or class_names, for '
                        f'data_source {data_source}: classes are not counted in labels, '
                        'which are private')
     checks.integer('num_classes', num_classes, 2, labelled.MAX_CLASSES)
@@ -244,8 +244,8 @@ class ImageTask:
     raw = open_source.open_raw(
         data_source, fields=fields(image, label, class_names)[:1 + has_labels], **given)
     if dark_ink is None:
-      dark_ink = self._shape is not None and format_.dark_ink
-      if self._shape is not None and format_.reader is None and (
+      dark_ink = self.shape is not None and format_.dark_ink
+      if self.shape is not None and format_.reader is None and (
           raw.train.element_spec[IMAGE][0].kind == 'f'):
         if raw.train.is_prepared:
           raise ValueError(f'{given["data_path"]} has images as they were in files: '
@@ -253,7 +253,7 @@ class ImageTask:
         dark_ink = True
     train, test = (
         source and images(source, num_classes=num_classes, dark_ink=dark_ink,
-                          class_names=class_names, shape=shape or self._shape)
+                          class_names=class_names, shape=shape or self.shape)
         for source in (raw.train, raw.test))
     if test is not None and test.element_spec != train.element_spec:
       raise ValueError('images of the test part must have the shape of the others, '

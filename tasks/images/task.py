@@ -10,8 +10,8 @@ from tasks.models import classifiers
 MODELS = classifiers.MODELS
 
 _task = data_lib.ImageTask(
-    'images', MODELS, lambda names: {'kind': 'class', 'names': names},
-    embedded=data_lib.embedded)
-SOURCES, options_of = _task.names, _task.options
+    name='images', models=MODELS, own={'embedded': data_lib.embedded},
+    breakdown=lambda names: {'kind': 'class', 'names': names})
+SOURCES, options_of = _task.sources, _task.options
 load, open_raw = _task.load, _task.open_raw
 build, serving = _task.build, _task.serving

@@ -72,9 +72,9 @@ def build(name: str, **options: Any) -> DistillationTask:
       `num_classes`: labels are below; else what the file states
       (`labelled.stated_classes`), else 10 for data sets known by name; for others
       labels are counted, and the notes say so. `num_clients` (50). `public_records`:
-      images of the pool (a tenth of the training part). `validation_records`: test records that
-      are set aside (0). `partition` and its three options: how the records are dealt to
-      the clients (iid), see `partition.split`. `stand_ins` and `records_per_client`:
+      images of the pool (a tenth of the training part). `validation_records`: test
+      records that are set aside (0). `partition` and its three options: how the records
+      are dealt to the clients (iid), see `partition.split`. `stand_ins` and `records_per_client`:
       instead, this number of sets of this number of random records, which overlap and
       stand in for clients alternately. `data_seed`: of all this (0).
 

@@ -98,9 +98,8 @@ def register(name: str, hidden_layers: Callable[
     [tuple[int, int, int]], Sequence[layers.Layer]]) -> None:
   """Adds an architecture under a new name, an identifier.
 
-  `hidden_layers` is a function from an image shape (height, width, channels) to the
-  layers from the image to the last hidden layer. Raises ValueError if the name is taken
-  or no name.
+  `hidden_layers` maps an image shape (height, width, channels) to the layers from the
+  image to the last hidden layer. Raises ValueError if the name is taken or no name.
   """
   if not name.isidentifier():
     raise ValueError(

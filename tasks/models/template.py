@@ -66,14 +66,10 @@ class Template:
                constants: Sequence[tuple[tf.Tensor, Any]] = ()):
     """Keeps the part of a graph that leads to the results; within `graph`.
 
-    Args:
-      arguments: Name -> placeholder.
-      results: Name -> tensor of the same graph, float32.
-      watched: Names of the arguments for which there is a gradient.
-      constants: Further placeholders, and the values that take their place.
-
-    Raises ValueError if the results depend on state, whose operation it names, its
-    scopes are names of layers; or on other placeholders.
+    Arguments are placeholders by name, those `watched` with a gradient; results float32
+    tensors of the same graph by name; constants further placeholders, and the values
+    that take their place. Raises ValueError if the results depend on state, whose
+    operation it names, or on other placeholders.
     """
     self._names, self._watched = tuple(results), tuple(watched)
     tensors = list(results.values())
@@ -193,8 +189,8 @@ def _part(traced: tf.Graph, operations: Iterable[tf.Operation]
         raise ValueError(
             f'operation {node.name} ({node.op}) keeps state or draws from a generator '
             'of its own, which clients can\'t repeat: use Model.from_keras and a layer '
-            'of Keras whose random numbers follow from the step, such as Dropout, or do '
-            'it where the task reads its data')
+            'of Keras whose random numbers follow from the step, such as Dropout, or '
+            'do it where the task reads its data')
   return part
 
 

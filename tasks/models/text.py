@@ -58,11 +58,11 @@ class Network:
     units: Number of units of each LSTM layer.
     projected: Whether each LSTM layer is followed by a dense layer as wide as the
       embedding, as in TFF's model of words.
-    tied: Whether the logits are products with the embedding instead of a dense
-      layer of their own; needs `projected`.
+    tied: Whether the logits are products with the embedding instead of a dense layer of
+      their own; needs `projected`.
     he_normal: Whether input kernels start by He's distribution rather than Glorot's.
-    embedding_limit: The embedding starts uniform in +- this; Keras' is 0.05. With
-      1, a model learns in half as many rounds what comes after a few letters.
+    embedding_limit: The embedding starts uniform in +- this; Keras' is 0.05. With 1, a
+      model learns in half as many rounds what comes after a few letters.
   """
 
   tokens: int
