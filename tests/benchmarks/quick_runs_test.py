@@ -6,7 +6,7 @@ import math
 import pytest
 
 from benchmarks import (
-    accounting, aggregation, commit, kernels, measure, memory, native_integers,
+    accounting, commit, kernels, measure, memory, native_integers,
     population, results_ldp, results_voting, round as round_lib, sources)
 
 pytestmark = pytest.mark.usefixtures('shared_context')
@@ -23,7 +23,6 @@ def _small(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('script, flags, names', [
-    (aggregation, ['--only=whole'], ['distributed sum, net']),
     (commit, [], []),
     (kernels, [], ['encoding, philox', 'encoding, chacha20', 'decoding']),
     (population, [], ['open', 'peak memory', 'round']),

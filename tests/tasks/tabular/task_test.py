@@ -104,14 +104,6 @@ def test_bad_values_are_one_line_with_file_client_and_column(tmp_path, change, m
   assert '\n' not in str(raised.value)
 
 
-def test_infinite_value_of_parquet_is_one_line(tmp_path):
-  table = people.rows()
-  table.loc[0, 'age'] = np.inf
-  with pytest.raises(
-      ValueError, match="row 1, client 'p0': field 'age' must be finite"):
-    _build(tmp_path, table, 'parquet')
-
-
 @pytest.mark.parametrize('options, message', [
     (dict(feature_fields=('age', 'job', 'height'), public_bounds=None),
      'needs what is publicly known of the columns: public_bounds, .*; or '
