@@ -11,11 +11,7 @@ import numpy as np
 
 def integer(name: str, value: Any, low: int, high: float = math.inf,
             of: str = '') -> None:
-  """Checks that a value is an integer in [low, high], and no bool.
-
-  Raises:
-    ValueError: If it is not.
-  """
+  """Raises ValueError unless a value is an integer in [low, high], and no bool."""
   if isinstance(value, bool) or not isinstance(
       value, numbers.Integral) or not low <= value <= high:
     limit = f'to the {high} {of}' if of else f'to {high}'
@@ -52,15 +48,10 @@ def names(name: str, value: Any, low: int = 1) -> None:
 
 
 def indices(name: str, values: np.ndarray, known: Sequence[str]) -> np.ndarray:
-  """The index of each text among the known ones, int64 [n].
+  """The index of each text [n] among the known ones, int64 [n].
 
-  Args:
-    name: Name of the field, for the message.
-    values: Texts [n].
-    known: All texts that are allowed.
-
-  Raises:
-    ValueError: If a text is none of them; the message has the first one.
+  Raises ValueError if a text is none of them; the message has the field's name and the
+  first one.
   """
   index = {text: i for i, text in enumerate(known)}
   result = np.array([index.get(text, -1) for text in values], np.int64)
@@ -75,16 +66,10 @@ def indices(name: str, values: np.ndarray, known: Sequence[str]) -> np.ndarray:
 
 def options(what: str, given: Mapping[str, Any], known: Collection[str],
             required: Collection[str] = ()) -> dict[str, Any]:
-  """Selects the options that are given; None counts as not given.
-
-  Args:
-    what: The thing that has the options, for messages.
-    given: Name -> value.
-    known: The names of all options.
-    required: The names of the options that must be given.
+  """Selects the options of `what` that are given; None counts as not given.
 
   Raises:
-    ValueError: If an option is given that is not known, or one is missing.
+    ValueError: If an option is given that is not known, or a required one is missing.
   """
   result = {name: value for name, value in given.items() if value is not None}
   unused = sorted(set(result) - set(known))
@@ -103,3 +88,14 @@ def keywords(function: Callable[..., Any]) -> tuple[tuple[str, ...], tuple[str, 
   return tuple(parameters.kwonlyargs), tuple(
       name for name in parameters.kwonlyargs
       if name not in (parameters.kwonlydefaults or {}))
+
+
+def call(what: str, name: Any, functions: Mapping[str, Callable[..., Any]],
+         given: Mapping[str, Any], *arguments: Any) -> Any:
+  """Calls the function of a name with those of its options that are given.
+
+  Raises ValueError if there is no such function or option, or one is missing.
+  """
+  choice(what, name, functions)
+  return functions[name](*arguments, **options(
+      f'{what} {name}', given, *keywords(functions[name])))

@@ -23,24 +23,18 @@ def is_name(name: str) -> bool:
 
 
 def find(name: str) -> Callable[..., task_lib.Task]:
-  """The function that 'module:function' names.
-
-  Raises:
-    ValueError: If there is none, or the module can't be imported.
-  """
+  """The function that 'module:function' names. Raises ValueError if there is none."""
   module_name, _, function_name = name.partition(':')
   try:
-    module = importlib.import_module(module_name)
-  except ModuleNotFoundError as error:
-    if not error.name or not f'{module_name}.'.startswith(f'{error.name}.'):
-      raise ValueError(f'task={name}: {module_name} imports {error.name}, which there '
-                       'is not') from error
-    raise ValueError(f'task={name}: there is no module {error.name} in the current '
-                     'folder, nor among the installed ones') from None
+    function = getattr(importlib.import_module(module_name), function_name, None)
   except (ImportError, SyntaxError) as error:
-    raise ValueError(f'task={name}: {module_name} can\'t be imported: '
-                     f'{type(error).__name__}: {error}') from error
-  function = getattr(module, function_name, None)
+    reason = f'can\'t be imported: {type(error).__name__}: {error}'
+    if isinstance(error, ModuleNotFoundError) and error.name:
+      reason = f'imports {error.name}, which there is not'
+      if f'{module_name}.'.startswith(f'{error.name}.'):
+        raise ValueError(f'task={name}: there is no module {error.name} in the current '
+                         'folder, nor among the installed ones') from None
+    raise ValueError(f'task={name}: {module_name} {reason}') from error
   if not callable(function):
     raise ValueError(f'task={name}: {module_name} has no function {function_name}')
   return function
@@ -49,8 +43,7 @@ def find(name: str) -> Callable[..., task_lib.Task]:
 def source_of(name: str, function: Callable[..., Any]) -> dict[str, str]:
   """The module of a task's function and the SHA-256 of its source, for a record.
 
-  Raises:
-    ValueError: If the source is not in a file.
+  Raises ValueError if the source is not in a file.
   """
   try:
     path = inspect.getsourcefile(inspect.unwrap(function))
@@ -66,40 +59,32 @@ def build(name: str, function: Callable[..., Any], options: Mapping[str, Any],
           known: frozenset[str]) -> task_lib.Task:
   """Builds a task by a function of one's own, and checks it.
 
-  Args:
-    name: Name of the task, for messages.
-    function: Its keyword-only arguments of names in `known` are options.
-    options: Values of those that are given.
-    known: Names of all options of all tasks.
-
-  Raises:
-    ValueError: If an option is not one of its arguments, or the task is wrong.
+  The function's keyword-only arguments of names in `known`, all options of all tasks,
+  are its options. Raises ValueError for other options, or if the task is wrong.
   """
   try:
     parameters = inspect.signature(function).parameters.values()
   except (TypeError, ValueError):
     parameters = ()
+  options_of, required = [], []
   for parameter in parameters:
-    if parameter.default is not parameter.empty or parameter.kind in (
-        parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-      continue
-    if parameter.kind != parameter.KEYWORD_ONLY or parameter.name not in known:
+    is_required = parameter.default is parameter.empty and parameter.kind not in (
+        parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    if parameter.kind == parameter.KEYWORD_ONLY and parameter.name in known:
+      options_of.append(parameter.name)
+      required += [parameter.name] * is_required
+    elif is_required:
       raise ValueError(
           f'task={name}: the argument {parameter.name} of its function must have a '
           'default, or be keyword-only and have the name of a setting of the data')
-  names = [parameter.name for parameter in parameters
-           if parameter.kind == parameter.KEYWORD_ONLY and parameter.name in known]
-  required = [parameter.name for parameter in parameters
-              if parameter.name in names and parameter.default is parameter.empty]
-  given = checks.options(f'task {name}', options, names, required)
+  given = checks.options(f'task {name}', options, options_of, required)
   return checked(name, function(**given))
 
 
 def checked(name: str, built: Any) -> task_lib.Task:
   """The task, whose clients are checked when they are read.
 
-  Raises:
-    ValueError: If something is wrong: one line, which names it.
+  Raises ValueError, one line that names what is wrong.
   """
   try:
     return _checked(built)
@@ -128,13 +113,13 @@ def _checked(built: Any) -> task_lib.Task:
   if len(set(ids)) < len(ids):
     raise ValueError('train.client_ids must differ from each other, found '
                      f'{len(ids) - len(set(ids))} repeated')
-  train = CheckedSource(built.train, spec)
+  train = _checked_source(built.train, spec)
   train.examples(ids[0])
   of_clients = built.held_out_of_clients
   if of_clients is not None:
     if _spec(of_clients) != spec:
       raise ValueError('held_out_of_clients must have the element_spec of train')
-    of_clients = CheckedSource(of_clients, spec)
+    of_clients = _checked_source(of_clients, spec)
   if not built.held_out:
     raise ValueError('held_out must have a set of examples, found none')
   for name, examples in built.held_out.items():
@@ -145,25 +130,17 @@ def _checked(built: Any) -> task_lib.Task:
   return dataclasses.replace(built, train=train, held_out_of_clients=of_clients)
 
 
-class CheckedSource(records.Wrapping):
-  """A source whose clients are checked when they are read.
+def _checked_source(source: task_lib.ClientSource,
+                    spec: records.ElementSpec) -> records.MappedSource:
+  """The source, whose clients are checked when they are read.
 
-  Implements tasks.task.ClientSource. Clients that graphs read are not checked: the
-  source that has such a reader answers for them.
+  Clients that graphs read are not: the source with such a reader answers for them.
   """
-
-  def __init__(self, source: task_lib.ClientSource, spec: records.ElementSpec):
-    super().__init__(source)
-    self.element_spec = spec
-
-  def examples(self, client_id: str) -> dict[str, np.ndarray]:
-    """The examples of a client. Raises task.BadClientError."""
-    examples = self._source.examples(client_id)
-    try:
-      check_examples('examples', examples, self.element_spec)
-    except ValueError as error:
-      raise task_lib.BadClientError(f'{self.where(client_id)}: {error}') from error
-    return dict(examples)
+  def convert(examples):
+    check_examples('examples', examples, spec)
+    return examples
+  return records.MappedSource(
+      source, convert, spec, convert_in_graph=lambda examples: examples)
 
 
 def _spec(source: Any) -> records.ElementSpec:
@@ -194,20 +171,17 @@ def check_examples(what: str, examples: Any, spec: records.ElementSpec) -> None:
     found = (sorted(examples) if isinstance(examples, Mapping)
              else type(examples).__name__)
     raise ValueError(f'{what} must have the features {sorted(spec)}, found {found}')
-  counts = set()
   for name, (dtype, shape) in spec.items():
     array = examples[name]
-    if not isinstance(array, np.ndarray) or array.dtype != dtype or (
-        array.ndim == 0 or array.shape[1:] != shape):
-      kind = (f'{array.dtype} {list(array.shape)}' if isinstance(array, np.ndarray)
-              else type(array).__name__)
+    kind = (f'{array.dtype} {list(array.shape)}' if isinstance(array, np.ndarray)
+            else type(array).__name__)
+    if kind != f'{dtype} {[*np.shape(array)[:1], *shape]}' or not np.ndim(array):
       sizes = ', '.join(map(str, ('examples', *shape)))
       raise ValueError(
           f'{what}: {name} must be an array of {dtype} [{sizes}], found {kind}')
     if dtype.kind == 'f' and not np.all(np.isfinite(array)):
       raise ValueError(f'{what}: {name} must be finite, found NaN or infinity')
-    counts.add(len(array))
-  if len(counts) > 1:
+  if len(counts := set(map(len, examples.values()))) > 1:
     raise ValueError(f'{what} must be equally many of each feature, found '
                      f'{sorted(counts)}')
 
@@ -216,12 +190,10 @@ def _check_model(model: task_lib.Model, held_out: task_lib.Examples) -> None:
   """Raises ValueError unless a model's functions give what their docstrings say."""
   import tensorflow as tf  # pylint: disable=g-import-not-at-top
   weights, again = model.initial_weights(0), model.initial_weights(0)
-  if not isinstance(weights, list) or not weights or not all(
-      isinstance(weight, np.ndarray) and weight.dtype == np.float32
-      for weight in weights):
-    kinds = sorted({str(getattr(weight, 'dtype', type(weight).__name__))
-                    for weight in weights}) if isinstance(weights, list) else (
-                        type(weights).__name__)
+  kinds = type(weights).__name__ if not isinstance(weights, list) else sorted({
+      str(weight.dtype) if isinstance(weight, np.ndarray) else type(weight).__name__
+      for weight in weights})
+  if kinds != ['float32']:
     raise ValueError('model.initial_weights must give a list of float32 arrays, found '
                      f'{kinds}')
   if not all(np.all(np.isfinite(weight)) for weight in weights):
@@ -237,7 +209,7 @@ def _check_model(model: task_lib.Model, held_out: task_lib.Examples) -> None:
         'model.loss must be float32 [batch], a loss for each example; of 2 examples it '
         f'is {loss.dtype.name} {loss.shape.as_list()}')
   metrics = model.metrics(tensors, batch, tf.ones([2]))
-  for name in dict.fromkeys(('loss', model.headline)):
+  for name in ('loss', model.headline):
     if not isinstance(metrics, Mapping) or name not in metrics:
       raise ValueError(f'model.metrics must have {name!r}'
                        f'{", the headline" if name != "loss" else ""}; found '

@@ -15,21 +15,11 @@ VECTORS = ('sphere', 'identical')
 
 def clients(*, num_clients: int, dimension: int, radius: float, seed: int,
             repeat: int = 0, vectors: str = 'sphere') -> np.ndarray:
-  """The vectors of all clients.
+  """The vectors of all clients, float32 [num_clients, dimension].
 
-  Args:
-    num_clients: n >= 1.
-    dimension: d >= 1.
-    radius: L2 norm of every vector, model units, finite and > 0.
-    seed: >= 0. The same arguments give the same vectors.
-    repeat: >= 0; another number gives another, independent data set.
-    vectors: One of VECTORS.
-
-  Returns:
-    float32 [num_clients, dimension].
-
-  Raises:
-    ValueError: If an argument is out of range.
+  Their L2 norm is `radius`, model units, finite and > 0. `vectors` is one of VECTORS.
+  The same `seed` >= 0 and arguments give the same vectors; another `repeat` >= 0 gives
+  another, independent data set. Raises ValueError if an argument is out of range.
   """
   checks.integer('n', num_clients, 1)
   checks.integer('d', dimension, 1)

@@ -15,13 +15,11 @@ _TIMEOUT_SECONDS = 60
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class File:
-  """One of TFF's files.
+  """One of TFF's files, decompressed of this name.
 
   Attributes:
     what: The data set, in messages.
-    name: The name of the decompressed file.
-    load: The function of tff.simulation.datasets that downloads the file to a
-      cache_dir, and opens it.
+    load: Name of the function of tff.simulation.datasets that downloads the file.
     others_split: The split of clients outside the population; None without any.
   """
 
@@ -33,11 +31,8 @@ class File:
   def find_or_download(self, cache_dir: str | os.PathLike[str] | None) -> pathlib.Path:
     """The path of the file, downloaded by TFF if it is not in cache_dir.
 
-    Args:
-      cache_dir: The folder; None means TFF's own, .tff in the home directory.
-
-    Raises:
-      ValueError: If the download fails; says which file to put where.
+    None means TFF's own folder, .tff in the home directory. Raises ValueError if the
+    download fails; it says which file to put where.
     """
     folder = pathlib.Path.home() / '.tff' if cache_dir is None else pathlib.Path(
         cache_dir)

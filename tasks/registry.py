@@ -5,87 +5,56 @@ as --help does, costs no TensorFlow import. A task of one's own has a name of th
 'module:function', or the one under which it was registered; docs/models.md.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import importlib
-from typing import Any, Mapping
+from typing import Any
 
 import numpy as np
 
 from tasks import checks, custom, task
 from tasks.sources import open_source, records
 
-# Task -> the module that builds it, and the module that opens its raw data.
-_MODULES = {
-    'emnist': ('tasks.emnist.task', 'tasks.emnist.task'),
-    'images': ('tasks.images.task', 'tasks.images.task'),
-    'shakespeare': ('tasks.text.shakespeare', 'tasks.text.data'),
-    'stackoverflow_tag': ('tasks.text.stackoverflow_tag', 'tasks.text.data'),
-    'stackoverflow_word': ('tasks.text.stackoverflow_word', 'tasks.text.data'),
-    'tabular': ('tasks.tabular.task', 'tasks.tabular.task'),
-    'text_classification': ('tasks.text.classification', 'tasks.text.data'),
-}
-
-TASKS = tuple(_MODULES)
-
-# The choices of flags, without importing the tasks.
-MODELS = {
-    'emnist': ('cnn_1m', 'cnn_small'),
-    'images': ('cnn', 'cnn_small', 'mlp', 'softmax'),
-    'shakespeare': ('lstm_256', 'lstm_small'),
-    'stackoverflow_tag': ('logistic', 'logistic_small'),
-    'stackoverflow_word': ('lstm_670', 'lstm_small'),
-    'tabular': ('linear', 'logistic', 'mlp'),
-    'text_classification': ('logistic', 'logistic_small'),
-}
-# The rates of training where none are given: those of the task's default model. They
-# were found for cohorts of a hundred or two at epsilon 8.
-DEFAULTS = {
-    'emnist': dict(clip=0.3, client_learning_rate=0.2, client_batch_size=5,
-                   server_learning_rate=0.7),
-    'images': dict(clip=0.3, client_learning_rate=0.1, client_batch_size=10,
-                   server_learning_rate=0.7),
-    'shakespeare': dict(clip=0.3, client_learning_rate=2.0, client_batch_size=4,
-                        server_learning_rate=1.0),
-    'stackoverflow_tag': dict(clip=1.0, client_learning_rate=0.5, client_batch_size=4,
-                              server_learning_rate=1.0),
-    'stackoverflow_word': dict(clip=0.3, client_learning_rate=2.0, client_batch_size=4,
-                               server_learning_rate=1.0),
-    'tabular': dict(clip=0.2, client_learning_rate=0.3, client_batch_size=8,
-                    server_learning_rate=0.5),
-    'text_classification': dict(clip=1.0, client_learning_rate=0.5,
-                                client_batch_size=4, server_learning_rate=1.0),
-}
-# Options of any other task.
-DEFAULTS[None] = DEFAULTS['emnist']
-# Options of all tasks.
-DATA_SOURCES = tuple(sorted({'embedded', 'official', *open_source.FORMATS}))
-
-# The options of all tasks that learn from texts.
-_TEXT = ('model', 'data_source', *open_source.OPTIONS, 'held_out_fraction',
-         'num_clients', 'text_field', 'max_examples_per_client', 'max_test_examples')
-
-# Options of a list of words.
-_WORDS = ('vocabulary', 'words_per_client', 'vocabulary_size')
-# Options of all tasks of images.
+# Options of all tasks that learn from texts, of a list of words, of tasks of images.
+_TEXT = ('held_out_fraction', 'num_clients', 'text_field', 'max_examples_per_client',
+         'max_test_examples')
+_WORDS = (*_TEXT, 'vocabulary', 'words_per_client', 'vocabulary_size')
 _IMAGES = ('image_field', 'label_field', 'dark_ink', 'num_classes', 'class_names',
            'held_out_fraction', 'partition', 'num_clients', 'dirichlet_alpha',
            'labels_per_client', 'size_exponent', 'data_seed')
-
-# The options of each task. An option that is None counts as not given.
-OPTIONS = {
-    'emnist': ('model', 'data_source', *open_source.OPTIONS, 'only_digits',
-               *_IMAGES),
-    'images': ('model', 'data_source', *open_source.OPTIONS, *_IMAGES),
-    'shakespeare': (*_TEXT, 'sequence_length'),
-    'stackoverflow_tag': (*_TEXT, *_WORDS, 'num_labels'),
-    'stackoverflow_word': (*_TEXT, *_WORDS, 'sequence_length'),
-    'tabular': ('model', 'data_source', *open_source.OPTIONS, 'label_field',
-                'feature_fields', 'num_classes', 'class_names', 'held_out_fraction',
-                'num_clients', 'public_bounds', 'public_sample', 'statistics_epsilon',
-                'missing'),
-    'text_classification': (*_TEXT, *_WORDS, 'label_field', 'num_classes',
-                            'class_names'),
+_RATES = ('clip', 'client_learning_rate', 'client_batch_size', 'server_learning_rate')
+# Task -> its module, models, _RATES where none are given, and options. Rates are those
+# of the default model; they were found for cohorts of a hundred or two at epsilon 8.
+_TASKS = {
+    'emnist': ('tasks.emnist.task', ('cnn_1m', 'cnn_small'), (0.3, 0.2, 5, 0.7),
+               ('only_digits', *_IMAGES)),
+    'images': ('tasks.images.task', ('cnn', 'cnn_small', 'mlp', 'softmax'),
+               (0.3, 0.1, 10, 0.7), _IMAGES),
+    'shakespeare': ('tasks.text.shakespeare', ('lstm_256', 'lstm_small'),
+                    (0.3, 2.0, 4, 1.0), (*_TEXT, 'sequence_length')),
+    'stackoverflow_tag': (
+        'tasks.text.stackoverflow_tag', ('logistic', 'logistic_small'),
+        (1.0, 0.5, 4, 1.0), (*_WORDS, 'num_labels')),
+    'stackoverflow_word': (
+        'tasks.text.stackoverflow_word', ('lstm_670', 'lstm_small'),
+        (0.3, 2.0, 4, 1.0), (*_WORDS, 'sequence_length')),
+    'tabular': ('tasks.tabular.task', ('linear', 'logistic', 'mlp'), (0.2, 0.3, 8, 0.5),
+                ('label_field', 'feature_fields', 'num_classes', 'class_names',
+                 'held_out_fraction', 'num_clients', 'public_bounds', 'public_sample',
+                 'statistics_epsilon', 'missing')),
+    'text_classification': (
+        'tasks.text.classification', ('logistic', 'logistic_small'),
+        (1.0, 0.5, 4, 1.0), (*_WORDS, 'label_field', 'num_classes', 'class_names')),
 }
+TASKS = tuple(_TASKS)
+# The choices of flags, without importing the tasks.
+MODELS = {name: models for name, (_, models, _, _) in _TASKS.items()}
+DEFAULTS = {name: dict(zip(_RATES, rates)) for name, (_, _, rates, _) in _TASKS.items()}
+# Options of any other task.
+DEFAULTS[None] = DEFAULTS['emnist']
+DATA_SOURCES = tuple(sorted({'embedded', 'official', *open_source.FORMATS}))
+# The options of each task. An option that is None counts as not given.
+OPTIONS = {name: ('model', 'data_source', *open_source.OPTIONS, *options)
+           for name, (*_, options) in _TASKS.items()}
 
 # Value of the option `vocabulary` for one of noised counts.
 PRIVATE_COUNTS = 'private_counts'
@@ -100,15 +69,10 @@ _REGISTERED: dict[str, Callable[..., task.Task]] = {}
 
 
 def register(name: str, build_task: Callable[..., task.Task]) -> None:
-  """Gives a task of one's own a name, by which settings then know it.
+  """Gives a task of one's own a new name, by which settings then know it.
 
-  Args:
-    name: A name that no task has yet.
-    build_task: Builds the task. Its keyword-only arguments that have names of settings
-      of the data receive these where they are given.
-
-  Raises:
-    ValueError: If the name is taken.
+  The keyword-only arguments of `build_task` that have names of settings of the data
+  receive these where they are given. Raises ValueError if the name is taken.
   """
   if not isinstance(name, str) or not name.isidentifier():
     raise ValueError(f'name must be an identifier, found {name!r}')
@@ -138,39 +102,32 @@ def _function(name: str) -> Callable[..., task.Task]:
 
 
 def build(name: str, **options: Any) -> task.Task:
-  """Builds a task.
+  """Builds one of TASKS, a task that was registered, or that of 'module:function'.
 
-  Args:
-    name: One of TASKS, a name that was registered, or 'module:function'.
-    **options: Some of OPTIONS[name], or of the function's arguments; None stands for
-      the default. An option that the chosen data source does not use is an error,
-      never silently dropped.
+  Options are some of OPTIONS[name], or of the function's arguments; None stands for the
+  default. One that the chosen data source does not use is an error, never silently
+  dropped.
 
-  Raises:
-    ValueError: On an unknown task, option or choice, or bad data. The message
-      is one line and names what is wrong.
+  Raises ValueError on an unknown task, option or choice, or bad data: one line, which
+  names what is wrong.
   """
   if is_own(name):
     known = frozenset().union(*OPTIONS.values())
     return custom.build(name, _function(name), options, known)
-  given = _given(name, options)
-  return importlib.import_module(_MODULES[name][0]).build(**given)
+  module, given = _built_in(name, options)
+  return module.build(**given)
 
 
 def serving(name: str, inputs: task.Spec, weights: task.Weights,
             **options: Any) -> task.Serving:
   """The trained model of a task, built without its data where the task can do that.
 
-  Raises:
-    ValueError: As for `build`, if the task is built with its data.
+  Raises ValueError as `build` does, if the task is built with its data.
   """
   if is_own(name):
     return build(name, **options).serving
-  given = _given(name, options)
-  module = importlib.import_module(_MODULES[name][0])
-  if hasattr(module, 'serving'):
-    return module.serving(inputs, weights, **given)
-  return module.build(**given).serving
+  module, given = _built_in(name, options)
+  return module.serving(inputs, weights, **given)
 
 
 def open_raw(name: str, **options: Any) -> tuple[records.RawData, np.ndarray | None]:
@@ -178,8 +135,7 @@ def open_raw(name: str, **options: Any) -> tuple[records.RawData, np.ndarray | N
 
   Arguments and errors are those of `build`; `model` is none of them.
   """
-  given = _given(name, options)
-  module = importlib.import_module(_MODULES[name][1])
+  module, given = _built_in(name, options)
   if hasattr(module, 'open_raw'):
     return module.open_raw(**given)
   source = given.pop('data_source', 'embedded')
@@ -190,7 +146,8 @@ def open_raw(name: str, **options: Any) -> tuple[records.RawData, np.ndarray | N
       'the copy of embedded data', given, ['num_clients'])), None
 
 
-def _given(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-  """The options that are given. Raises ValueError on an unknown task or option."""
+def _built_in(name: str, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+  """A module of one of TASKS, and the options that are given. Raises ValueError."""
   checks.choice('task', name, TASKS)
-  return checks.options(f'task {name}', options, OPTIONS[name])
+  given = checks.options(f'task {name}', options, OPTIONS[name])
+  return importlib.import_module(_TASKS[name][0]), given

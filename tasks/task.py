@@ -5,8 +5,9 @@ arguments, randomness included, so that the same client can be mapped by TFF or
 trained inside one graph call with many others, with the same numbers.
 """
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
-from typing import Any, Callable, Mapping, Protocol, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -152,12 +153,10 @@ class DamagedDataError(ValueError):
 
 
 class Skips:
-  """The treatment of bad clients: raise at the first, or skip and count them.
+  """The treatment of bad clients: raise the first, or, if `enabled`, skip and count.
 
-  Attributes:
-    enabled: Whether to skip.
-    clients: Client id -> why it was skipped.
-    records: Why records of unknown clients were skipped.
+  `clients` maps a client id to why it was skipped; `records` are the reasons why
+  records of unknown clients were.
   """
 
   def __init__(self, enabled: bool = False):
@@ -173,6 +172,16 @@ class Skips:
       self.records.append(str(error))
     else:
       self.clients.setdefault(client_id, str(error))
+
+  def examples(self, source: 'ClientSource') -> Iterator[tuple[str, dict]]:
+    """Yields the clients of a source that are not bad, and their examples."""
+    for client_id in source.client_ids:
+      try:
+        examples = source.examples(client_id)
+      except BadClientError as error:
+        self.client(client_id, error)
+      else:
+        yield client_id, examples
 
   def items(self) -> list[tuple[str | None, str]]:
     """(client, message) of all that were skipped; None for an unknown client."""
@@ -205,10 +214,8 @@ class ClientSource(Protocol):
   def examples(self, client_id: str) -> dict[str, np.ndarray]:
     """All examples of a client; arrays share their first dimension.
 
-    Raises:
-      BadClientError: If the client's data are bad.
-      DamagedDataError: If the file in which they are is damaged.
-      ValueError: If there is no such client.
+    Raises BadClientError if its data are bad, DamagedDataError if the file in which
+    they are is damaged, ValueError if there is no such client.
     """
 
 
@@ -216,11 +223,9 @@ def reader_in_graph(
     source: ClientSource) -> Callable[[Any], Mapping[str, Any]] | None:
   """The function by which a graph reads a client of this source, if there is one.
 
-  Returns:
-    A pure TensorFlow function of a client id, a scalar string tensor, to the
-    tensors of the result of `examples` (texts as UTF-8 strings), wherever the
-    graph runs, as long as the source's file is there. None if the examples must
-    be sent.
+  A pure TensorFlow function of a client id, a scalar string tensor, to the tensors of
+  the result of `examples` (texts as UTF-8 strings), wherever the graph runs, as long as
+  the source's file is there. None if the examples must be sent.
   """
   return getattr(source, 'read_in_graph', None)
 
@@ -228,9 +233,8 @@ def reader_in_graph(
 def data_proof(source: ClientSource) -> Any | None:
   """A description of the source's file, by which a worker proves that it has the same.
 
-  Returns:
-    An object with `name` and `digest`, as of `sqlite.FileProof`, that can be pickled;
-    None if the source has none.
+  An object with `name` and `digest`, as sqlite.FileProof, that can be pickled; None if
+  the source has none.
   """
   return getattr(source, 'data_proof', None)
 
@@ -252,12 +256,7 @@ Reader = Callable[..., ClientSource]
 class Serving:
   """Everything that the use of a trained model takes, except the training data.
 
-  Attributes:
-    model: The model.
-    inputs: Features of examples, without the label 'y'.
-    reader: See Task.
-    files: See Task.
-    not_private: See Task.
+  `inputs` are the features of examples without the label 'y'; see Task for the others.
   """
 
   model: Model

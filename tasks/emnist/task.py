@@ -4,9 +4,10 @@ One client is one writer. The models take batches of the features 'x', uint8
 [batch, 28, 28] with ink near 255, and 'y', int32 [batch] class numbers.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 import os
 import string
+from typing import Any
 
 from tasks import official, task
 from tasks.images import data as data_lib
@@ -23,9 +24,8 @@ def _official(*, cache_dir: str | os.PathLike[str] | None = None,
               only_digits: bool = False, skip_bad_clients: bool = False) -> data_lib.Data:
   """TFF's federated EMNIST, downloaded unless it is in the cache."""
   path = OFFICIAL.find_or_download(cache_dir)
-  train, test = (
-      open_official(path, part, only_digits=only_digits)
-      for part in ('train', 'test'))
+  train, test = (open_official(path, part, only_digits=only_digits)
+                 for part in ('train', 'test'))
   return data_lib.Data(
       train=train, test=test, skips=task.Skips(skip_bad_clients),
       num_classes=10 if only_digits else 62, privacy_unit='one writer')
@@ -33,18 +33,11 @@ def _official(*, cache_dir: str | os.PathLike[str] | None = None,
 
 def open_official(path: str | os.PathLike[str], part: str, *,
                   only_digits: bool) -> records.MappedSource:
-  """Opens one part of TFF's official federated EMNIST, an SQLite file.
+  """Opens 'train' or 'test' of TFF's official federated EMNIST, an SQLite file.
 
   3,400 writers and 62 classes, or 3,383 writers and 10 digits; every writer has
-  training and test examples. Images are dark on light: 1 is paper.
-
-  Args:
-    path: The decompressed file.
-    part: 'train' or 'test'.
-    only_digits: Whether to read the 10 digits, or all 62 classes.
-
-  Raises:
-    ValueError: If the file is missing, corrupted or in another format.
+  training and test examples. Images are dark on light: 1 is paper. Raises ValueError if
+  the file is missing, corrupted or in another format.
   """
   kind = 'digits_only' if only_digits else 'all'
   source = source_sqlite.SqliteSource(
@@ -53,18 +46,15 @@ def open_official(path: str | os.PathLike[str], part: str, *,
       source, num_classes=10 if only_digits else 62, dark_ink=True, shape=SHAPE)
 
 
-def _breakdown(names: Sequence[str], count: Callable) -> task.Breakdown:
+def _breakdown(names: Sequence[str]) -> dict[str, Any]:
   """Classes by their characters, where they are those of EMNIST or MNIST."""
   characters = string.digits + string.ascii_uppercase + string.ascii_lowercase
   if len(names) == len(string.digits):
-    return task.Breakdown(kind='digit', names=string.digits, count=count)
+    return {'kind': 'digit', 'names': string.digits}
   if len(names) != len(characters):
-    return task.Breakdown(
-        kind='class', names=[str(i) for i in range(len(names))], count=count)
-  return task.Breakdown(
-      kind='character', names=characters, count=count,
-      groups={'digits': range(10), 'upper case': range(10, 36),
-              'lower case': range(36, 62)})
+    return classifiers.numbered(len(names))
+  return {'kind': 'character', 'names': characters, 'groups': {
+      'digits': range(10), 'upper case': range(10, 36), 'lower case': range(36, 62)}}
 
 
 def cnn_1m(shape: tuple[int, ...], num_classes: int) -> classifiers.Network:
@@ -88,8 +78,9 @@ def cnn_1m(shape: tuple[int, ...], num_classes: int) -> classifiers.Network:
 # 2^13 and 2^15. It has no dropout: privacy noise regularizes enough.
 MODELS = {'cnn_1m': cnn_1m, 'cnn_small': classifiers.cnn_small}
 
-_task = data_lib.ImageTask('emnist', MODELS, _breakdown, SHAPE, 62,
-                           embedded=data_lib.embedded, official=_official)
-SOURCES, options_of = _task.names, _task.options
+_task = data_lib.ImageTask(
+    name='emnist', models=MODELS, breakdown=_breakdown, shape=SHAPE, num_classes=62,
+    own={'embedded': data_lib.embedded, 'official': _official})
+SOURCES, options_of = _task.sources, _task.options
 load, open_raw = _task.load, _task.open_raw
 build, build_model, serving = _task.build, _task.build_model, _task.serving

@@ -13,7 +13,7 @@ import pathlib
 
 import numpy as np
 
-from tasks.sources import digits as digits_lib, labelled
+from tasks.sources import digits as digits_lib, labelled, records
 
 # x is uint8 [n, height, width, channels]; clients are writers, where they are known.
 Labelled = labelled.Labelled
@@ -40,13 +40,8 @@ _MAX_LABELS = 2**15
 class Data:
   """Public records, and private ones split over parties.
 
-  Attributes:
-    public: Labelled public records; classes 0 to public_classes - 1.
-    public_classes: Their number.
-    parties: The private records of each party; labels from 0 to classes - 1.
-    test: Private records that no party holds.
-    classes: Number of private classes.
-    party: Description of a party.
+  Labels are from 0 to public_classes - 1, and to classes - 1 of private records: those
+  of each of the parties, and `test`, which no party holds. `party` describes a party.
   """
 
   public: Labelled
@@ -59,14 +54,10 @@ class Data:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Choice:
-  """Division of private records over parties.
+  """Division of private records over `num_clients` >= 1 parties by a split of SPLITS.
 
-  Attributes:
-    split: One of SPLITS.
-    num_clients: Number of parties, >= 1.
-    records_per_client: Records of each; None for as many as there are, up to the
-      number that the paper had in all.
-    seed: Seed of all random choices, >= 0.
+  `records_per_client` None is as many as there are, up to the number that the paper had
+  in all. `seed` >= 0 is that of all random choices.
   """
 
   split: str
@@ -75,14 +66,10 @@ class Choice:
   seed: int = 0
 
   def size(self, available: int, in_all: int | None = None) -> int:
-    """Computes the number of records of a party.
+    """The number of records of a party, of those available to all together.
 
-    Args:
-      available: Number of records for all parties together.
-      in_all: Default maximum of all parties together; None for no limit.
-
-    Raises:
-      ValueError: If there are too few.
+    `in_all` is the default maximum of all together. Raises ValueError if there are too
+    few.
     """
     size = self.records_per_client
     if size is None:
@@ -103,8 +90,8 @@ def _dealt(data: Labelled, choice: Choice, in_all: int | None = None
   """Deals equally many random records to each party."""
   size = choice.size(len(data), in_all)
   order = np.random.default_rng([choice.seed, 0]).permutation(len(data))
-  return tuple(data.rows(order[i * size:(i + 1) * size])
-               for i in range(choice.num_clients))
+  return tuple(map(
+      data.rows, order[:size * choice.num_clients].reshape(choice.num_clients, size)))
 
 
 def _one_kind_per_class(data: Labelled, kinds: np.ndarray, choice: Choice,
@@ -160,18 +147,18 @@ def digits(choice: Choice) -> Data:
   embedded = digits_lib.resized(8)
   x, y = embedded.x[..., np.newaxis], embedded.y
   order = np.random.default_rng(_SPLIT_SEED).permutation(len(y))
-  public = order[y[order] < _PUBLIC_DIGITS]
+  by_pair = choice.split == 'noniid'
+  private = Labelled(x=x, y=(y - _PUBLIC_DIGITS) // (2 if by_pair else 1))
   test, train = (
       rows[y[rows] >= _PUBLIC_DIGITS]
       for rows in np.split(order, [round(_EMBEDDED_TEST_PART * len(y))]))
-  by_pair = choice.split == 'noniid'
-  labels = (y - _PUBLIC_DIGITS) // (2 if by_pair else 1)
-  held = Labelled(x=x[train], y=labels[train])
+  held = private.rows(train)
   return Data(
-      public=Labelled(x=x[public], y=y[public]), public_classes=_PUBLIC_DIGITS,
+      public=Labelled(x=x, y=y).rows(order[y[order] < _PUBLIC_DIGITS]),
+      public_classes=_PUBLIC_DIGITS, test=private.rows(test),
       parties=(_one_kind_per_class(held, y[train], choice) if by_pair else
                _dealt(held, choice)),
-      test=Labelled(x=x[test], y=labels[test]), classes=3 if by_pair else 6,
+      classes=3 if by_pair else 6,
       party='a simulated party, with digits of unknown writers')
 
 
@@ -179,12 +166,9 @@ def mnist_letters(choice: Choice, *, data_path: str | os.PathLike[str],
                   cache_dir: str | os.PathLike[str] | None = None) -> Data:
   """Loads MNIST digits, public, and handwritten letters a to f, private.
 
-  Args:
-    choice: With split=noniid a party is a writer.
-    data_path: Folder with mnist.npz, and with unipen62_writers.npz unless
-      `cache_dir` is given.
-    cache_dir: Folder with TFF's official emnist_all.sqlite, to take the letters
-      from it (the paper's FEMNIST).
+  With split=noniid a party is a writer. `data_path` is a folder with mnist.npz, and
+  with unipen62_writers.npz unless the letters are those of TFF's emnist_all.sqlite in
+  `cache_dir` (the paper's FEMNIST).
   """
   folder = pathlib.Path(data_path)
   public = _public(folder / 'mnist.npz')
@@ -203,16 +187,14 @@ def mnist_letters(choice: Choice, *, data_path: str | os.PathLike[str],
 
 def _unipen_letters(path: pathlib.Path) -> list[Labelled]:
   """Reads training and test letters with their writers."""
-  names = [f'{array}_{part}' for array in ('x', 'y', 'writer')
-           for part in labelled.PARTS]
-  arrays = labelled.arrays(path, (*names, 'class_names'))
+  of_parts = [[f'{array}_{part}' for array in ('x', 'y', 'writer')]
+              for part in labelled.PARTS]
+  arrays = labelled.arrays(path, (*sum(of_parts, []), 'class_names'))
   known = arrays['class_names'].tolist()
-  missing = [letter for letter in LETTERS if letter not in known]
-  if missing:
+  if missing := [letter for letter in LETTERS if letter not in known]:
     raise ValueError(f'{path}: class_names must have {", ".join(missing)}')
-  numbers = [known.index(letter) for letter in LETTERS]
-  return [_classes(path, arrays, f'x_{part}', f'y_{part}', f'writer_{part}',
-                   numbers=numbers) for part in labelled.PARTS]
+  return [_classes(path, arrays, *names, numbers=list(map(known.index, LETTERS)))
+          for names in of_parts]
 
 
 def _official_letters(cache_dir: str | os.PathLike[str]) -> list[Labelled]:
@@ -225,15 +207,8 @@ def _official_letters(cache_dir: str | os.PathLike[str]) -> list[Labelled]:
   parts = []
   for part in labelled.PARTS:
     source = emnist_task.open_official(path, part, only_digits=False)
-    images, labels, writers = [], [], []
-    for client in source.client_ids:
-      examples = source.examples(client)
-      rows = np.isin(examples['y'], numbers)
-      images.append(examples['x'][rows])
-      labels.append(examples['y'][rows])
-      writers += [client] * int(rows.sum())
-    arrays = {'x': np.concatenate(images), 'y': np.concatenate(labels),
-              'writer': np.array(writers)}
+    examples, writers = records.gather(source)
+    arrays = {**examples, 'writer': writers}
     parts.append(_classes(path, arrays, *arrays, numbers=numbers))
   return parts
 
@@ -241,12 +216,10 @@ def _official_letters(cache_dir: str | os.PathLike[str]) -> list[Labelled]:
 def cifar(choice: Choice, *, data_path: str | os.PathLike[str]) -> Data:
   """Loads CIFAR-10, public, and some of CIFAR-100, private.
 
-  Args:
-    choice: With split=iid the fine classes of CIFAR_CLASSES, with split=noniid
-      the superclasses of CIFAR_SUPERCLASSES, of which a party has one fine class
-      each.
-    data_path: Folder with cifar10.npz or cifar10_subset.npz, and cifar100.npz or
-      cifar100_subset.npz.
+  With split=iid the fine classes of CIFAR_CLASSES, with split=noniid the superclasses
+  of CIFAR_SUPERCLASSES, of which a party has one fine class each. `data_path` is a
+  folder with cifar10.npz or cifar10_subset.npz, and cifar100.npz or
+  cifar100_subset.npz.
   """
   public = _public(_first(data_path, 'cifar10.npz', 'cifar10_subset.npz'))
   path = _first(data_path, 'cifar100.npz', 'cifar100_subset.npz')
@@ -254,19 +227,17 @@ def cifar(choice: Choice, *, data_path: str | os.PathLike[str]) -> Data:
       f'{array}_{part}' for array in ('x', 'y_fine', 'y_coarse')
       for part in labelled.PARTS])
   by_superclass = choice.split == 'noniid'
-  kind, numbers = (('y_coarse', CIFAR_SUPERCLASSES) if by_superclass else
-                   ('y_fine', CIFAR_CLASSES))
+  kind, numbers, held_by_party = (
+      ('y_coarse', CIFAR_SUPERCLASSES, 'one fine class of every superclass')
+      if by_superclass else ('y_fine', CIFAR_CLASSES, 'random images'))
   held, test = (_classes(path, arrays, f'x_{part}', f'{kind}_{part}', numbers=numbers)
                 for part in labelled.PARTS)
-  if by_superclass:
-    kinds = arrays['y_fine_train'][np.isin(arrays['y_coarse_train'], numbers)]
-    parties = _one_kind_per_class(held, kinds, choice, _CIFAR_IN_ALL)
-  else:
-    parties = _dealt(held, choice, _CIFAR_IN_ALL)
+  kinds = arrays['y_fine_train'][np.isin(arrays[f'{kind}_train'], numbers)]
   return Data(
-      public=public, public_classes=10, parties=parties, test=test,
-      classes=len(numbers), party='a simulated party, with ' + (
-          'one fine class of every superclass' if by_superclass else 'random images'))
+      public=public, public_classes=10, test=test, classes=len(numbers),
+      parties=(_one_kind_per_class(held, kinds, choice, _CIFAR_IN_ALL)
+               if by_superclass else _dealt(held, choice, _CIFAR_IN_ALL)),
+      party=f'a simulated party, with {held_by_party}')
 
 
 # Name of the task -> its data. Keyword arguments after the choice are options.
@@ -285,9 +256,9 @@ def _first(folder: str | os.PathLike[str], *names: str) -> pathlib.Path:
 
 def _public(path: pathlib.Path) -> Labelled:
   """Reads the training part of a file."""
-  arrays = labelled.arrays(path, ('x_train', 'y_train'))
-  return labelled.checked(path, arrays, 'x_train', 'y_train', convert=labelled.pixels,
-                          below=_MAX_LABELS)
+  names = 'x_train', 'y_train'
+  return labelled.checked(path, labelled.arrays(path, names), *names,
+                          convert=labelled.pixels, below=_MAX_LABELS)
 
 
 def _classes(path: pathlib.Path, arrays: Mapping[str, np.ndarray], *names: str,
@@ -295,10 +266,9 @@ def _classes(path: pathlib.Path, arrays: Mapping[str, np.ndarray], *names: str,
   """Selects the records of some classes, which are numbered from 0."""
   data = labelled.checked(
       path, arrays, *names, convert=labelled.pixels, below=_MAX_LABELS)
+  if missing := [str(number) for number in numbers if number not in data.y]:
+    raise ValueError(f'{path} has no image of class {", ".join(missing)}')
   new = np.full(_MAX_LABELS, -1, np.int32)
   new[list(numbers)] = np.arange(len(numbers))
-  missing = [str(number) for number in numbers if number not in data.y]
-  if missing:
-    raise ValueError(f'{path} has no image of class {", ".join(missing)}')
   data = dataclasses.replace(data, y=new[data.y])
   return data.rows(np.flatnonzero(data.y >= 0))

@@ -29,14 +29,10 @@ class Party:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FedMdTask(fedmd_data.Data):
-  """A FedMD task: distillation between parties. Attributes in addition to its data's:
+  """A FedMD task: data, named by data and split, and the parties' networks.
 
-  Attributes:
-    name: Name of the data and of the split.
-    parties: All parties, with their records.
-    public_architectures: The parties' networks with an output for every public
-      class.
-    architectures: The parties' networks, with `classes` outputs.
+  `public_architectures` have an output for every public class, `architectures`
+  `classes` outputs.
   """
 
   name: str
@@ -73,29 +69,15 @@ def build(task: str, *, split: str, num_clients: int, architectures: Sequence[st
           **options: Any) -> FedMdTask:
   """Builds a task.
 
-  Args:
-    task: One of fedmd_data.TASKS.
-    split: One of fedmd_data.SPLITS.
-    num_clients: Number of parties, >= 1.
-    architectures: Names of registered ones, which the parties have alternately.
-    records_per_client: Private records of each; None for the default of the task.
-    data_seed: Seed of the split, >= 0.
-    **options: Those of the task's data; None counts as not given.
-
-  Raises:
-    ValueError: On an unknown name, an option that the task does not use or that
-      it needs and lacks, and on bad data.
+  One of fedmd_data.TASKS by its own options, of which None counts as not given, divided
+  as fedmd_data.Choice says with `data_seed`. Architectures are names of registered
+  ones, which the parties have alternately. Raises ValueError on an unknown name or
+  option, one that is missing, and bad data.
   """
-  checks.choice('task', task, fedmd_data.TASKS)
   checks.choice('split', split, fedmd_data.SPLITS)
-  for name in architectures:
-    fedmd_models.check(name)
-  load = fedmd_data.TASKS[task]
-  given = checks.options(f'task={task}', options, *checks.keywords(load))
-  data = load(
-      fedmd_data.Choice(split=split, num_clients=num_clients,
-                        records_per_client=records_per_client, seed=data_seed),
-      **given)
+  data = checks.call('task', task, fedmd_data.TASKS, options, fedmd_data.Choice(
+      split=split, num_clients=num_clients, records_per_client=records_per_client,
+      seed=data_seed))
   shape = data.public.x.shape[1:]
   if data.test.x.shape[1:] != shape:
     raise ValueError(

@@ -49,8 +49,7 @@ class Data(task.Task):
   Attributes:
     train: All training clients; once loaded, those of the population.
     test: The test part; None if there is none.
-    num_classes: Labels are below.
-    class_names: Names of the classes; empty if they are only numbers.
+    num_classes, class_names: Labels are below, or these texts.
     is_test_unowned: Whether the clients of `test` are not known.
     held_out_fraction: See records.with_held_out.
   """
@@ -68,85 +67,75 @@ class Data(task.Task):
 
 def with_held_out(data: Data) -> Data:
   """The data with their held-out sets. Raises ValueError on bad data."""
-  of_clients = None
-  if data.is_test_unowned:
-    train, held_out = data.train, {'test': records.gather(data.test)[0]}
-    if data.held_out_fraction is not None:
-      raise ValueError('held_out_fraction is not used: the data have a test part')
-  else:
+  if not data.is_test_unowned:
     train, held_out = records.with_held_out(
         data.train, data.test, skips=data.skips,
         held_out_fraction=data.held_out_fraction)
-    of_clients = records.of_population(data.test, train)
-  return dataclasses.replace(
-      data, train=train, held_out=held_out, held_out_of_clients=of_clients)
+    return dataclasses.replace(
+        data, train=train, held_out=held_out,
+        held_out_of_clients=records.of_population(data.test, train))
+  if data.held_out_fraction is not None:
+    raise ValueError('held_out_fraction is not used: the data have a test part')
+  return dataclasses.replace(data, held_out={'test': records.gather(data.test)[0]})
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageTask:
-  """A task of images: its own sources, and those of all such tasks."""
+  """A task of images: its own sources, and those of all such tasks.
 
-  def __init__(self, task_name: str,
-               models: Mapping[str, Callable[..., classifiers.Network]],
-               breakdown: Callable[..., task.Breakdown], shape: Shape = None,
-               num_classes: int | None = None,
-               **own: Callable[..., Data]):
-    """Initializes the task.
+  Attributes:
+    models: Name -> function from the shape of images and the number of classes to a
+      network; 'cnn_small' is the default.
+    breakdown: Names of the classes -> attributes of their task.Breakdown.
+    own: Name of a source of its own -> function from its options to its data; one that
+      takes `partition` also takes the options of `in_memory`.
+    shape: Shape of the images; None for that of the data.
+    num_classes: Number of classes of files that do not say; None if it must be given.
+  """
 
-    Args:
-      task_name: Name of the task.
-      models: Name -> function from the shape of images and the number of classes to a
-        network; 'cnn_small' is the default.
-      breakdown: (names of the classes, count=) -> the breakdown of a model.
-      shape: Shape of the images; None for that of the data.
-      num_classes: Number of classes of files that do not say; None if it must be
-        given.
-      **own: Name of a source of its own -> function from its options to its data; one
-        that takes `partition` also takes the options of `in_memory`.
-    """
-    self._task_name, self._shape, self._num_classes = task_name, shape, num_classes
-    self._models, self._breakdown = models, breakdown
-    self._own = own
-    self.names = tuple(sorted({*own, *open_source.FORMATS}))
+  name: str
+  models: Mapping[str, Callable[..., classifiers.Network]]
+  breakdown: Callable[[Sequence[str]], Mapping[str, Any]]
+  own: Mapping[str, Callable[..., Data]]
+  shape: Shape = None
+  num_classes: int | None = None
+
+  @property
+  def sources(self) -> tuple[str, ...]:
+    """Names of all sources."""
+    return tuple(sorted({*self.own, *open_source.FORMATS}))
+
+  def _opener(self, data_source: str) -> Callable[..., Data]:
+    """The function from the options of a source to its data."""
+    return self.own.get(data_source) or (
+        self._npz if data_source == 'npz' else
+        functools.partial(self._files, data_source))
 
   def options(self, data_source: str) -> tuple[str, ...]:
     """Names of the options of a source."""
+    names = checks.keywords(self._opener(data_source))[0]
+    if data_source not in self.own and data_source != 'npz':
+      return (*open_source.options(data_source), *names)
     of_partition = ('num_clients', 'data_seed', *partition_lib.OPTIONS)
-    if data_source in self._own:
-      names = checks.keywords(self._own[data_source])[0]
-      return (*names, *(of_partition[1:] if 'partition' in names else ()))
-    if data_source == 'npz':
-      return (*checks.keywords(self._npz)[0], *of_partition)
-    return (*open_source.options(data_source), *checks.keywords(self._files)[0])
+    return tuple(dict.fromkeys((*names, *of_partition))) if 'partition' in names else (
+        names)
 
   def open(self, data_source: str | None, options: Mapping[str, Any]) -> Data:
     """Opens a source; None means 'embedded'. Errors are those of `load`."""
-    data_source = checks.choice('data_source', data_source, self.names, 'embedded')
+    data_source = checks.choice('data_source', data_source, self.sources, 'embedded')
     known = self.options(data_source)
     given = checks.options(f'data_source {data_source}', options, known,
                            {'data_path'}.intersection(known))
-    if data_source in self._own:
-      data = self._own[data_source](**given)
-    elif data_source == 'npz':
-      data = self._npz(**given)
-    else:
-      data = self._files(data_source, **given)
-    return dataclasses.replace(data, name=self._task_name)
+    return dataclasses.replace(self._opener(data_source)(**given), name=self.name)
 
   def build(self, *, model: str | None = None, **data_options: Any) -> task.Task:
-    """Builds the task.
+    """Builds the task, whose model is for the images' shape and the data's classes.
 
-    Args:
-      model: One of the models; None means 'cnn_small'.
-      **data_options: See `load`.
-
-    Returns:
-      The task. Its model is for the images' shape and has as many classes as the data.
-
-    Raises:
-      ValueError: On an unknown model, images too small for it, options that the data
-        source does not use, and data that are missing, corrupted or malformed.
+    `model` is one of the models, None for 'cnn_small'; other options are those of
+    `load`. Raises ValueError as `load` does, and on an unknown model or images too
+    small for it.
     """
-    checks.choice('model', model, self._models, 'cnn_small')
+    checks.choice('model', model, self.models, 'cnn_small')
     data = self.load(**data_options)
     served = self._serving(data.train.element_spec['x'][1], data.num_classes, model, {
         **data_options, 'class_names': data.class_names})
@@ -160,22 +149,13 @@ class ImageTask:
   def build_model(self, name: str | None, shape: tuple[int, ...], num_classes: int,
                   class_names: Sequence[str] = ()) -> task.Model:
     """Builds a model; classes without names have numbers."""
-    name = checks.choice('model', name, self._models, 'cnn_small')
+    name = checks.choice('model', name, self.models, 'cnn_small')
     names = class_names or [str(i) for i in range(num_classes)]
-    return self._models[name](shape, num_classes).as_model(
-        functools.partial(self._breakdown, names))
+    return self.models[name](shape, num_classes).as_model(self.breakdown(names))
 
   def _serving(self, shape: tuple[int, ...], num_classes: int, model: str | None,
                recorded: Mapping[str, Any]) -> task.Serving:
-    return task.Serving(
-        inputs={'x': (np.dtype(np.uint8), shape)},
-        model=self.build_model(
-            model, shape, num_classes, recorded.get('class_names') or ()),
-        reader=self._reader(shape, num_classes, recorded))
-
-  def _reader(self, shape: tuple[int, ...], num_classes: int,
-              recorded: Mapping[str, Any]) -> task.Reader:
-    """The reader of further files for a model of this shape; see task.Reader."""
+    """The trained model for images of a shape; its reader opens further files."""
 
     def read(*, labelled: bool, **given: Any) -> task.ClientSource:
       source, options = further.source_of(
@@ -184,25 +164,22 @@ class ImageTask:
       if source == 'npz':
         of_arrays = further.reader(shape, np.dtype(np.uint8), num_classes)
         return of_arrays(labelled=labelled, data_source=source, **options)
-      if source in self._own:
-        data = self._own[source](**options)
+      if source in self.own:
+        data = self.own[source](**options)
       else:
         options['num_classes'] = num_classes
         data = self._files(source, shape, labelled, **options)
       return further.concatenated([data.train, data.test], data.skips)
 
-    return read
+    return task.Serving(
+        inputs={'x': (np.dtype(np.uint8), shape)}, reader=read, model=self.build_model(
+            model, shape, num_classes, recorded.get('class_names') or ()))
 
   def load(self, *, data_source: str | None = None, **options: Any) -> Data:
-    """Loads data from a source.
+    """Loads the data of a source, one of `sources`, by its options; None is 'embedded'.
 
-    Args:
-      data_source: One of `names`; None means 'embedded'.
-      **options: Options of that source.
-
-    Raises:
-      ValueError: On an unknown source, an option that it does not use, one that
-        it needs and lacks, and bad data.
+    Raises ValueError on an unknown source, an option that it does not use, one that it
+    needs and lacks, and bad data.
     """
     return with_held_out(self.open(data_source, options))
 
@@ -214,11 +191,9 @@ class ImageTask:
     reads them back from an SQLite file as they are.
     """
     data = self.open(data_source, options)
-    names = dict(zip('xy', OFFICIAL_FIELDS))
+    renamed = lambda of_xy: dict(zip(OFFICIAL_FIELDS, map(of_xy.get, 'xy')))
     train, test = (
-        None if source is None else records.MappedSource(
-            source, lambda examples: {names[key]: examples[key] for key in names},
-            {names[key]: spec for key, spec in source.element_spec.items()})
+        source and records.MappedSource(source, renamed, renamed(source.element_spec))
         for source in (data.train, data.test))
     return (records.RawData(train=train, test=test, skips=data.skips),
             data.label_counts)
@@ -240,14 +215,12 @@ class ImageTask:
         raise ValueError(f'data_source npz does not use {name} without partition')
     elif 'num_clients' not in of_partition:
       raise ValueError('partition needs num_clients')
-    if class_names:
-      num_classes = _number_of(class_names, num_classes)
     parts = labelled.read(
-        data_path, names, num_classes=num_classes,
-        convert=functools.partial(labelled.images, shape=self._shape))
-    return dataclasses.replace(in_memory(
-        parts, partition=partition, test_of_files=True,
-        held_out_fraction=held_out_fraction, **of_partition), class_names=class_names)
+        data_path, names, num_classes=_number_of(class_names, num_classes),
+        convert=functools.partial(labelled.images, shape=self.shape))
+    return dataclasses.replace(
+        in_memory(parts, partition=partition, **of_partition), test_of_files=True,
+        held_out_fraction=held_out_fraction, class_names=class_names)
 
   def _files(self, data_source: str, shape: Shape = None, has_labels: bool = True, *,
              image_field: str | None = None, label_field: str | None = None,
@@ -260,12 +233,9 @@ class ImageTask:
     0 by default as in LEAF's and TFF's data: for leaf, and for files read in place, of
     floats, that prepare_data did not write.
     """
-    if class_names:
-      num_classes = _number_of(class_names, num_classes)
-    elif num_classes is None:
-      num_classes = self._num_classes
+    num_classes = _number_of(class_names, num_classes) or self.num_classes
     if num_classes is None:
-      raise ValueError(f'task {self._task_name} needs num_classes, or class_names, for '
+      raise ValueError(f'task {self.name} needs num_classes, or class_names, for '
                        f'data_source {data_source}: classes are not counted in labels, '
                        'which are private')
     checks.integer('num_classes', num_classes, 2, labelled.MAX_CLASSES)
@@ -274,8 +244,8 @@ class ImageTask:
     raw = open_source.open_raw(
         data_source, fields=fields(image, label, class_names)[:1 + has_labels], **given)
     if dark_ink is None:
-      dark_ink = self._shape is not None and format_.dark_ink
-      if self._shape is not None and format_.reader is None and (
+      dark_ink = self.shape is not None and format_.dark_ink
+      if self.shape is not None and format_.reader is None and (
           raw.train.element_spec[IMAGE][0].kind == 'f'):
         if raw.train.is_prepared:
           raise ValueError(f'{given["data_path"]} has images as they were in files: '
@@ -283,7 +253,7 @@ class ImageTask:
         dark_ink = True
     train, test = (
         source and images(source, num_classes=num_classes, dark_ink=dark_ink,
-                          class_names=class_names, shape=shape or self._shape)
+                          class_names=class_names, shape=shape or self.shape)
         for source in (raw.train, raw.test))
     if test is not None and test.element_spec != train.element_spec:
       raise ValueError('images of the test part must have the shape of the others, '
@@ -293,17 +263,18 @@ class ImageTask:
                 class_names=class_names, held_out_fraction=held_out_fraction)
 
 
-def _number_of(class_names: Sequence[str], num_classes: int | None) -> int:
-  """The number of classes. Raises ValueError unless names are different, 2 or more."""
+def _number_of(class_names: Sequence[str], num_classes: int | None) -> int | None:
+  """The number of classes, of names that must be different and 2 or more, if any."""
+  if not class_names:
+    return num_classes
   checks.names('class_names', class_names, 2)
   return len(labelled.named_classes(num_classes, class_names))
 
 
 def in_memory(parts: labelled.Parts, *, partition: str | None,
               num_clients: int | None = None, data_seed: int = 0,
-              held_out_fraction: float | None = None, test_of_files: bool = False,
               **of_partition: Any) -> Data:
-  """Builds the data of arrays; options are those of `Sources._npz`."""
+  """Builds the data of arrays, by client or, with a partition, over simulated ones."""
   train, test, unit, counts = parts.train, parts.test, 'one writer', None
   if partition is not None:
     clients = partition_lib.split(
@@ -316,24 +287,19 @@ def in_memory(parts: labelled.Parts, *, partition: str | None,
   if is_test_unowned:
     test = dataclasses.replace(test, clients=np.full(len(test), 'nobody'))
   train, test = (
-      None if part is None else records.ArraysByClient(
-          {'x': part.x, 'y': part.y}, part.clients) for part in (train, test))
-  return Data(
-      train=train, test=test, skips=task.Skips(), num_classes=parts.num_classes,
-      privacy_unit=unit, held_out_fraction=held_out_fraction,
-      is_test_unowned=is_test_unowned, test_of_files=test_of_files,
-      warnings=parts.notes, label_counts=counts)
+      part and records.ArraysByClient({'x': part.x, 'y': part.y}, part.clients)
+      for part in (train, test))
+  return Data(train=train, test=test, num_classes=parts.num_classes,
+              privacy_unit=unit, is_test_unowned=is_test_unowned, warnings=parts.notes,
+              label_counts=counts)
 
 
 def embedded(*, num_clients: int = 200, partition: str = 'dirichlet',
              **of_partition: Any) -> Data:
   """The digits that ship with scikit-learn, 28 x 28, over simulated clients.
 
-  Args:
-    num_clients: From 1 to the 1,437 training examples.
-    partition: See partition.split.
-    **of_partition: data_seed, of the partition and not of the test set; and
-      partition.OPTIONS.
+  There may be 1 to 1,437 clients. `data_seed` is that of the partition, and not of the
+  test set; see partition.split.
   """
   examples = digits.framed()
   order = np.random.default_rng(_SPLIT_SEED).permutation(len(examples))
@@ -354,21 +320,14 @@ def fields(image_field: str, label_field: str,
 def images(source: task.ClientSource, *, num_classes: int, dark_ink: bool,
            class_names: Sequence[str] = (), shape: Shape = None
            ) -> records.MappedSource:
-  """Converts a raw source to the task's examples.
+  """Converts a raw source of the fields above to the task's examples.
 
-  Args:
-    source: Source of the fields above. Images are integers in [0, 255] or floats in
-      [0, 1]; labels are scalars. Without labels, the examples have none.
-    num_classes: Labels must be below.
-    dark_ink: Ink is near 0 and paper near the maximum, as in TFF's EMNIST; else
-      the reverse, as in MNIST.
-    class_names: Labels are these texts; empty if they are integers.
-    shape: Shape of the images, of which a list of all pixels is accepted too; None for
-      that of the source.
-
-  Raises:
-    ValueError: If the source's images have another shape, or its labels are no
-      scalars.
+  Images are integers in [0, 255] or floats in [0, 1]. With `dark_ink` ink is near 0 and
+  paper near the maximum, as in TFF's EMNIST; else the reverse, as in MNIST. Labels are
+  scalars below `num_classes`, or one of the texts `class_names`; without labels, the
+  examples have none. `shape` is that of the images, of which a list of all pixels is
+  accepted too; None for that of the source. Raises ValueError for images of other
+  shapes, or labels that are no scalars.
   """
   dtype, found = source.element_spec[IMAGE]
   where = records.where(source, source.client_ids[0])
@@ -399,8 +358,8 @@ def _conversions(is_float: bool, num_classes: int, dark_ink: bool,
                  ) -> tuple[Callable, Callable]:
   """The conversion of examples in Python, and, of integer labels, in a graph."""
   limit = 1 if is_float else 255
-  pixel_rule = f'{IMAGE}: pixels must be in [0, {limit}]'
-  label_rule = f'{LABEL} must be in [0, {num_classes})'
+  rules = (f'{IMAGE}: pixels must be in [0, {limit}]',
+           f'{LABEL} must be in [0, {num_classes})')
 
   def pixel_type(dtype):
     """A type in which 255 and differences of pixels are exact."""
@@ -419,14 +378,10 @@ def _conversions(is_float: bool, num_classes: int, dark_ink: bool,
     labels = raw.get(LABEL, np.zeros(len(pixels), np.int64))
     labels = (checks.indices(LABEL, labels, class_names) if class_names and LABEL in raw
               else labels.astype(np.int64))
-    good_pixels, good_labels = good(pixels, labels)
-    if not good_pixels.all():
-      bad = ~good_pixels
-      raise ValueError(f'{pixel_rule}, found {pixels[bad][0]!r} in example '
-                       f'{np.argwhere(bad)[0][0]}')
-    if not good_labels.all():
-      raise ValueError(f'{label_rule}, found {labels[~good_labels][0]} in example '
-                       f'{np.argmin(good_labels)}')
+    for values, mask, rule in zip((pixels, labels), good(pixels, labels), rules):
+      if not mask.all():
+        raise ValueError(f'{rule}, found {values[~mask][0]!r} in example '
+                         f'{np.argwhere(~mask)[0][0]}')
     x = ink(pixels, np.rint).astype(np.uint8).reshape([-1, *shape])
     return {'x': x, 'y': labels.astype(np.int32)} if LABEL in raw else {'x': x}
 
@@ -435,7 +390,7 @@ def _conversions(is_float: bool, num_classes: int, dark_ink: bool,
     labels = tf.cast(raw[LABEL], tf.int64)
     with tf.control_dependencies([
         tf.debugging.Assert(tf.reduce_all(mask), [rule])
-        for mask, rule in zip(good(pixels, labels), (pixel_rule, label_rule))]):
+        for mask, rule in zip(good(pixels, labels), rules)]):
       x = tf.cast(ink(tf.identity(pixels), tf.round), tf.uint8)
     return {'x': tf.reshape(x, [-1, *shape]), 'y': tf.cast(labels, tf.int32)}
 

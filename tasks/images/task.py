@@ -4,21 +4,14 @@ Batches are those of tasks.images.data. EMNIST is the case of 28 x 28 grey chara
 with its own sources and models.
 """
 
-from collections.abc import Callable, Sequence
-
-from tasks import task
 from tasks.images import data as data_lib
 from tasks.models import classifiers
 
 MODELS = classifiers.MODELS
 
-
-def _breakdown(names: Sequence[str], count: Callable) -> task.Breakdown:
-  return task.Breakdown(kind='class', names=names, count=count)
-
-
 _task = data_lib.ImageTask(
-    'images', MODELS, _breakdown, embedded=data_lib.embedded)
-SOURCES, options_of = _task.names, _task.options
+    name='images', models=MODELS, own={'embedded': data_lib.embedded},
+    breakdown=lambda names: {'kind': 'class', 'names': names})
+SOURCES, options_of = _task.sources, _task.options
 load, open_raw = _task.load, _task.open_raw
 build, serving = _task.build, _task.serving

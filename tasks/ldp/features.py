@@ -50,10 +50,6 @@ def _filters() -> np.ndarray:
   return np.stack(filters, axis=-1)[:, :, np.newaxis].astype(np.float32)
 
 
-def _pooled(x: tf.Tensor, size: int) -> tf.Tensor:
-  return tf.nn.avg_pool2d(x, size, size, 'VALID')
-
-
 @functools.lru_cache(maxsize=8)
 def _graph(height: int, width: int, channels: int) -> Callable[[tf.Tensor], tf.Tensor]:
   """uint8 [n, height, width, channels] -> float32 [n, features], not negative."""
@@ -65,12 +61,13 @@ def _graph(height: int, width: int, channels: int) -> Callable[[tf.Tensor], tf.T
     # Channels as images of their own.
     grey = tf.reshape(
         tf.transpose(pixels, [0, 3, 1, 2]), [-1, height, width, 1])
-    parts = [_pooled(grey, _POOL)]
+    pooled = lambda x, size: tf.nn.avg_pool2d(x, size, size, 'VALID')
+    parts = [pooled(grey, _POOL)]
     for scale in (1, 2):
       waves = tf.nn.conv2d(
-          _pooled(grey, scale) if scale > 1 else grey, _filters(), 1, 'SAME')
+          pooled(grey, scale) if scale > 1 else grey, _filters(), 1, 'SAME')
       size = tf.sqrt(tf.square(waves[..., ::2]) + tf.square(waves[..., 1::2]))
-      parts.append(_pooled(size, _POOL // scale))
+      parts.append(pooled(size, _POOL // scale))
     flat = tf.concat([layers.flatten(x) for x in parts], axis=1)
     return tf.reshape(flat, [-1, channels * flat.shape[1]])
 
@@ -80,11 +77,7 @@ def _graph(height: int, width: int, channels: int) -> Callable[[tf.Tensor], tf.T
 def energies(images: np.ndarray) -> np.ndarray:
   """Computes the energies of each image, their roots scaled to length 1.
 
-  Args:
-    images: uint8 [n, height, width, channels], at least 8 x 8.
-
-  Returns:
-    float32 [n, features].
+  From uint8 [n, height, width, channels], at least 8 x 8, to float32 [n, features].
   """
   if images.dtype != np.uint8 or images.ndim != 4 or min(images.shape[1:3]) < 8:
     raise ValueError(
@@ -98,14 +91,10 @@ def energies(images: np.ndarray) -> np.ndarray:
 
 
 def mapped(arrays: Mapping[str, Any], images: tf.Tensor) -> tf.Tensor:
-  """Computes `FeatureMap.transform` as a pure TensorFlow function.
+  """Computes `FeatureMap.transform` as a pure TensorFlow function of its `arrays`.
 
-  Args:
-    arrays: `FeatureMap.arrays` of the map.
-    images: uint8 [n, height, width, channels].
-
-  Returns:
-    float32 [n, dimension], equal up to the last digits.
+  From uint8 [n, height, width, channels] to float32 [n, dimension], equal up to the
+  last digits.
   """
   roots = tf.sqrt(_graph(*images.shape[1:])(images) + _FLOOR)
   x = tf.math.l2_normalize(roots, axis=1, epsilon=0.0) - arrays['mean']
@@ -124,19 +113,12 @@ def _squared_distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 class FeatureMap:
   """A map that is fitted on public images; their labels are not used.
 
-  Attributes:
-    dimension: Number of features.
-    landmarks: float32 [dimension, components].
-    bandwidth: Bandwidth of the kernels.
+  Attributes: dimension, the number of features; landmarks, float32 [dimension,
+  components]; bandwidth, that of the kernels.
   """
 
   def __init__(self, public: np.ndarray, *, seed: int = 0):
-    """Fits the map.
-
-    Args:
-      public: uint8 [n >= 2, height, width, channels].
-      seed: Seed of the landmarks, whose choice is public.
-    """
+    """Fits the map on uint8 [n >= 2, height, width, channels]; landmarks are random."""
     if len(public) < 2:
       raise ValueError(f'public images must be at least 2, found {len(public)}')
     x = energies(public)
@@ -167,11 +149,9 @@ class FeatureMap:
   def transform(self, images: np.ndarray, alone: bool = False) -> np.ndarray:
     """Maps uint8 [n, height, width, channels] to float32 [n, dimension].
 
-    Args:
-      images: Any number of them.
-      alone: Whether each image goes through the map independently, which takes longer.
-        Products of many rows round each of them by its index and by how many there
-        are, so that one more image changes the last bits of the others.
+    With `alone` each image goes through the map independently, which takes longer.
+    Products of many rows round each of them by its index and by how many there are, so
+    that one more image changes the last bits of the others.
     """
     if not len(images):
       return np.zeros([0, self.dimension], np.float32)

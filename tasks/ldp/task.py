@@ -8,6 +8,7 @@ the clients' records.
 
 import dataclasses
 import functools
+import math
 import os
 from typing import Any, Sequence
 
@@ -36,14 +37,12 @@ _EMBEDDED_TEST = 360
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DistillationTask:
-  """A task of locally private distillation.
+  """A task of locally private distillation; `name` is one of TASKS.
 
   Attributes:
-    name: One of TASKS.
-    num_classes: Number of classes.
     public: uint8 [P, height, width, channels], the pool of queries.
-    holdings: The labelled records behind the clients' teachers. One of each client,
-      or, in a simulation, fewer, which stand in for clients alternately.
+    holdings: The labelled records behind the clients' teachers. One of each client, or,
+      in a simulation, fewer, which stand in for clients alternately.
     num_clients: At least as many as holdings.
     validation: Public labelled records for early stopping; may be empty.
     test: Labelled records that are no client's.
@@ -67,24 +66,19 @@ def build(name: str, **options: Any) -> DistillationTask:
 
   Args:
     name: One of TASKS.
-    **options: Some of OPTIONS, None for not given.
-      `data_path`: an .npz file with x_train, y_train, x_test and y_test, images as
-        uint8 [n, height, width] or [n, height, width, channels]; without it Keras'
-        loader is asked, which may download.
+    **options: Some of OPTIONS, None for not given. `data_path`: an .npz file with
+      x_train, y_train, x_test and y_test, images as uint8 [n, height, width] or [n,
+      height, width, channels]; without it Keras' loader is asked, which may download.
       `num_classes`: labels are below; else what the file states
-        (`labelled.stated_classes`), else 10 for the data sets that are known by name.
-        For others labels are counted, and the notes say so.
-      `num_clients`: number of clients (50).
-      `public_records`: images of the pool (a tenth of the training part).
-      `validation_records`: test records that are set aside (0).
-      `partition` and its three options: how the records are dealt to the clients
-        (iid), see `partition.split`.
-      `stand_ins` and `records_per_client`: instead, this number of sets of this
-        number of random records, which overlap and stand in for clients alternately.
-      `data_seed`: of all this (0).
+      (`labelled.stated_classes`), else 10 for data sets known by name; for others
+      labels are counted, and the notes say so. `num_clients` (50). `public_records`:
+      images of the pool (a tenth of the training part). `validation_records`: test
+      records that are set aside (0). `partition` and its three options: how the records
+      are dealt to the clients (iid), see `partition.split`. `stand_ins` and `records_per_client`:
+      instead, this number of sets of this number of random records, which overlap and
+      stand in for clients alternately. `data_seed`: of all this (0).
 
-  Raises:
-    ValueError: On an unknown task or option, one that is not used, and bad data.
+  Raises ValueError on an unknown task or option, one that is not used, and bad data.
   """
   checks.choice('task', name, TASKS)
   given = checks.options(
@@ -103,14 +97,12 @@ def _load(name: str, data_path: str | os.PathLike[str] | None,
     order = np.random.default_rng(_SPLIT_SEED).permutation(len(data))
     test, train = map(data.rows, np.split(order, [_EMBEDDED_TEST]))
     return labelled.Parts(train, test, 10)
-  if data_path is None:
-    where, arrays = f'Keras data set {name}', _from_keras(name)
-  else:
-    where = data_path
-    arrays = labelled.arrays(data_path, labelled.ARRAYS, labelled.CLASS_ARRAYS)
+  arrays = _from_keras(name) if data_path is None else labelled.arrays(
+      data_path, labelled.ARRAYS, labelled.CLASS_ARRAYS)
   return labelled.parts_of(
-      where, arrays, ('x', 'y'), functools.partial(labelled.pixels, least=8),
-      num_classes=num_classes, otherwise=_CLASSES.get(name))
+      data_path or f'Keras data set {name}', arrays, ('x', 'y'),
+      functools.partial(labelled.pixels, least=8), num_classes=num_classes,
+      otherwise=_CLASSES.get(name))
 
 
 def _from_keras(name: str) -> dict[str, np.ndarray]:
@@ -140,47 +132,43 @@ def _divided(name: str, parts: labelled.Parts, *,
   if public_records is None:
     public_records = max(2, len(train) // 10)
   checks.integer('public_records', public_records, 2, len(train) - 1)
-  order = np.random.default_rng([data_seed, 0]).permutation(len(train))
-  public, private = np.split(order, [public_records])
-  records, notes = train.rows(private), parts.notes
+  rng = [np.random.default_rng([data_seed, purpose]) for purpose in range(3)]
+  public, private = map(
+      train.rows, np.split(rng[0].permutation(len(train)), [public_records]))
+  notes, unit = parts.notes, f'one of {num_clients} '
+  checks.integer('num_clients', num_clients, 1,
+                 len(private) if stand_ins is None else math.inf)
   if stand_ins is None:
     if records_per_client is not None:
       raise ValueError('records_per_client needs stand_ins: owners of their own '
                        'records are dealt all that there are')
-    checks.integer('num_clients', num_clients, 1, len(private))
     clients = partition_lib.split(
-        records.y, num_clients=num_clients, seed=data_seed,
+        private.y, num_clients=num_clients, seed=data_seed,
         **{'partition': 'iid', **partition})
-    holdings = tuple(records.rows(rows) for rows in np.split(
-        np.argsort(clients, kind='stable'),
-        np.cumsum(np.bincount(clients, minlength=num_clients))[:-1]))
-    unit = f'one of {num_clients} simulated data owners, with all its records'
+    rows = np.split(np.argsort(clients, kind='stable'),
+                    np.cumsum(np.bincount(clients, minlength=num_clients))[:-1])
+    unit += 'simulated data owners, with all its records'
   else:
     if partition:
       raise ValueError(f'{", ".join(sorted(partition))} can\'t be used with '
                        'stand_ins, whose records are drawn at random')
-    checks.integer('num_clients', num_clients, 1)
     checks.integer('stand_ins', stand_ins, 1, num_clients)
     if records_per_client is None:
       raise ValueError('stand_ins needs records_per_client, which each is drawn')
     checks.integer('records_per_client', records_per_client, 1, len(private))
-    rng = np.random.default_rng([data_seed, 1])
-    holdings = tuple(
-        records.rows(rng.permutation(len(private))[:records_per_client])
-        for _ in range(stand_ins))
-    unit = (f'one of {num_clients} supposed data owners, for whom {stand_ins} '
-            f'overlapping sets of {records_per_client} records stand in')
+    rows = [rng[1].permutation(len(private))[:records_per_client]
+            for _ in range(stand_ins)]
+    unit += (f'supposed data owners, for whom {stand_ins} overlapping sets of '
+             f'{records_per_client} records stand in')
     notes = (task_lib.Note(
         'stand-ins for clients',
         f'{num_clients} owners are supposed, but the records are those of {stand_ins} '
         'overlapping sets: each set answers for many owners, and epsilon of a holding '
         'is what its answers cost together; a record in several sets spends in each'
     ), *notes)
-  validation, test = (
-      test.rows(np.sort(rows)) for rows in np.split(
-          np.random.default_rng([data_seed, 2]).permutation(len(test)),
-          [validation_records]))
+  validation, test = (test.rows(np.sort(part)) for part in np.split(
+      rng[2].permutation(len(test)), [validation_records]))
   return DistillationTask(
-      name=name, num_classes=parts.num_classes, public=train.x[public],
-      holdings=holdings, num_clients=num_clients, notes=notes,
+      name=name, num_classes=parts.num_classes, public=public.x,
+      holdings=tuple(map(private.rows, rows)), num_clients=num_clients, notes=notes,
       validation=validation, test=test, privacy_unit=unit)

@@ -5,8 +5,9 @@ the EMNIST task. Weights are a flat list, those of the features first, those of 
 classifier last.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
-from typing import Any, Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -19,11 +20,9 @@ from tasks.models import layers
 class Network:
   """A network as pure functions of a flat list of float32 weights.
 
-  Attributes:
-    name: As given to --model.
-    layers: From the record to the features.
-    shapes: Shapes of the kernels, from input to output, each of which has a bias. The
-      last is that of the classifier, [feature_size, num_classes].
+  Its layers are from the record to the features. Shapes are those of the kernels, from
+  input to output, each of which has a bias; the last is that of the classifier,
+  [feature_size, num_classes].
   """
 
   name: str
@@ -52,12 +51,10 @@ class Network:
 
   def features(self, weights: task.Weights, x: Any,
                seed: tf.Tensor | None = None) -> tf.Tensor:
-    """Features float32 [batch, feature_size] from records.
+    """Features float32 [batch, feature_size] of records as for `to_float`.
 
-    Args:
-      weights: The last two, which are the classifier's, are not used.
-      x: As for `to_float`.
-      seed: int64 [2] that dropout derives from; None for inference.
+    The last two weights, the classifier's, are not used. Dropout derives from `seed`,
+    int64 [2]; None for inference.
     """
     return layers.apply(self.layers, iter(weights), to_float(x), seed)
 
@@ -70,8 +67,7 @@ class Network:
     """Logits float32 [batch, classes] from records; arguments as for `features`."""
     return self.classify(weights, self.features(weights, x, seed))
 
-  def as_model(self, breakdown: Callable[..., task.Breakdown] | None = None
-               ) -> task.Model:
+  def as_model(self, breakdown: Mapping[str, Any] | None = None) -> task.Model:
     """Builds a task's model, for training; `breakdown` as for `model_of_logits`."""
     return model_of_logits(
         self.name, self.initial_weights, self.logits, weight_names=self.weight_names,
@@ -80,18 +76,13 @@ class Network:
 
 def model_of_logits(
     name: str, initial_weights: Callable[[int], list[np.ndarray]],
-    logits: Callable[..., tf.Tensor], *,
-    breakdown: Callable[..., task.Breakdown] | None = None,
+    logits: Callable[..., tf.Tensor], *, breakdown: Mapping[str, Any] | None = None,
     **attributes: Any) -> task.Model:
   """Builds the model of a classifier of records 'x'.
 
-  Args:
-    name: Name of the model.
-    initial_weights: As in task.Model.
-    logits: (weights, x, seed=None) -> float32 [batch, classes].
-    breakdown: (count=) -> the model's breakdown, of the count of a confusion matrix;
-      None for none.
-    **attributes: Further ones of task.Model.
+  `logits` is (weights, x, seed=None) -> float32 [batch, classes]. `breakdown` has the
+  attributes of task.Breakdown without `count`, which is a confusion matrix; None for no
+  breakdown. Others are attributes of task.Model.
   """
 
   def loss(weights, batch, seed):
@@ -110,22 +101,20 @@ def model_of_logits(
 
   return task.Model(
       name=name, initial_weights=initial_weights, loss=loss, metrics=metrics,
-      breakdown=breakdown and breakdown(count=count), predict=predict, **attributes)
+      breakdown=breakdown and task.Breakdown(count=count, **breakdown),
+      predict=predict, **attributes)
 
 
-def numbered(num_classes: int, count: Callable) -> task.Breakdown:
+def numbered(num_classes: int) -> dict[str, Any]:
   """The breakdown of classes that have numbers instead of names."""
-  return task.Breakdown(
-      kind='class', names=[str(i) for i in range(num_classes)], count=count)
+  return {'kind': 'class', 'names': [str(i) for i in range(num_classes)]}
 
 
 def to_float(x: Any) -> tf.Tensor:
-  """Converts records to what the networks take, float32.
+  """Converts records to float32, as the networks take them.
 
-  Args:
-    x: uint8 images [batch, height, width], or float images in [0, 1], become
-      [batch, height, width, 1], and those with channels keep them; vectors [batch, d]
-      stay vectors.
+  Images [batch, height, width], uint8 or floats in [0, 1], become [batch, height,
+  width, 1]; those with channels and vectors [batch, d] keep their shapes.
   """
   x = tf.convert_to_tensor(x)
   channels = ... if x.shape.rank in (2, 4) else (..., tf.newaxis)
@@ -139,8 +128,7 @@ def network(name: str, record_shape: tuple[int, ...], num_classes: int,
             *hidden_layers: layers.Layer, min_side: int = 0) -> Network:
   """Builds a network of these layers; images without channels have one.
 
-  Raises:
-    ValueError: If there is a `min_side`, and records are no images that large.
+  Raises ValueError if there is a `min_side`, and records are no images that large.
   """
   if min_side and (
       len(record_shape) not in (2, 3) or min(record_shape[:2]) < min_side):
@@ -195,15 +183,10 @@ MODELS = {'softmax': softmax, 'mlp': mlp, 'cnn_small': cnn_small, 'cnn': cnn}
 
 def build(name: str | None, record_shape: tuple[int, ...],
           num_classes: int) -> Network:
-  """Builds a network.
+  """Builds a network for records of a shape, and at least two classes.
 
-  Args:
-    name: One of MODELS; None means 'cnn' for images, 'mlp' for vectors.
-    record_shape: [height, width], [height, width, channels] or [d].
-    num_classes: C >= 2.
-
-  Raises:
-    ValueError: On an unknown name, or images where vectors are needed.
+  `name` is one of MODELS; None means 'cnn' for images, 'mlp' for vectors. Raises
+  ValueError on an unknown name, or images where vectors are needed.
   """
   name = checks.choice(
       'model', name, MODELS, 'cnn' if len(record_shape) > 1 else 'mlp')

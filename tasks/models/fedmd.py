@@ -5,14 +5,15 @@ vector of weights and the index of its architecture, so everything here is a
 pure function of such a vector. `register` adds further architectures.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+import functools
 import math
 
 import numpy as np
 import tensorflow as tf
 
 from tasks import checks
-from tasks.models import layers
+from tasks.models import classifiers, layers
 
 # Images of fewer pixels a side get layers with a smaller receptive field.
 _LARGE_IMAGE = 20
@@ -20,84 +21,53 @@ _LARGE_IMAGE = 20
 Shrink, Convolution, Hidden = layers.Shrink, layers.Convolution, layers.Hidden
 
 
-class Architecture:
-  """A network for images of one shape, as functions of one weight vector.
+class Architecture(classifiers.Network):
+  """A network for uint8 images, as functions of one vector of its weights, float32."""
 
-  Attributes:
-    name: As given to --architectures.
-    layers: From the image to the last hidden layer.
-    size: Length of the weight vector.
-    classes: Number of outputs.
-  """
+  @functools.cached_property
+  def _shapes(self) -> list[tuple[int, ...]]:
+    """Shapes of the arrays in a weight vector: a kernel and a bias by layer."""
+    return [each for shape in self.shapes for each in (shape, shape[-1:])]
 
-  def __init__(self, name: str, hidden_layers: Sequence[layers.Layer],
-               image_shape: tuple[int, int, int], classes: int):
-    """Computes the shapes; a fully connected output layer is added.
-
-    Args:
-      name: Name of the architecture.
-      hidden_layers: From the image to the last hidden layer.
-      image_shape: Height, width, channels.
-      classes: Number of outputs, >= 2.
-
-    Raises:
-      ValueError: If the image is too small for the layers.
-    """
-    self.name, self.layers, self.classes = name, tuple(hidden_layers), classes
-    self._shapes = layers.kernel_shapes(name, self.layers, image_shape, classes)
-    self._sizes = [
-        count for shape in self._shapes for count in (math.prod(shape), shape[-1])]
-    self.size = sum(self._sizes)
+  @functools.cached_property
+  def _sizes(self) -> list[int]:
+    return list(map(math.prod, self._shapes))
 
   @property
-  def weight_names(self) -> tuple[str, ...]:
-    """Names of the arrays in the weight vector, in their order."""
-    return layers.weight_names(self.layers)
+  def size(self) -> int:
+    """Length of a weight vector."""
+    return sum(self._sizes)
 
   def arrays(self, weights: np.ndarray) -> list[np.ndarray]:
-    """The arrays in a weight vector, float32 [size]: a kernel and a bias by layer."""
+    """The arrays in a weight vector."""
     parts = np.split(weights, np.cumsum(self._sizes)[:-1])
-    shapes = [each for shape in self._shapes for each in (shape, shape[-1:])]
-    return [part.reshape(shape) for part, shape in zip(parts, shapes)]
+    return [part.reshape(shape) for part, shape in zip(parts, self._shapes)]
 
   def initial_weights(self, seed: int) -> np.ndarray:
     """Glorot's uniform weights and biases of zero; float32 [size]."""
     return np.concatenate([array.ravel() for array in layers.layer_weights(
-        np.random.default_rng(seed), *self._shapes)])
+        np.random.default_rng(seed), *self.shapes)])
 
   def transferred(self, weights: np.ndarray, seed: int) -> np.ndarray:
     """Initial weights with all layers except the last taken from another model.
 
-    Args:
-      weights: Weights of the same architecture with another number of classes.
-      seed: Seed of the last layer.
-
-    Returns:
-      float32 [size].
+    `weights` are of the same architecture with another number of classes; `seed` is
+    that of the last layer.
     """
     body = self.size - sum(self._sizes[-2:])
     return np.concatenate([weights[:body], self.initial_weights(seed)[body:]])
 
   def logits(self, weights: tf.Tensor, images: tf.Tensor) -> tf.Tensor:
-    """Computes the outputs of the last layer.
+    """Logits float32 [batch, classes] of images [batch, height, width, channels]."""
+    parts = tf.split(weights, self._sizes)
+    return self.logits_of_arrays([
+        part if len(shape) == 1 else tf.reshape(part, shape)
+        for part, shape in zip(parts, self._shapes)], images)
 
-    Args:
-      weights: float32 [size].
-      images: uint8 [batch, height, width, channels].
-
-    Returns:
-      float32 [batch, classes].
-    """
-    parts = iter(tf.split(weights, self._sizes))
-    arrays = (array for shape in self._shapes
-              for array in (tf.reshape(next(parts), shape), next(parts)))
-    return self.logits_of_arrays(arrays, images)
-
-  def logits_of_arrays(self, arrays: Iterable, images: tf.Tensor) -> tf.Tensor:
+  def logits_of_arrays(self, arrays: Sequence, images: tf.Tensor) -> tf.Tensor:
     """The same, from the arrays in the vector."""
-    arrays = iter(arrays)
     x = tf.cast(images, tf.float32) * (1.0 / 255.0) - 0.5
-    return layers.dense(layers.apply(self.layers, arrays, x), *arrays)
+    return self.classify(arrays, layers.apply(self.layers, iter(arrays), x))
 
 
 def _conv3(image_shape) -> Sequence[layers.Layer]:
@@ -126,15 +96,10 @@ _REGISTRY = {
 
 def register(name: str, hidden_layers: Callable[
     [tuple[int, int, int]], Sequence[layers.Layer]]) -> None:
-  """Adds an architecture under a new name.
+  """Adds an architecture under a new name, an identifier.
 
-  Args:
-    name: For --architectures; letters, digits and underscores.
-    hidden_layers: Function from an image shape (height, width, channels) to the
-      layers from the image to the last hidden layer.
-
-  Raises:
-    ValueError: If the name is taken or no name.
+  `hidden_layers` maps an image shape (height, width, channels) to the layers from the
+  image to the last hidden layer. Raises ValueError if the name is taken or no name.
   """
   if not name.isidentifier():
     raise ValueError(
@@ -144,17 +109,19 @@ def register(name: str, hidden_layers: Callable[
   _REGISTRY[name] = hidden_layers
 
 
-def check(name: str) -> None:
-  """Raises ValueError unless an architecture of that name is registered."""
-  checks.choice('architectures', name, _REGISTRY)
-
-
 def build(name: str, image_shape: tuple[int, int, int],
           classes: int) -> Architecture:
   """Builds the architecture `name` for images of a shape.
 
-  Raises:
-    ValueError: If there is no such architecture or it does not fit the images.
+  Raises ValueError if there is no such architecture or it does not fit the images.
   """
-  check(name)
-  return Architecture(name, _REGISTRY[name](image_shape), image_shape, classes)
+  checks.choice('architectures', name, _REGISTRY)
+  return of_layers(name, _REGISTRY[name](image_shape), image_shape, classes)
+
+
+def of_layers(name: str, hidden_layers: Sequence[layers.Layer],
+              image_shape: tuple[int, int, int], classes: int) -> Architecture:
+  """Builds an architecture; a fully connected output layer is added to the layers."""
+  return Architecture(
+      name=name, layers=tuple(hidden_layers),
+      shapes=layers.kernel_shapes(name, hidden_layers, image_shape, classes))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import functools
 import itertools
-from typing import Any, NoReturn
+from typing import Any
 
 from keras.src.engine import base_layer_utils
 import numpy as np
@@ -18,20 +18,14 @@ import tensorflow as tf
 
 from tasks.models import layers, outputs as outputs_lib, template, types
 
-BuildFn = Callable[[], tf.keras.Model]
-
-_NORMALIZATION = 'use tf.keras.layers.GroupNormalization or LayerNormalization instead'
-
-
-def attributes(build_fn: BuildFn, loss: Any, metrics: Sequence[Any] = (), *,
-               name: str = 'keras', headline: str | None = None,
-               class_names: Sequence[str] = ()) -> dict[str, Any]:
+def attributes(build_fn: Callable[[], tf.keras.Model], loss: Any,
+               metrics: Sequence[Any] = (), *, name: str = 'keras',
+               **rest: Any) -> dict[str, Any]:
   """The attributes of a model; see `task.Model.from_keras`."""
   network = _Network(build_fn)
-  reading = outputs_lib.Reading(loss, metrics, headline, class_names)
-  return reading.attributes(
-      network, network.shape, name=name, initial_weights=network.initial_weights,
-      weight_names=network.names, to_keras=network.to_keras)
+  return outputs_lib.attributes(
+      network, network.shape, loss, metrics, name=name, to_keras=network.to_keras,
+      initial_weights=network.initial_weights, weight_names=network.names, **rest)
 
 
 class _Random:
@@ -52,43 +46,39 @@ class _Random:
         inputs, rate, key, rng_alg='philox', noise_shape=noise_shape)
 
   def random_uniform(self, shape, minval=0.0, maxval=None, dtype=tf.float32, **_):
-    return tf.random.stateless_uniform(
-        shape, self.make_seed_for_stateless_op(), minval,
-        1.0 if maxval is None else maxval, dtype, alg='philox')
+    return self._drawn(tf.random.stateless_uniform, shape, minval,
+                       1.0 if maxval is None else maxval, dtype)
 
   def random_normal(self, shape, mean=0.0, stddev=1.0, dtype=tf.float32, **_):
-    return tf.random.stateless_normal(
-        shape, self.make_seed_for_stateless_op(), mean, stddev, dtype, alg='philox')
+    return self._drawn(tf.random.stateless_normal, shape, mean, stddev, dtype)
 
   def truncated_normal(self, shape, mean=0.0, stddev=1.0, dtype=tf.float32, **_):
-    return tf.random.stateless_truncated_normal(
-        shape, self.make_seed_for_stateless_op(), mean, stddev, dtype, alg='philox')
+    return self._drawn(
+        tf.random.stateless_truncated_normal, shape, mean, stddev, dtype)
+
+  def _drawn(self, function, shape, *parameters):
+    return function(shape, self.make_seed_for_stateless_op(), *parameters, alg='philox')
 
 
 class _Network:
-  """A Keras model as a function of its trainable weights.
+  """A Keras model as a function of its trainable weights, of these names.
 
-  Weights that are not trainable are constants.
-
-  Attributes:
-    names: Names of the weights.
-    shape: Shape of the outputs, the batch included.
+  Others are constants. `shape` is that of the outputs, the batch included.
   """
 
-  def __init__(self, build_fn: BuildFn):
+  def __init__(self, build_fn: Callable[[], tf.keras.Model]):
     self._build_fn = build_fn
     self._initial = functools.lru_cache(maxsize=2)(self._weights_of_seed)
     model = self._built()
     _refuse_layers(model)
     self._input_names = list(model.input_names)
     trainable, self._frozen = self._initial(0)
-    if any(weight.dtype != np.float32 for weight in trainable):
-      raise ValueError('build_fn must build a model of float32 weights, found '
-                       f'{sorted({str(weight.dtype) for weight in trainable})}')
-    if not trainable:
-      raise ValueError('build_fn must build a model with trainable weights, found none')
+    kinds = {str(weight.dtype) for weight in trainable}
+    if kinds != {'float32'}:
+      raise ValueError('build_fn must build a model with trainable float32 weights, '
+                       f'found {", ".join(sorted(kinds)) or "none"}')
     self._inference, self.names = self._traced(training=False)
-    self.shape = self._inference.shapes['outputs']
+    self.shape = self._inference.shapes['values']
     self._training, _ = self._traced(training=True)
     for name, *pair in zip(self.names, trainable, self._weights_of_seed(0)[0]):
       if not np.array_equal(*pair):
@@ -98,21 +88,14 @@ class _Network:
   def __call__(self, weights: types.Weights, batch: types.Examples,
                seed: Any) -> outputs_lib.Outputs:
     """The outputs; `seed` is a key of a step, None for inference."""
-    features = {name: x for name, x in batch.items() if name != 'y'}
-    if len(self._input_names) == 1 and len(features) == 1:
-      features = {self._input_names[0]: next(iter(features.values()))}
-    if missing := [name for name in self._input_names if name not in features]:
-      raise ValueError(f'the model has the inputs {", ".join(self._input_names)}, but '
-                       f'examples have no feature {missing[0]!r}')
-    called = self._inference if seed is None else self._training
-    arguments = {f'weight {i}': weight for i, weight in enumerate(weights)}
+    arguments = template.arguments(weights, batch, self._input_names)
     for name in self._input_names:
-      arguments[f'input {name}'] = _conformed(name, features[name], self._specs[name])
+      arguments[f'input {name}'] = _conformed(
+          name, arguments[f'input {name}'], self._specs[name])
     if seed is not None:
       arguments['seed'] = seed
-    results = called(arguments)
-    return outputs_lib.Outputs(results['outputs'], results.get('mask'),
-                               results.get('penalty'))
+    results = (self._inference if seed is None else self._training)(arguments)
+    return outputs_lib.Outputs(**results)
 
   def initial_weights(self, seed: int) -> list[np.ndarray]:
     return [weight.copy() for weight in self._initial(seed)[0]]
@@ -162,7 +145,10 @@ class _Network:
         if hasattr(layer, '_random_generator'):
           layer._random_generator = _Random(  # pylint: disable=protected-access
               lambda: layers.layer_seed(seed, next(numbers)))
-        if _halves(layer):
+        # pylint: disable-next=unidiomatic-typecheck
+        if type(layer) is tf.keras.layers.MaxPooling2D and (
+            layer.pool_size, layer.strides, layer.padding, layer.data_format) == (
+                (2, 2), (2, 2), 'valid', 'channels_last'):
           layer.call = _max_of_tiles
       with tf.variable_creator_scope(slot), _in_one_line(changes):
         self._specs = dict(zip(self._input_names, model.inputs))
@@ -175,7 +161,7 @@ class _Network:
         penalties = model.losses
       weights, frozen = model.trainable_weights, model.non_trainable_weights
       self._check_slots(slots, weights, frozen)
-      results = {'outputs': outputs}
+      results = {'values': outputs}
       if getattr(outputs, '_keras_mask', None) is not None:
         results['mask'] = tf.cast(outputs._keras_mask, tf.float32)
       arguments = {f'weight {i}': weight for i, weight in enumerate(weights)}
@@ -183,16 +169,9 @@ class _Network:
       if penalties and training:
         results['penalty'] = _penalty(penalties, arguments, constants)
       names = tuple(weight.op.name for weight in weights)
-      try:
-        called = template.Template(
-            {**arguments, **inputs, 'seed': seed}, results,
-            watched=tuple(arguments), constants=constants)
-      except template.StateError as error:
-        _refuse_operation(model, error)
-      except ValueError as error:
-        raise ValueError(
-            'build_fn must build a model whose weights are all of layers between its '
-            f'input and its output: {error}') from error
+      called = template.Template(
+          {**arguments, **inputs, 'seed': seed}, results, watched=tuple(arguments),
+          constants=constants)
       if 'seed' in called.uses and not training:
         raise ValueError(
             'build_fn must build a model that draws no random numbers with '
@@ -201,16 +180,16 @@ class _Network:
 
   def _check_slots(self, slots, weights, frozen) -> None:
     """Raises ValueError unless the weights are those of the model in Keras."""
-    for kind, found, known in (('trainable', weights, self._initial(0)[0]),
-                               ('frozen', frozen, self._frozen)):
-      shapes = [tuple(weight.shape) for weight in found]
-      if shapes != [weight.shape for weight in known] or not all(
-          any(weight is one for one in slots) for weight in found):
+    for kind, traced, known in (('trainable', weights, self._initial(0)[0]),
+                                ('frozen', frozen, self._frozen)):
+      shapes, wanted = ([tuple(weight.shape) for weight in each]
+                        for each in (traced, known))
+      if shapes != wanted or not all(
+          any(weight is one for one in slots) for weight in traced):
         raise ValueError(
             'build_fn must build a new model, and the same one, whenever it is called, '
             'whose layers create weights by add_weight; '
-            f'its {kind} weights have the shapes {[w.shape for w in known]}, then '
-            f'{shapes}')
+            f'its {kind} weights have the shapes {wanted}, then {shapes}')
 
 
 def _slot(graph: tf.Graph, changes: list[str], **variable: Any) -> tf.Tensor:
@@ -226,8 +205,8 @@ def _slot(graph: tf.Graph, changes: list[str], **variable: Any) -> tf.Tensor:
   def refuse(*_, **__):
     changes.append(
         f'layer {where!r} changes its weight {name!r} when it is called: state between '
-        f'batches is not supported; leave the layer out, or if it normalizes, '
-        f'{_NORMALIZATION}')
+        'batches is not supported; leave the layer out, or if it normalizes, use '
+        'tf.keras.layers.GroupNormalization or LayerNormalization instead')
     raise ValueError(changes[-1])
 
   placeholder.assign = placeholder.assign_add = placeholder.assign_sub = refuse
@@ -260,14 +239,6 @@ def _layers(model: tf.keras.Model) -> list[tf.keras.layers.Layer]:
   """All layers, those inside others included."""
   # pylint: disable-next=protected-access
   return list(model._flatten_layers(include_self=False))
-
-
-def _halves(layer: tf.keras.layers.Layer) -> bool:
-  """Whether a layer is the maximum over tiles of 2 x 2."""
-  # pylint: disable-next=unidiomatic-typecheck
-  return type(layer) is tf.keras.layers.MaxPooling2D and (
-      layer.pool_size, layer.strides, layer.padding, layer.data_format) == (
-          (2, 2), (2, 2), 'valid', 'channels_last')
 
 
 @tf.autograph.experimental.do_not_convert
@@ -318,24 +289,9 @@ def _refuse_layers(model: tf.keras.Model) -> None:
   """Raises ValueError for a layer that keeps state between batches."""
   for layer in _layers(model):
     kind = type(layer).__name__
-    if 'BatchNormalization' in kind and layer.trainable:
-      raise ValueError(f'layer {layer.name!r} ({kind}) keeps means of earlier batches: '
-                       f'{_NORMALIZATION}')
     if getattr(layer, 'stateful', False) and isinstance(layer, tf.keras.layers.RNN):
       raise ValueError(f'layer {layer.name!r} ({kind}) keeps its state from batch to '
                        'batch: use stateful=False instead')
-
-
-def _refuse_operation(model: tf.keras.Model, error: template.StateError) -> NoReturn:
-  """Raises ValueError that names the layer of an operation with state."""
-  scopes = error.operation.split('/')
-  kinds = {layer.name: type(layer).__name__ for layer in _layers(model)}
-  name = next((scope for scope in reversed(scopes) if scope in kinds), model.name)
-  raise ValueError(
-      f'layer {name!r} ({kinds.get(name, type(model).__name__)}) keeps state or draws '
-      f'from a generator of its own (operation {error.kind}), which clients can\'t '
-      'repeat: use a layer of Keras whose random numbers follow from the step, such as '
-      'Dropout, or do it where the task reads its data')
 
 
 def _penalty(penalties, arguments, constants) -> tf.Tensor:

@@ -18,18 +18,7 @@ import tensorflow as tf
 
 def conv2d(x: tf.Tensor, kernel: Any, bias: Any, *, stride: int = 1,
            padding: str = 'VALID') -> tf.Tensor:
-  """A 2-D convolution plus bias.
-
-  Args:
-    x: float32 [batch, height, width, channels].
-    kernel: float32 [kernel height, kernel width, channels, filters].
-    bias: float32 [filters].
-    stride: The step in both directions.
-    padding: 'VALID' or 'SAME'.
-
-  Returns:
-    float32 [batch, new height, new width, filters].
-  """
+  """A 2-D convolution of [height, width, channels, filters] plus bias [filters]."""
   return tf.nn.bias_add(
       tf.nn.conv2d(x, kernel, strides=stride, padding=padding), bias)
 
@@ -85,22 +74,12 @@ def layer_seed(seed: tf.Tensor, layer: int) -> tf.Tensor:
 
 
 def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None) -> tf.Tensor:
-  """Zeroes each element with probability `rate` and rescales the others.
+  """Zeroes each element with probability `rate` in [0, 1) and rescales the others.
 
-  The same seed gives the same mask, with XLA or without, and the mask of a row
-  depends only on its position: padding a batch with further rows changes
-  nothing for the first ones.
-
-  Args:
-    x: float32 of any shape.
-    rate: In [0, 1).
-    seed: int64 [2], or None for inference, which returns x.
-
-  Returns:
-    A tensor of the shape of x with the expectation of x.
-
-  Raises:
-    ValueError: If rate is not in [0, 1).
+  The same `seed`, int64 [2], gives the same mask, with XLA or without, and the mask of
+  a row depends only on its position: padding a batch with further rows changes nothing
+  for the first ones. None, for inference, returns x. Raises ValueError for another
+  rate.
   """
   if not 0 <= rate < 1:
     raise ValueError(f'rate must be in [0, 1), found {rate!r}')
@@ -122,14 +101,10 @@ def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None) -> tf.Tensor:
 
 
 def softmax_cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-  """Computes one loss per example.
+  """Computes a loss per example, float32 [batch], by natural logarithms.
 
-  Args:
-    logits: float32 [batch, classes].
-    labels: int32 [batch] in [0, classes).
-
-  Returns:
-    float32 [batch], natural logarithm.
+  Here and below: logits float32 [batch, classes], labels int32 [batch] in [0, classes),
+  mask float32 [batch], 0 for rows that must not count.
   """
   return tf.nn.sparse_softmax_cross_entropy_with_logits(
       labels=labels, logits=logits)
@@ -138,36 +113,24 @@ def softmax_cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 def classification_metrics(
     logits: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor
 ) -> Mapping[str, tuple[tf.Tensor, tf.Tensor]]:
-  """Computes 'accuracy' and 'loss' as (sum, weight) over the rows that count.
-
-  Args:
-    logits: float32 [batch, classes].
-    labels: int32 [batch] in [0, classes).
-    mask: float32 [batch], 0 for rows that must not count.
-
-  Returns:
-    Metric name to a pair of float32 scalars.
-  """
+  """Computes 'accuracy' and 'loss' as float32 (sum, weight) over rows that count."""
   predictions = tf.argmax(logits, axis=-1, output_type=labels.dtype)
   correct = tf.cast(tf.equal(predictions, labels), tf.float32)
   loss = softmax_cross_entropy(logits, labels)
-  weight = tf.reduce_sum(mask)
-  return {
-      'accuracy': (tf.reduce_sum(correct * mask), weight),
-      # Not loss * mask: a padding row's loss may be infinite, 0 * inf is NaN.
-      'loss': (tf.reduce_sum(tf.where(mask > 0, loss * mask, 0.0)), weight),
-  }
+  return {'accuracy': (tf.reduce_sum(correct * mask), tf.reduce_sum(mask)),
+          'loss': masked_total(loss, mask)}
+
+
+def masked_total(values: tf.Tensor, weights: tf.Tensor
+                 ) -> tuple[tf.Tensor, tf.Tensor]:
+  """The weighted sum of values, and the sum of their weights, of the same shape."""
+  # Not values * weights: a padding row's loss may be infinite, 0 * inf is NaN.
+  return (tf.reduce_sum(tf.where(weights > 0, values * weights, 0.0)),
+          tf.reduce_sum(weights))
 
 
 def classification_outputs(logits: tf.Tensor) -> Mapping[str, tf.Tensor]:
-  """Computes what task.Model.predict gives for a classifier.
-
-  Args:
-    logits: float32 [batch, classes].
-
-  Returns:
-    'class', int32 [batch], and 'probabilities', float32 [batch, classes].
-  """
+  """The 'class', int32 [batch], and 'probabilities', float32 [batch, classes]."""
   return {'class': tf.argmax(logits, axis=-1, output_type=tf.int32),
           'probabilities': tf.nn.softmax(logits)}
 
@@ -176,14 +139,7 @@ def class_counts(
     logits: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor, *,
     confusion: bool = False
 ) -> Mapping[str, tf.Tensor]:
-  """Counts a classifier's predictions for task.Breakdown.
-
-  Args:
-    logits: float32 [batch, classes].
-    labels: int32 [batch] in [0, classes).
-    mask: float32 [batch], 0 for rows that must not count.
-    confusion: Whether to count pairs: classes^2 of them.
-  """
+  """Counts predictions for task.Breakdown; with `confusion` classes^2 pairs."""
   classes = logits.shape[-1]
   predictions = tf.argmax(logits, axis=-1, output_type=labels.dtype)
   if confusion:
@@ -191,21 +147,16 @@ def class_counts(
         mask, labels * classes + predictions, classes * classes)
     return {'confusion': tf.reshape(pairs, [classes, classes])}
   right = mask * tf.cast(tf.equal(predictions, labels), tf.float32)
-  return {
-      'occurred': tf.math.unsorted_segment_sum(mask, labels, classes),
-      'right': tf.math.unsorted_segment_sum(right, labels, classes),
-      'predicted': tf.math.unsorted_segment_sum(mask, predictions, classes),
-  }
+  total = tf.math.unsorted_segment_sum
+  return {'occurred': total(mask, labels, classes),
+          'right': total(right, labels, classes),
+          'predicted': total(mask, predictions, classes)}
 
 
 def glorot_uniform(rng: np.random.Generator, *shape: int) -> np.ndarray:
-  """Glorot's uniform initial weights, float32.
+  """Glorot's uniform initial weights [..., inputs, outputs], float32.
 
   By NumPy, whose bits do not depend on the device or the number of threads.
-
-  Args:
-    rng: Consumed.
-    *shape: [inputs, outputs] or [kernel height, kernel width, inputs, outputs].
   """
   limit = math.sqrt(6.0 / (math.prod(shape[:-2]) * (shape[-2] + shape[-1])))
   return uniform(rng, *shape, limit=limit)
@@ -284,18 +235,12 @@ def weight_names(hidden_layers: Sequence[Layer]) -> tuple[str, ...]:
 
 
 def kernel_shapes(name: str, hidden_layers: Sequence[Layer],
-                  record_shape: tuple[int, ...], classes: int) -> list[tuple[int, ...]]:
+                  record_shape: tuple[int, ...], classes: int
+                  ) -> tuple[tuple[int, ...], ...]:
   """Computes the shapes of the kernels; a fully connected output layer is added.
 
-  Args:
-    name: Name of the architecture.
-    hidden_layers: From the record to the last hidden layer.
-    record_shape: Height, width, channels; or one number, which fits layers that are
-      fully connected.
-    classes: Number of outputs.
-
-  Raises:
-    ValueError: If an image is too small for the layers.
+  `record_shape` is height, width, channels; or one number, for fully connected layers.
+  Raises ValueError if an image is too small for the layers; it names the architecture.
   """
   shapes, shape = [], record_shape
   for layer in (layer for layer in hidden_layers if not isinstance(layer, Dropout)):
@@ -318,18 +263,15 @@ def kernel_shapes(name: str, hidden_layers: Sequence[Layer],
       raise ValueError(
           f'architecture {name} needs larger images than {record_shape}: '
           f'nothing is left of them after {layer}')
-  return [*shapes, (math.prod(shape), classes)]
+  return (*shapes, (math.prod(shape), classes))
 
 
 def apply(hidden_layers: Sequence[Layer], weights: Iterator[Any], x: tf.Tensor,
           seed: tf.Tensor | None = None) -> tf.Tensor:
   """Computes the outputs of the last hidden layer, float32 [batch, features].
 
-  Args:
-    hidden_layers: As for `kernel_shapes`.
-    weights: A kernel and its bias for each of them; consumed.
-    x: float32 [batch, *record_shape].
-    seed: int64 [2] that all dropout derives from; None for inference.
+  Consumes a kernel and its bias for each layer. x is float32 [batch, *record_shape];
+  all dropout derives from `seed`, int64 [2], None for inference.
   """
   number = itertools.count()
   for layer in hidden_layers:

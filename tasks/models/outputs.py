@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tasks.models import types
+from tasks.models import layers, types
 
 # A loss -> its labels: indices of classes, one of them by 0 and 1, or two classes.
 INDEX, _ONE_HOT, _BINARY = 'index', 'one_hot', 'binary'
@@ -21,13 +21,11 @@ _LABELS = {
 
 
 class Outputs(NamedTuple):
-  """Outputs of a network for a batch.
+  """Outputs of a network for a batch: float32 values [batch, ...].
 
-  Attributes:
-    values: float32 [batch, ...].
-    mask: float32, 0 for positions of an example that must not count; its shape is a
-      beginning of that of the labels. None if all count.
-    penalty: Scalar that each example's loss has in addition; None for none.
+  The mask is 0 for positions of an example that must not count, its shape a beginning
+  of that of the labels; None if all count. Each example's loss has the scalar penalty
+  in addition.
   """
 
   values: tf.Tensor
@@ -35,128 +33,102 @@ class Outputs(NamedTuple):
   penalty: tf.Tensor | None = None
 
 
-class Reading:
-  """The meaning of outputs.
+def attributes(
+    outputs: Callable[..., Outputs], shape: tf.TensorShape, loss: Any,
+    metrics: Sequence[Any], *, headline: str | None = None,
+    class_names: Sequence[str] = (), labels: str | None = None, **rest: Any
+) -> dict[str, Any]:
+  """The attributes of the `task.Model` of a network.
 
-  Attributes:
-    headline: The metric that heads the report.
+  Args:
+    outputs: (weights, batch, seed) -> outputs, whose values have this shape.
+    loss: A Keras loss, its name, or (labels, outputs) -> a value for each example.
+    metrics, headline, class_names, **rest: As in `task.Model.from_keras`.
+    labels: INDEX for a loss of one's own of labels that are indices of classes, with
+      logits as outputs; None where the loss says by itself.
+
+  Raises ValueError if an argument is wrong, or outputs have other classes than names.
   """
-
-  def __init__(self, loss: Any, metrics: Sequence[Any], headline: str | None,
-               class_names: Sequence[str], labels: str | None = None):
-    """Initializes the reading.
-
-    Args:
-      loss: A Keras loss, its name, or (labels, outputs) -> a value for each example.
-      metrics: As in `task.Model.from_keras`.
-      headline: As the attribute; None for accuracy, of classes, else the loss.
-      class_names: Names of the classes; empty for no breakdown by class.
-      labels: INDEX for a loss of one's own of labels that are indices of classes, with
-        logits as outputs; None where the loss says by itself.
-    """
-    self._loss, self._labels, self._from_logits = _loss(loss)
-    if labels is not None:
-      self._labels, self._from_logits = labels, True
-    self._metrics = dict(map(_metric, metrics))
-    names = {'loss', *self._metrics, *(['accuracy'] if self._labels else [])}
-    self.headline = headline or ('accuracy' if self._labels else 'loss')
-    if self.headline not in names:
-      raise ValueError(f'headline must be one of {", ".join(sorted(names))}, found '
-                       f'{headline!r}')
-    if class_names and self._labels is None:
+  loss_of, kind, from_logits = _loss(loss)
+  if labels is not None:
+    kind, from_logits = labels, True
+  metric_of = dict(map(_metric, metrics))
+  names = {'loss', *metric_of, *(['accuracy'] if kind else [])}
+  headline = headline or ('accuracy' if kind else 'loss')
+  if headline not in names:
+    raise ValueError(f'headline must be one of {", ".join(sorted(names))}, found '
+                     f'{headline!r}')
+  metric_of.pop('accuracy', None)  # It is there anyway.
+  if class_names:
+    if kind is None:
       raise ValueError('class_names are not used with a loss that is of no classes')
-    self._class_names = tuple(class_names)
-    # Accuracy is there anyway.
-    self._metrics.pop('accuracy', None)
+    if kind == _BINARY and shape.rank != 1 and shape[-1] != 1:
+      raise ValueError('class_names are not used with several outputs of a binary '
+                       'cross-entropy: an example may have all of them')
+    size = 2 if kind == _BINARY else shape[-1]
+    if size != len(class_names):
+      raise ValueError(f'class_names must be {size}, as many as the outputs have '
+                       f'classes, found {len(class_names)}')
 
-  def attributes(self, outputs: Callable[..., Outputs], shape: tf.TensorShape,
-                 **rest: Any) -> dict[str, Any]:
-    """The attributes of the `task.Model` of a network.
-
-    Args:
-      outputs: (weights, batch, seed) -> outputs.
-      shape: Shape of their values.
-      **rest: Further attributes.
-
-    Raises:
-      ValueError: If there are names of other classes than outputs have.
-    """
-    if self._class_names:
-      several = shape.rank != 1 and shape[-1] != 1
-      if self._labels == _BINARY and several:
-        raise ValueError('class_names are not used with several outputs of a binary '
-                         'cross-entropy: an example may have all of them')
-      count = 2 if self._labels == _BINARY else shape[-1]
-      if count != len(self._class_names):
-        raise ValueError(f'class_names must be {count}, as many as the outputs have '
-                         f'classes, found {len(self._class_names)}')
-
-    def loss(weights, batch, seed):
-      result = outputs(weights, batch, seed)
-      losses = self._of_examples(self._loss(batch['y'], result.values), result.mask)
-      return losses if result.penalty is None else losses + result.penalty
-
-    def metrics(weights, batch, mask):
-      result, y = outputs(weights, batch, None), tf.convert_to_tensor(batch['y'])
-      totals = {}
-      if self._labels:
-        right = tf.cast(tf.equal(self._classes(result.values), self._class_of(y)),
-                        tf.float32)
-        totals['accuracy'] = _mean(right, result.mask, mask)
-      totals['loss'] = _mean(self._loss(y, result.values), result.mask, mask)
-      for name, metric in self._metrics.items():
-        values = metric(y, result.values)
-        totals[name] = (
-            tuple(_mean(part, result.mask, mask)[0] for part in values)
-            if isinstance(values, tuple) else _mean(values, result.mask, mask))
-      return totals
-
-    def predict(weights, batch):
-      values = outputs(weights, batch, None).values
-      if self._labels is None:
-        return {'value': values}
-      return {'class': self._classes(values),
-              'probabilities': self._probabilities(values)}
-
-    def count(weights, batch, mask):
-      result = outputs(weights, batch, None)
-      classes, truth = self._classes(result.values), self._class_of(batch['y'])
-      size = len(self._class_names)
-      pairs = tf.math.unsorted_segment_sum(
-          tf.reshape(_weights(classes, result.mask, mask), [-1]),
-          tf.reshape(truth * size + classes, [-1]), size * size)
-      return {'confusion': tf.reshape(pairs, [size, size])}
-
-    breakdown = types.Breakdown(kind='class', names=self._class_names, count=count)
-    return dict(loss=loss, metrics=metrics, predict=predict, headline=self.headline,
-                breakdown=breakdown if self._class_names else None, **rest)
-
-  def _of_examples(self, values: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
-    """One value for each example: the mean over its positions that count."""
-    if mask is None:
-      return tf.reduce_mean(tf.reshape(values, [tf.shape(values)[0], -1]), axis=1)
-    weights = _weights(values, mask, tf.ones([tf.shape(values)[0]]))
-    axes = tf.range(1, tf.rank(values))
-    return (tf.reduce_sum(values * weights, axes)
-            / tf.maximum(tf.reduce_sum(weights, axes), 1.0))
-
-  def _probabilities(self, values: tf.Tensor) -> tf.Tensor:
-    if self._labels == _BINARY:
-      values = _without_unit(values)
-      return tf.sigmoid(values) if self._from_logits else values
-    return tf.nn.softmax(values) if self._from_logits else values
-
-  def _classes(self, values: tf.Tensor) -> tf.Tensor:
-    if self._labels == _BINARY:
-      return tf.cast(_without_unit(values) >= (0.0 if self._from_logits else 0.5),
-                     tf.int32)
+  def classes(values):
+    if kind == _BINARY:
+      return tf.cast(_without_unit(values) >= (0.0 if from_logits else 0.5), tf.int32)
     return tf.argmax(values, axis=-1, output_type=tf.int32)
 
-  def _class_of(self, labels: tf.Tensor) -> tf.Tensor:
-    if self._labels == _ONE_HOT:
-      return tf.argmax(labels, axis=-1, output_type=tf.int32)
-    return tf.cast(_without_unit(labels) if self._labels == _BINARY else labels,
-                   tf.int32)
+  def class_of(y):
+    if kind == _ONE_HOT:
+      return tf.argmax(y, axis=-1, output_type=tf.int32)
+    return tf.cast(_without_unit(y) if kind == _BINARY else y, tf.int32)
+
+  def example_losses(weights, batch, seed):
+    result = outputs(weights, batch, seed)
+    losses = _of_examples(loss_of(batch['y'], result.values), result.mask)
+    return losses if result.penalty is None else losses + result.penalty
+
+  def totals(weights, batch, mask):
+    result, y = outputs(weights, batch, None), tf.convert_to_tensor(batch['y'])
+    mean = lambda values: layers.masked_total(
+        values, _weights(values, result.mask, mask))
+    all_totals = {}
+    if kind:
+      all_totals['accuracy'] = mean(tf.cast(
+          tf.equal(classes(result.values), class_of(y)), tf.float32))
+    for name, function in {'loss': loss_of, **metric_of}.items():
+      values = function(y, result.values)
+      all_totals[name] = (tuple(mean(part)[0] for part in values)
+                          if isinstance(values, tuple) else mean(values))
+    return all_totals
+
+  def predict(weights, batch):
+    values = outputs(weights, batch, None).values
+    if kind is None:
+      return {'value': values}
+    probabilities = _without_unit(values) if kind == _BINARY else values
+    if from_logits:
+      probabilities = (tf.sigmoid if kind == _BINARY else tf.nn.softmax)(probabilities)
+    return {'class': classes(values), 'probabilities': probabilities}
+
+  def count(weights, batch, mask):
+    result = outputs(weights, batch, None)
+    predicted, truth = classes(result.values), class_of(batch['y'])
+    pairs = tf.math.unsorted_segment_sum(
+        tf.reshape(_weights(predicted, result.mask, mask), [-1]),
+        tf.reshape(truth * size + predicted, [-1]), size * size)
+    return {'confusion': tf.reshape(pairs, [size, size])}
+
+  breakdown = types.Breakdown(kind='class', names=tuple(class_names), count=count)
+  return dict(loss=example_losses, metrics=totals, predict=predict, headline=headline,
+              breakdown=breakdown if class_names else None, **rest)
+
+
+def _of_examples(values: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
+  """One value for each example: the mean over its positions that count."""
+  if mask is None:
+    return tf.reduce_mean(tf.reshape(values, [tf.shape(values)[0], -1]), axis=1)
+  weights = _weights(values, mask, tf.ones([tf.shape(values)[0]]))
+  axes = tf.range(1, tf.rank(values))
+  return (tf.reduce_sum(values * weights, axes)
+          / tf.maximum(tf.reduce_sum(weights, axes), 1.0))
 
 
 def _without_unit(values: tf.Tensor) -> tf.Tensor:
@@ -177,41 +149,29 @@ def _weights(values: tf.Tensor, positions: tf.Tensor | None,
   return weights
 
 
-def _mean(values: tf.Tensor, positions: tf.Tensor | None,
-          mask: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-  """The weighted sum of values, and the sum of their weights."""
-  weights = _weights(values, positions, mask)
-  # Not values * weights: a padding row's loss may be infinite, 0 * inf is NaN.
-  return (tf.reduce_sum(tf.where(weights > 0, values * weights, 0.0)),
-          tf.reduce_sum(weights))
-
-
 def _per_example(function: Callable, labels: Any, values: tf.Tensor) -> Any:
   """A function's values, float32; of outputs with one unit also for labels without."""
   labels = tf.convert_to_tensor(labels)
   if values.shape.rank == labels.shape.rank + 1 and values.shape[-1] == 1:
     labels = labels[..., tf.newaxis]
-  result = function(labels, values)
-  if isinstance(result, tuple):
-    return tuple(tf.cast(part, tf.float32) for part in result)
-  return tf.cast(result, tf.float32)
+  return tf.nest.map_structure(
+      lambda part: tf.cast(part, tf.float32), function(labels, values))
 
 
 def _loss(loss: Any) -> tuple[Callable, str | None, bool]:
   """The loss of each example, the kind of its labels, whether outputs are logits."""
   try:
-    loss = tf.keras.losses.get(loss)
+    function = tf.keras.losses.get(loss)
   except ValueError:
+    function = None
+  if not callable(function):
     raise ValueError('loss must be a Keras loss, its name, or a function of labels and '
-                     f'outputs, found {loss!r}') from None
-  if not callable(loss):
-    raise ValueError(f'loss must be callable, found {loss!r}')
-  if not isinstance(loss, tf.keras.losses.Loss):
-    return (lambda y, x: _per_example(loss, y, x),
-            _LABELS.get(getattr(loss, '__name__', '')), False)
-  config = loss.get_config()
-  kind = _LABELS.get(config.get('fn', config.get('name')))
-  return (lambda y, x: _per_example(loss.call, y, x), kind,
+                     f'outputs, found {loss!r}')
+  config = {'fn': getattr(function, '__name__', '')}
+  if isinstance(function, tf.keras.losses.Loss):
+    config, function = function.get_config(), function.call
+  return (lambda y, x: _per_example(function, y, x),
+          _LABELS.get(config.get('fn', config.get('name'))),
           bool(config.get('from_logits', False)))
 
 
@@ -222,8 +182,7 @@ def _metric(metric: Any) -> tuple[str, Callable]:
     try:
       function = tf.keras.metrics.get(metric)
     except ValueError:
-      raise ValueError(f'metrics must be names of Keras, or functions, found '
-                       f'{metric!r}') from None
+      function = None
   if isinstance(function, tf.keras.metrics.Metric):
     raise ValueError(
         f'metric {metric!r} keeps state between batches: use a function of labels and '

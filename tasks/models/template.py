@@ -13,21 +13,10 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
+from tasks.models import types
+
 # Stateful by name only: they run functions, which are checked too.
 _CONTROL_FLOW = frozenset({'While', 'If', 'Case', 'StatefulPartitionedCall', 'Assert'})
-
-
-class StateError(ValueError):
-  """A network keeps something between calls.
-
-  Attributes:
-    operation: Name of the operation that does; its scopes are names of layers.
-    kind: Type of that operation.
-  """
-
-  def __init__(self, operation: str, kind: str):
-    super().__init__(f'operation {operation} ({kind}) keeps state between calls')
-    self.operation, self.kind = operation, kind
 
 
 @contextlib.contextmanager
@@ -47,6 +36,23 @@ def graph() -> Iterator[tf.Graph]:
       tf.config.run_functions_eagerly(eagerly)
 
 
+def arguments(weights: types.Weights, batch: types.Examples,
+              names: Sequence[str]) -> dict[str, Any]:
+  """Name -> value of the weights, 'weight 0' and so on, and inputs, 'input NAME'.
+
+  Inputs are the features that are not 'y', by their names; a single one may have any.
+  Raises ValueError if one is missing.
+  """
+  features = {name: x for name, x in batch.items() if name != 'y'}
+  if len(names) == 1 and len(features) == 1:
+    features = {names[0]: next(iter(features.values()))}
+  if missing := [name for name in names if name not in features]:
+    raise ValueError(f'the model has the inputs {", ".join(names)}, but '
+                     f'examples have no feature {missing[0]!r}')
+  return {**{f'weight {i}': weight for i, weight in enumerate(weights)},
+          **{f'input {name}': features[name] for name in names}}
+
+
 class Template:
   """A pure function of named tensors, differentiable once in some of them.
 
@@ -60,15 +66,10 @@ class Template:
                constants: Sequence[tuple[tf.Tensor, Any]] = ()):
     """Keeps the part of a graph that leads to the results; within `graph`.
 
-    Args:
-      arguments: Name -> placeholder.
-      results: Name -> tensor of the same graph, float32.
-      watched: Names of the arguments for which there is a gradient.
-      constants: Further placeholders, and the values that take their place.
-
-    Raises:
-      StateError: If the results depend on state.
-      ValueError: If they depend on a placeholder that is neither.
+    Arguments are placeholders by name, those `watched` with a gradient; results float32
+    tensors of the same graph by name; constants further placeholders, and the values
+    that take their place. Raises ValueError if the results depend on state, whose
+    operation it names, or on other placeholders.
     """
     self._names, self._watched = tuple(results), tuple(watched)
     tensors = list(results.values())
@@ -100,7 +101,9 @@ class Template:
     known = {*self._arguments.values(), *self._constants, *(x.name for x in upstream)}
     if unknown := [operation.name for operation in placeholders
                    if operation.outputs[0].name not in known]:
-      raise ValueError(f'{unknown[0]} is no argument, but the results depend on it')
+      raise ValueError(
+          'build_fn must build a model whose weights are all of layers between its '
+          f'input and its output: {unknown[0]} is none of them')
     self._call = tf.function(self._put, autograph=False)
 
   def __call__(self, arguments: Mapping[str, Any]) -> dict[str, tf.Tensor]:
@@ -134,7 +137,8 @@ class Template:
         used = (x for x, is_used in zip(upstream, self._used_upstream) if is_used)
         inputs = {name: tf.identity(x) for name, x in (
             *saved.items(), *zip(self._upstream, used))}
-        needed = {name for node in self._backward.node for name in _inputs(node)}
+        needed = {name if ':' in name else f'{name}:0'
+                  for node in self._backward.node for name in node.input}
         return tf.graph_util.import_graph_def(
             self._backward, {name: x for name, x in inputs.items() if name in needed},
             self._gradients, name='gradient')
@@ -159,7 +163,7 @@ def _leading_to(results: Iterable[tf.Tensor], known: Iterable[tf.Operation]
 
 def _part(traced: tf.Graph, operations: Iterable[tf.Operation]
           ) -> tf.compat.v1.GraphDef:
-  """The graph of these operations; StateError if one has state."""
+  """The graph of these operations. Raises ValueError if one has state."""
   whole, names = traced.as_graph_def(), {operation.name for operation in operations}
   part = tf.compat.v1.GraphDef(versions=whole.versions)
   for node in whole.node:
@@ -182,18 +186,15 @@ def _part(traced: tf.Graph, operations: Iterable[tf.Operation]
     if node.op not in _CONTROL_FLOW and node.op not in library:
       definition = op_def_registry.get(node.op)
       if definition is None or definition.is_stateful:
-        raise StateError(node.name, node.op)
+        raise ValueError(
+            f'operation {node.name} ({node.op}) keeps state or draws from a generator '
+            'of its own, which clients can\'t repeat: use Model.from_keras and a layer '
+            'of Keras whose random numbers follow from the step, such as Dropout, or '
+            'do it where the task reads its data')
   return part
 
 
 def _functions_of(node: tf.compat.v1.NodeDef) -> set[str]:
   """Names of the functions that a node calls."""
-  names = {node.op}
-  for value in node.attr.values():
-    names |= {value.func.name, *(function.name for function in value.list.func)}
-  return names
-
-
-def _inputs(node: tf.compat.v1.NodeDef) -> list[str]:
-  """Names of the tensors that a node reads."""
-  return [name if ':' in name else f'{name}:0' for name in node.input]
+  return {node.op, *(function.name for value in node.attr.values()
+                     for function in (value.func, *value.list.func))}

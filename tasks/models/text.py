@@ -12,7 +12,7 @@ additions take most of the time.
 """
 
 import dataclasses
-from typing import Any, Mapping, Sequence
+from typing import Any, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -26,15 +26,11 @@ _MAX_UNROLLED = 10
 
 
 class Special:
-  """The special tokens around a vocabulary proper, with the numbers of TFF.
+  """The special tokens around a vocabulary proper of a size, with the numbers of TFF.
 
   0 pads, 1 to `size` are the vocabulary proper, and the next three stand for what is
-  not in it, for the beginning and for the end of a sentence.
-
-  Attributes:
-    size: Size of the vocabulary proper.
-    padding, out_of_vocabulary, begin, end: The special tokens.
-    count: Number of all tokens, special ones included.
+  not in it, for the beginning and for the end of a sentence. `count` is the number of
+  all.
   """
 
   padding = 0
@@ -62,11 +58,11 @@ class Network:
     units: Number of units of each LSTM layer.
     projected: Whether each LSTM layer is followed by a dense layer as wide as the
       embedding, as in TFF's model of words.
-    tied: Whether the logits are products with the embedding instead of a dense
-      layer of their own; needs `projected`.
+    tied: Whether the logits are products with the embedding instead of a dense layer of
+      their own; needs `projected`.
     he_normal: Whether input kernels start by He's distribution rather than Glorot's.
-    embedding_limit: The embedding starts uniform in +- this; Keras' is 0.05. With
-      1, a model learns in half as many rounds what comes after a few letters.
+    embedding_limit: The embedding starts uniform in +- this; Keras' is 0.05. With 1, a
+      model learns in half as many rounds what comes after a few letters.
   """
 
   tokens: int
@@ -106,16 +102,11 @@ class Network:
 
   def logits(self, weights: task.Weights, tokens: tf.Tensor,
              positions: tf.Tensor) -> tf.Tensor:
-    """Logits of the tokens that follow.
+    """Logits of the tokens that follow, float32 [positions, self.tokens].
 
-    Args:
-      weights: As `initial_weights`.
-      tokens: Integers [batch, steps]; steps is known.
-      positions: Integers [positions] in [0, batch * steps): after which tokens logits
-        are wanted. Those after padding would be most of the work.
-
-    Returns:
-      float32 [positions, self.tokens].
+    Tokens are integers [batch, steps], steps known. `positions` are integers in [0,
+    batch * steps): after which tokens logits are wanted. Those after padding would be
+    most of the work.
     """
     table, *rest = weights
     x = tf.gather(table, tokens)
@@ -139,63 +130,54 @@ def _rows(x: tf.Tensor) -> tf.Tensor:
 
 
 def next_token_model(name: str, network: Network, special: Special, *,
-                     kind: str, names: Sequence[str], confusion: bool = False,
-                     groups: Mapping[str, Sequence[int]] | None = None) -> task.Model:
+                     confusion: bool = False, **breakdown: Any) -> task.Model:
   """Builds the Model of a network.
 
   The loss of an example is the sum over its tokens except padding, divided by the
-  constant length of a row: every token weighs the same, in short rows and long ones.
-  Of the metrics, 'accuracy' is over tokens of the vocabulary proper, and
+  constant length of a row: every token weighs the same, in short rows and long ones. Of
+  the metrics, 'accuracy' is over tokens of the vocabulary proper, and
   'accuracy_all_tokens' over all except padding; so is 'loss', per token.
 
   `predict` takes a row as the beginning of a text: it reads all its tokens and gives
   the distribution of the one that comes after the last which is not padding.
 
-  Args:
-    name: As given to --model.
-    network: The network.
-    special: The tokens that are not in the vocabulary proper.
-    kind: What a token is, for the report.
-    names: Names of the tokens, special ones included.
-    confusion: Whether the report has the confusion matrix, of network.tokens^2
-      entries.
-    groups: See task.Breakdown.
+  `special` are the tokens that are not in the vocabulary proper. `breakdown` are
+  attributes of task.Breakdown, names those of all tokens; with `confusion` it has the
+  matrix, of network.tokens^2 entries.
   """
 
-  def read(weights, batch):
-    """Logits, targets and positions of all targets except padding."""
+  def read(weights, batch, mask):
+    """Logits, targets, positions and mask of all targets except padding."""
     tokens = tf.cast(batch['tokens'], tf.int32)
     targets = tf.reshape(tokens[:, 1:], [-1])
     positions = tf.where(tf.not_equal(targets, special.padding))[:, 0]
-    return (network.logits(weights, tokens[:, :-1], positions),
-            tf.gather(targets, positions), positions)
+    targets = tf.gather(targets, positions)
+    mask = tf.gather(tf.repeat(mask, tokens.shape[1] - 1), positions)
+    return network.logits(weights, tokens[:, :-1], positions), targets, positions, mask
 
   def loss(weights, batch, seed):
     del seed
-    logits, targets, positions = read(weights, batch)
     rows, length = tf.shape(batch['tokens'])[0], batch['tokens'].shape[1] - 1
+    logits, targets, positions, _ = read(weights, batch, tf.ones([rows]))
     losses = tf.scatter_nd(
         positions[:, tf.newaxis], layers.softmax_cross_entropy(logits, targets),
         tf.cast([rows * length], tf.int64))
     return tf.reduce_mean(tf.reshape(losses, [rows, length]), axis=1)
 
-  def masked(weights, batch, mask):
-    """Logits, targets, and masks of all targets and of the vocabulary proper."""
-    logits, targets, positions = read(weights, batch)
-    every = tf.gather(tf.repeat(mask, batch['tokens'].shape[1] - 1), positions)
-    proper = every * tf.cast(special.is_proper(targets), tf.float32)
-    return logits, targets, every, proper
+  def proper(targets, mask):
+    return mask * tf.cast(special.is_proper(targets), tf.float32)
 
   def metrics(weights, batch, mask):
-    logits, targets, every, proper = masked(weights, batch, mask)
-    of_all = layers.classification_metrics(logits, targets, every)
-    of_proper = layers.classification_metrics(logits, targets, proper)
+    logits, targets, _, mask = read(weights, batch, mask)
+    of_all = layers.classification_metrics(logits, targets, mask)
+    of_proper = layers.classification_metrics(logits, targets, proper(targets, mask))
     return {'accuracy': of_proper['accuracy'], 'loss': of_all['loss'],
             'accuracy_all_tokens': of_all['accuracy']}
 
   def count(weights, batch, mask):
-    logits, targets, _, proper = masked(weights, batch, mask)
-    return layers.class_counts(logits, targets, proper, confusion=confusion)
+    logits, targets, _, mask = read(weights, batch, mask)
+    return layers.class_counts(
+        logits, targets, proper(targets, mask), confusion=confusion)
 
   def predict(weights, batch):
     tokens = tf.cast(batch['tokens'], tf.int32)
@@ -209,20 +191,15 @@ def next_token_model(name: str, network: Network, special: Special, *,
       name=name, initial_weights=network.initial_weights, loss=loss,
       metrics=metrics, evaluation_batch=128, predict=predict,
       weight_names=network.weight_names,
-      breakdown=task.Breakdown(
-          kind=kind, names=names, count=count, groups=groups or {}))
+      breakdown=task.Breakdown(count=count, **breakdown))
 
 
 def lstm_weights(kernel: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
-  """Initial weights of a layer as in Keras, from its input kernel.
+  """Initial weights of a layer as in Keras, from its input kernel [inputs, 4 * units].
 
-  Args:
-    kernel: float32 [inputs, 4 * units].
-    rng: Consumed by the recurrent kernel, which is orthogonal.
-
-  Returns:
-    Kernel, recurrent kernel [units, 4 * units] and bias [4 * units], which is 1 for
-    the forget gate; in the order of Keras: input, forget, cell, output.
+  Returns the kernel, the recurrent kernel [units, 4 * units], which is orthogonal, by
+  `rng`, and the bias [4 * units], which is 1 for the forget gate; in the order of
+  Keras: input, forget, cell, output.
   """
   units = kernel.shape[1] // 4
   square, triangle = np.linalg.qr(rng.standard_normal([4 * units, units]))
@@ -235,16 +212,9 @@ def lstm_weights(kernel: np.ndarray, rng: np.random.Generator) -> list[np.ndarra
 def lstm(x: tf.Tensor, kernel: Any, recurrent: Any, bias: Any) -> tf.Tensor:
   """Computes the outputs of an LSTM layer at all steps, from a state of zeros.
 
-  Equal to tf.keras.layers.LSTM without a mask.
-
-  Args:
-    x: float32 [batch, steps, inputs]; steps and inputs are known.
-    kernel: float32 [inputs, 4 * units].
-    recurrent: float32 [units, 4 * units].
-    bias: float32 [4 * units].
-
-  Returns:
-    float32 [batch, steps, units]. Differentiable once, in all arguments.
+  Equal to tf.keras.layers.LSTM without a mask. From float32 x [batch, steps, inputs],
+  steps and inputs known, with the weights of `lstm_weights`, to float32 [batch, steps,
+  units]. Differentiable once, in all arguments.
   """
   steps, inputs = x.shape[1], x.shape[2]
   units = recurrent.shape[0]

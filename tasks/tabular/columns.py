@@ -35,11 +35,8 @@ _MAX_CATEGORIES = 1000
 class Number:
   """A column of numbers, encoded as (value - center) / scale.
 
-  Attributes:
-    name: Name of the column.
-    low, high: Values beyond are cut off here; low < high.
-    center: Value that is encoded as 0, in [low, high]; a missing one, if imputed.
-    scale: > 0.
+  Values beyond low < high are cut off there. `center`, between them, is encoded as 0,
+  as is a missing value, if imputed. scale > 0.
   """
 
   name: str
@@ -48,14 +45,13 @@ class Number:
   center: float
   scale: float
 
-  width = 1
+  kind, width = records.MEASURE, 1
 
   def __post_init__(self):
-    values = (self.low, self.high, self.center, self.scale)
-    if not all(isinstance(v, (int, float)) and not isinstance(v, bool)
-               and math.isfinite(v) for v in values) or not (
-                   self.low <= self.center <= self.high and self.low < self.high
-                   and self.scale > 0):
+    if not all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in (
+        self.low, self.high, self.center, self.scale)) or not (
+            -math.inf < self.low <= self.center <= self.high < math.inf
+            and self.low < self.high and 0 < self.scale < math.inf):
       raise ValueError(
           f'column {self.name!r}: bounds must be two finite numbers, the lower one '
           f'first, found [{self.low!r}, {self.high!r}]')
@@ -68,10 +64,6 @@ class Number:
     except TypeError:
       center = scale = math.nan
     return cls(name=name, low=low, high=high, center=center, scale=scale)
-
-  @property
-  def field(self) -> records.Field:
-    return records.Field(name=self.name, kind=records.MEASURE)
 
   def encode(self, values: np.ndarray, missing: str) -> np.ndarray:
     """Encodes values, NaN where missing: float32 [n, 1]. Raises ValueError."""
@@ -106,6 +98,8 @@ class Category:
   name: str
   categories: tuple[str, ...]
 
+  kind = records.CATEGORY
+
   def __post_init__(self):
     checks.names(f'column {self.name!r}: categories', self.categories, 1)
     if len(self.categories) > _MAX_CATEGORIES:
@@ -115,10 +109,6 @@ class Category:
   @property
   def width(self) -> int:
     return len(self.categories)
-
-  @property
-  def field(self) -> records.Field:
-    return records.Field(name=self.name, kind=records.CATEGORY)
 
   def encode(self, values: np.ndarray, missing: str) -> np.ndarray:
     """Encodes texts, '' where missing: float32 [n, width]. Raises ValueError."""
@@ -149,12 +139,9 @@ def check_complete(name: str, gaps: np.ndarray) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Columns:
-  """The columns of a task.
+  """The columns to learn from, in the order of the encoded ones, and that to predict.
 
-  Attributes:
-    features: Columns to learn from, in the order of the encoded ones.
-    label: Column to predict: classes, or a number.
-    made_from: BOUNDS, SAMPLE or STATISTICS.
+  `made_from` is BOUNDS, SAMPLE or STATISTICS.
   """
 
   features: tuple[Column, ...]
@@ -182,7 +169,8 @@ class Columns:
   @property
   def fields(self) -> list[records.Field]:
     """The fields to read."""
-    return [column.field for column in (*self.features, self.label)]
+    return [records.Field(name=column.name, kind=column.kind)
+            for column in (*self.features, self.label)]
 
   def encode(self, raw: records.RawExamples, missing: str) -> np.ndarray:
     """The encoded features of raw examples: float32 [n, width]. Raises ValueError."""
@@ -197,36 +185,30 @@ class Columns:
          'label': dataclasses.asdict(self.label)}, indent=1, ensure_ascii=False) + '\n'
 
 
-def _json(path: pathlib.Path) -> Any:
+def _check_file(name: str, path: pathlib.Path) -> None:
   if not path.is_file():
-    raise ValueError(f'public_bounds={path} does not exist or is not a file')
+    raise ValueError(f'{name}={path} does not exist or is not a file')
+
+
+def read(path: str | os.PathLike[str]) -> Columns | dict[str, Column]:
+  """Reads public bounds from a JSON file.
+
+  It has, by the name of a column, [low, high] or a list of categories, texts; or what
+  `Columns.dumps` wrote, which is complete. Raises ValueError if it is missing or
+  malformed; the message names it.
+  """
+  path = pathlib.Path(path)
+  _check_file('public_bounds', path)
   try:
     content = json.loads(path.read_text(encoding='utf-8'))
     if not isinstance(content, dict) or not content:
       raise ValueError('must be an object of columns')
-    return content
-  except (ValueError, RecursionError) as error:
-    raise ValueError(f'public_bounds={path}: {error}') from error
-
-
-def read(path: str | os.PathLike[str]) -> Columns | dict[str, Column]:
-  """Reads public bounds.
-
-  Args:
-    path: A JSON file: name of a column -> [low, high] or a list of categories, texts;
-      or what `Columns.dumps` wrote, which is complete.
-
-  Raises:
-    ValueError: If the file is missing or malformed; the message names it.
-  """
-  content = _json(pathlib.Path(path))
-  try:
     if content.get('format') == _FORMAT:
       return Columns(
           features=tuple(map(_column, content['features'])),
           label=_column(content['label']), made_from=content['made_from'])
     return {name: _described(name, value) for name, value in content.items()}
-  except (KeyError, TypeError, ValueError) as error:
+  except (KeyError, TypeError, ValueError, RecursionError) as error:
     raise ValueError(f'public_bounds={path}: {error}') from error
 
 
@@ -246,18 +228,13 @@ def _described(name: str, value: Any) -> Column:
 
 
 def read_sample(path: str | os.PathLike[str]) -> dict[str, Column]:
-  """Reads the columns of a public sample.
+  """Reads the columns of a public sample, a CSV file with a header or a Parquet file.
 
-  Args:
-    path: A CSV file with a header, or a Parquet file.
-
-  Raises:
-    ValueError: If the file is missing or malformed; the message names it.
+  Raises ValueError if it is missing or malformed; the message names it.
   """
   import pandas  # pylint: disable=g-import-not-at-top
   path = pathlib.Path(path)
-  if not path.is_file():
-    raise ValueError(f'public_sample={path} does not exist or is not a file')
+  _check_file('public_sample', path)
   try:
     table = (pandas.read_parquet if path.suffix == '.parquet' else
              pandas.read_csv)(path)
@@ -270,18 +247,14 @@ def read_sample(path: str | os.PathLike[str]) -> dict[str, Column]:
 def sampled(table: Mapping[str, np.ndarray]) -> dict[str, Column]:
   """The columns of public rows: numbers by mean and deviation, others by their values.
 
-  Args:
-    table: Name of a column -> numbers [n], NaN where missing, or texts and truth
-      values [n], None where missing; n >= 2.
-
-  Raises:
-    ValueError: If a column has fewer than two values, or an infinite one.
+  From numbers [n], NaN where missing, or texts and truth values [n], None where
+  missing. Raises ValueError if a column has fewer than two values, or an infinite one.
   """
   columns = {}
   for name, values in table.items():
     if values.dtype.kind in 'iuf':
-      values = values.astype(np.float64)
-      present = values[~np.isnan(values)]
+      present = values.astype(np.float64)
+      present = present[~np.isnan(present)]
       if len(present) < 2 or not np.all(np.isfinite(present)):
         raise ValueError(f'column {name!r} must have at least two finite values')
       center = float(present.mean())
@@ -298,25 +271,18 @@ def sampled(table: Mapping[str, np.ndarray]) -> dict[str, Column]:
 def choose(known: Mapping[str, Column], *, label_field: str,
            feature_fields: Sequence[str] | None, classes: Sequence[str],
            client_field: str | None, made_from: str) -> Columns:
-  """Chooses the columns of a task.
+  """Chooses the columns of a task from public knowledge of columns.
 
-  Args:
-    known: Public knowledge of columns.
-    label_field: Name of the label.
-    feature_fields: Names of the features; None for all other known columns.
-    classes: Classes of the label; empty for what is known of it.
-    client_field: Column of the clients, which is no feature unless it is named.
-    made_from: See Columns.
-
-  Raises:
-    ValueError: If nothing is known of a column.
+  `feature_fields` None are all other known columns except `client_field`; `classes`
+  those of the label, empty for what is known of it; `made_from` as in Columns. Raises
+  ValueError if nothing is known of a column.
   """
   if feature_fields is None:
     feature_fields = [
         name for name in known if name not in (label_field, client_field)]
   if classes:
-    label = Category(name=label_field, categories=tuple(classes))
-    known = {**known, label_field: label}
+    known = {**known, label_field: Category(
+        name=label_field, categories=tuple(classes))}
   for name in (*feature_fields, label_field):
     if name not in known:
       more = ('; with num_classes or class_names it needs none'

@@ -6,11 +6,10 @@ classes or float32 [batch] encoded numbers.
 
 from collections.abc import Mapping
 import dataclasses
-import functools
 
 import tensorflow as tf
 
-from tasks import checks, task
+from tasks import task
 from tasks.models import classifiers
 from tasks.tabular import columns as columns_lib
 
@@ -20,29 +19,23 @@ MODELS = {True: ('logistic', 'mlp'), False: ('linear', 'mlp')}
 
 
 def build(name: str | None, columns: columns_lib.Columns) -> task.Model:
-  """Builds a model of columns.
+  """Builds one of MODELS for the columns; None means the first for such a label.
 
-  Args:
-    name: One of MODELS; None means the first.
-    columns: Features and label.
-
-  Raises:
-    ValueError: If the model is not for such a label.
+  Raises ValueError if the model is not for such a label.
   """
   choices = MODELS[columns.is_classification]
-  if name is not None and name not in choices:
+  name = choices[0] if name is None else name
+  if name not in choices:
     kind = 'a class' if columns.is_classification else 'a number'
     raise ValueError(f'model must be one of {", ".join(choices)} for a label that is '
                      f'{kind}, found {name!r}')
-  name = checks.choice('model', name, choices, choices[0])
   outputs = columns.label.width
   network = (classifiers.mlp((columns.width,), outputs, HIDDEN) if name == 'mlp' else
              classifiers.softmax((columns.width,), outputs))
   network = dataclasses.replace(network, name=name)
   if not columns.is_classification:
     return _regression(network, columns.label)
-  return network.as_model(functools.partial(
-      task.Breakdown, kind='class', names=columns.label.categories))
+  return network.as_model({'kind': 'class', 'names': columns.label.categories})
 
 
 def _regression(network: classifiers.Network, label: columns_lib.Number) -> task.Model:

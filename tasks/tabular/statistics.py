@@ -38,8 +38,7 @@ def release(source: task.ClientSource, columns: columns_lib.Columns,
             finish: Callable[[columns_lib.Columns], task.Task]) -> task.Preliminary:
   """The release of the statistics of columns that have public bounds.
 
-  Raises:
-    ValueError: If there is no column of numbers.
+  Raises ValueError if there is no column of numbers.
   """
   numbers = tuple(column for column in columns.features
                   if isinstance(column, columns_lib.Number))
@@ -48,17 +47,11 @@ def release(source: task.ClientSource, columns: columns_lib.Columns,
   keys = [(kind, column.name) for kind in ('mean', 'square') for column in numbers]
 
   def totals() -> dict[tuple[str, str], int]:
-    total = np.zeros(len(keys), np.int64)
-    for client in source.client_ids:
-      try:
-        raw = source.examples(client)
-        try:
-          total += _of_client(raw, numbers, missing)
-        except ValueError as error:
-          raise task.BadClientError(
-              f'{records.where(source, client)}: {error}') from error
-      except task.BadClientError as error:
-        skips.client(client, error)
+    of_client = records.MappedSource(source, lambda raw: {
+        'total': _of_client(raw, numbers, missing)[np.newaxis]}, {
+            'total': (np.dtype(np.int64), (len(keys),))})
+    total = sum((examples['total'][0] for _, examples in skips.examples(of_client)),
+                np.zeros(len(keys), np.int64))
     return dict(zip(keys, total.tolist()))
 
   def complete(noisy: Mapping[tuple[str, str], int]) -> task.Task:

@@ -4,7 +4,7 @@ One client is one person: all rows in which --client_field has one value. Column
 encoded by what is publicly known of them; see tasks.tabular.columns.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
 from typing import Any
@@ -48,19 +48,16 @@ def _embedded_rows(start: int, end: int | None = None) -> dict[str, np.ndarray]:
 def open_embedded(*, num_clients: int = 200) -> records.RawData:
   """Opens the embedded table, over simulated clients with consecutive rows.
 
-  Args:
-    num_clients: From 1 to the 356 training rows.
-
-  Raises:
-    ValueError: If num_clients is out of range.
+  Raises ValueError unless they are from 1 to the 356 training rows.
   """
   rows = _embedded_rows(_SAMPLE + _TEST)
   count = len(rows[_LABEL])
   checks.integer('num_clients', num_clients, 1, count, 'training rows')
-  train = records.ArraysByClient(rows, np.arange(count) * num_clients // count)
-  test = records.ArraysByClient(
-      _embedded_rows(_SAMPLE, _SAMPLE + _TEST), np.full(_TEST, 'nobody'))
-  return records.RawData(train=train, test=test, skips=task.Skips())
+  return records.RawData(
+      train=records.ArraysByClient(rows, np.arange(count) * num_clients // count),
+      test=records.ArraysByClient(
+          _embedded_rows(_SAMPLE, _SAMPLE + _TEST), np.full(_TEST, 'nobody')),
+      skips=task.Skips())
 
 
 STATED = task.Note(
@@ -69,16 +66,19 @@ STATED = task.Note(
     'epsilon: no epsilon protects those whose rows they are')
 
 
-def _known_columns(public_bounds: str | None, public_sample: str | None,
-                   data_options: Mapping[str, Any],
-                   **choice: Any) -> columns_lib.Columns:
+def _choose_columns(public_bounds: str | None, public_sample: str | None,
+                    data_source: str, data_options: Mapping[str, Any],
+                    **choice: Any) -> columns_lib.Columns:
   """The columns that files describe; bounds take precedence over a sample."""
   known, made_from = {}, columns_lib.BOUNDS
   if public_bounds is not None:
     known = columns_lib.read(public_bounds)
     if isinstance(known, columns_lib.Columns):
       return known
-  if public_sample is not None:
+  if data_source == 'embedded':
+    made_from, choice['label_field'] = columns_lib.SAMPLE, _LABEL
+    known = {**columns_lib.sampled(_embedded_rows(0, _SAMPLE)), **known}
+  elif public_sample is not None:
     made_from = columns_lib.SAMPLE
     known = {**columns_lib.read_sample(public_sample), **known}
     open_source.check_public('public_sample', public_sample, data_options)
@@ -87,21 +87,21 @@ def _known_columns(public_bounds: str | None, public_sample: str | None,
   return columns_lib.choose(known, made_from=made_from, **choice)
 
 
-def _convert(columns: columns_lib.Columns, missing: str,
-             has_labels: bool = True) -> Callable:
-  """Raw rows -> examples, with labels or without."""
+def _mapped(raw: task.ClientSource, columns: columns_lib.Columns, missing: str,
+            has_labels: bool = True) -> records.MappedSource:
+  """The examples of raw rows, with labels or without."""
   def convert(raw: records.RawExamples) -> dict[str, np.ndarray]:
-    x = columns.encode(raw, missing)
-    if not has_labels:
-      return {'x': x}
-    return {'x': x, 'y': columns.label.target(raw[columns.label.name])}
-  return convert
+    examples = {'x': columns.encode(raw, missing)}
+    if has_labels:
+      examples['y'] = columns.label.target(raw[columns.label.name])
+    return examples
+  spec = element_spec(columns)
+  return records.MappedSource(raw, convert, spec if has_labels else {'x': spec['x']})
 
 
 def _serving(columns: columns_lib.Columns, model: str | None, missing: str,
              recorded: Mapping[str, Any]) -> task.Serving:
   """The trained model of columns; `recorded` are the options of the training."""
-  spec = element_spec(columns)
 
   def known(source: str) -> Sequence[str]:
     return ['num_clients'] if source == 'embedded' else further.of_files(source)
@@ -114,13 +114,11 @@ def _serving(columns: columns_lib.Columns, model: str | None, missing: str,
     else:
       wanted = columns.fields if labelled else columns.fields[:-1]
       raw = further.open_files(source, wanted, **options)
-    return records.MappedSource(
-        raw, _convert(columns, missing, labelled),
-        spec if labelled else {'x': spec['x']})
+    return _mapped(raw, columns, missing, labelled)
 
   return task.Serving(
-      model=models.build(model, columns), inputs={'x': spec['x']}, reader=read,
-      files={columns_lib.FILE: columns.dumps()})
+      model=models.build(model, columns), inputs={'x': element_spec(columns)['x']},
+      reader=read, files={columns_lib.FILE: columns.dumps()})
 
 
 def serving(inputs: task.Spec, weights: task.Weights, *, model: str | None = None,
@@ -153,57 +151,47 @@ def build(*, model: str | None = None, data_source: str | None = None,
     model: One of models.MODELS; None means logistic or linear, by the label.
     data_source: One of SOURCES; None means 'embedded'.
     label_field: Column to predict.
-    feature_fields: Columns to learn from; None for all that are known but the label
-      and the clients.
-    num_classes: The label is an integer below.
-    class_names: The label is one of these texts. Without either it is what the public
-      bounds or the public sample say: a category or a number.
-    public_bounds: See columns.read; a file that a run kept decides alone.
-    public_sample: See columns.read_sample.
+    feature_fields: Columns to learn from; None for all that are known but the label and
+      the clients.
+    num_classes, class_names: The label is an integer below, or one of these texts.
+      Without either it is what the public bounds or the public sample say.
+    public_bounds, public_sample: See columns.read, columns.read_sample. A file that a
+      run kept decides alone.
     statistics_epsilon: Epsilon of the release of means and deviations between the
       public bounds, by which columns are standardised then; None for none.
     missing: One of columns.MISSING; None means 'error'.
     held_out_fraction: See records.with_held_out.
     **data_options: num_clients for 'embedded', else see open_source.open_raw.
 
-  Raises:
-    ValueError: On an unknown model, an option that the data source does not use,
-      nothing known of a column, and bad data.
+  Raises ValueError on an unknown model, an option that the data source does not use,
+  nothing known of a column, and bad data.
   """
   data_source = checks.choice('data_source', data_source, SOURCES, 'embedded')
   missing = checks.choice('missing', missing, columns_lib.MISSING, columns_lib.ERROR)
-  choice = dict(
+  is_embedded = data_source == 'embedded'
+  columns = _choose_columns(
+      public_bounds, public_sample, data_source, data_options,
       label_field=label_field, feature_fields=feature_fields,
       classes=labelled.named_classes(num_classes, class_names),
       client_field=data_options.get('client_field', 'client'))
-  if data_source == 'embedded':
-    given = checks.options('data_source embedded', data_options, ['num_clients'])
+  if is_embedded:
     for name, value in (('label_field', label_field != 'label'), (
         'num_classes', num_classes), ('class_names', class_names), (
             'public_sample', public_sample), ('held_out_fraction', held_out_fraction)):
       if value:
         raise ValueError(f'data_source embedded does not use {name}')
-    raw = open_embedded(**given)
-    columns = None if public_bounds is None else columns_lib.read(public_bounds)
-    if not isinstance(columns, columns_lib.Columns):
-      sample = columns_lib.sampled(_embedded_rows(0, _SAMPLE))
-      columns = columns_lib.choose(
-          {**sample, **(columns or {})}, made_from=columns_lib.SAMPLE,
-          **{**choice, 'label_field': _LABEL})
-    num_clients = len(raw.train.client_ids)
-    unit = f'one of {num_clients} simulated clients, not people'
+    raw = open_embedded(**checks.options(
+        'data_source embedded', data_options, ['num_clients']))
+    unit = f'one of {len(raw.train.client_ids)} simulated clients, not people'
   else:
-    columns = _known_columns(public_bounds, public_sample, data_options, **choice)
     raw = open_source.open_raw(data_source, fields=columns.fields, **data_options)
     unit = 'one client of the files, with all its rows'
 
   def finish(columns: columns_lib.Columns) -> task.Task:
-    train, test = (
-        source and records.MappedSource(
-            source, _convert(columns, missing), element_spec(columns))
-        for source in (raw.train, raw.test))
+    train, test = (source and _mapped(source, columns, missing)
+                   for source in (raw.train, raw.test))
     of_clients = None
-    if data_source == 'embedded':
+    if is_embedded:
       held_out = {'test': records.gather(test)[0]}
     else:
       of_clients = records.of_population(test, train)
@@ -212,7 +200,7 @@ def build(*, model: str | None = None, data_source: str | None = None,
     served = _serving(
         columns, model, missing, {'data_source': data_source, **data_options})
     noised = columns.made_from == columns_lib.STATISTICS
-    stated = columns.made_from == columns_lib.SAMPLE and data_source != 'embedded'
+    stated = columns.made_from == columns_lib.SAMPLE and not is_embedded
     return task.Task(
         name='tabular', model=served.model, train=train, held_out=held_out,
         held_out_of_clients=of_clients, privacy_unit=unit, skips=raw.skips,
@@ -223,11 +211,10 @@ def build(*, model: str | None = None, data_source: str | None = None,
   result = finish(columns)
   if statistics_epsilon is None or columns.made_from == columns_lib.STATISTICS:
     return result
-  if public_sample is not None or data_source == 'embedded':
+  if public_sample is not None or is_embedded:
     raise ValueError('statistics_epsilon is not used with a public sample, by which '
                      'columns are standardised without cost')
-  clients = result.train.client_ids
   return dataclasses.replace(
       result, files={}, preliminary=statistics.release(
-          records.SubsetSource(raw.train, clients), columns, raw.skips, missing,
-          finish))
+          records.SubsetSource(raw.train, result.train.client_ids), columns, raw.skips,
+          missing, finish))

@@ -1,9 +1,10 @@
-"""Data of the text tasks: whose records train, and whose are held out."""
+"""Text tasks and their data: whose records train, and whose are held out."""
 
+from collections.abc import Callable, Collection, Mapping, Sequence
 import dataclasses
 import functools
 import importlib.resources
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -18,19 +19,18 @@ _CACHE_BYTES = 256 * 2**20
 _SUBSET_SEED = 20230817
 
 SOURCES = tuple(sorted(('embedded', 'official', *open_source.FORMATS)))
-
-Convert = Callable[[records.RawExamples], Mapping[str, np.ndarray]]
+_LIMITS = 'max_examples_per_client', 'max_test_examples'
+# The option of a source that is no format of files.
+_OPTION = {'embedded': 'num_clients', 'official': 'cache_dir'}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextData:
-  """Raw sources.
+  """Raw sources: the training clients, with all their records, and others.
 
   Attributes:
-    population: The training clients, with all their records.
-    others: Clients that are not in the population; None if there are none.
+    others: Clients outside the population, for the held-out set `others_name`, if any.
     test: Records of a test part, of any clients; None if there is none.
-    others_name: Name of the held-out set of `others`.
     divided: Whether the last of a training client's records are for tests.
     privacy_unit: What one client is.
     skips: What to do about bad clients.
@@ -51,14 +51,6 @@ class TextData:
     end = count - (count // _TEST_PART if self.divided else 0)
     return ({name: array[:end] for name, array in raw.items()},
             {name: array[end:] for name, array in raw.items()})
-
-  def has_test_records(self, client_id: str) -> bool:
-    """Whether a training client has records for tests; not if its data are bad."""
-    try:
-      return _count(self.split(self.population.examples(client_id))[1]) > 0
-    except task.BadClientError as error:
-      self.skips.client(client_id, error)
-      return False
 
 
 def _count(examples):
@@ -94,16 +86,10 @@ def open_embedded(
     num_clients: int = 125, *,
     fields: Sequence[str] = ('text', 'tags', 'title', 'label')
 ) -> records.RawData:
-  """The text that ships, of simulated clients.
+  """The text that ships, of simulated clients: consecutive speeches, mostly of a role.
 
-  A client has consecutive speeches, mostly of one role.
-
-  Args:
-    num_clients: From 2 to the number of speeches, 375.
-    fields: Some of 'text', 'tags', 'title' (empty) and 'label' (the play).
-
-  Raises:
-    ValueError: If num_clients is out of range.
+  There may be 2 to 375 clients, the number of speeches, else it raises ValueError.
+  Fields are some of 'text', 'tags', 'title' (empty) and 'label' (the play).
   """
   count = len(speeches())
   if not 2 <= num_clients <= count:
@@ -118,221 +104,260 @@ def open_embedded(
   return records.RawData(train=population, test=others, skips=task.Skips())
 
 
-def _embedded(fields, *, num_clients: int = 125) -> TextData:
-  raw = open_embedded(num_clients, fields=[field.name for field in fields])
-  return TextData(
-      population=raw.train, others=raw.test, others_name='test',
-      privacy_unit=f'one of {num_clients} simulated clients, not people',
-      skips=raw.skips)
-
-
-def _official(official: official_files.File, fields, privacy_unit: str, *,
-              cache_dir: str | None = None) -> TextData:
-  # TensorFlow takes seconds to import, which the other sources need not pay.
-  from tasks.sources import sqlite as source_sqlite  # pylint: disable=g-import-not-at-top
-  path = official.find_or_download(cache_dir)
-  open_split = lambda name: name and source_sqlite.SqliteSource(
-      path, name, fields=fields)
-  return TextData(
-      population=open_split('train'), others=open_split(official.others_split),
-      test=open_split('test'), privacy_unit=privacy_unit, skips=task.Skips())
-
-
-def _files(data_source: str, fields, privacy_unit: str, *,
-           held_out_fraction: float | None = None, **options: Any) -> TextData:
-  raw = open_source.open_raw(data_source, fields=fields, **options)
-  if raw.test is not None:
-    if held_out_fraction is not None:
-      raise ValueError('held_out_fraction is not used where there is a test part')
-    population, others = raw.train, None
-  else:
-    given = {} if held_out_fraction is None else {
-        'held_out_fraction': held_out_fraction}
-    population, others = records.split_clients(raw.train, **given)
-  return TextData(
-      population=population, others=others, test=raw.test, divided=raw.test is None,
-      privacy_unit=privacy_unit, skips=raw.skips)
-
-
 def load(official: official_files.File, *, fields: Sequence[records.Field],
          privacy_unit: str, data_source: str | None = None,
          **options: Any) -> TextData:
   """Opens the data of a text task.
 
-  Args:
-    official: TFF's file of the task.
-    fields: Fields to read; their names are some of those of the embedded text
-      ('text', 'tags', 'title', 'label').
-    privacy_unit: What one client of a file is.
-    data_source: 'embedded' (None too), 'official' or one of open_source.FORMATS.
-    **options: num_clients for 'embedded', cache_dir for 'official', else those of
-      open_source.open_raw, and held_out_fraction where there is no test part.
+  Fields are some of those of the embedded text, under these names. The source is
+  'embedded' (None too), 'official' or one of open_source.FORMATS. Options: num_clients
+  for 'embedded', cache_dir for 'official', else those of open_source.open_raw, and
+  held_out_fraction where there is no test part.
 
-  Raises:
-    ValueError: On an unknown source, an option that it does not use, one that it
-      needs and lacks, and bad data.
+  Raises ValueError on an unknown source, an option that it does not use, one that it
+  needs and lacks, and bad data.
   """
   data_source = checks.choice('data_source', data_source, SOURCES, 'embedded')
   if data_source in open_source.FORMATS:
-    return _files(data_source, fields, privacy_unit, **options)
-  allowed = {'embedded': 'num_clients', 'official': 'cache_dir'}[data_source]
-  given = checks.options(f'data_source {data_source}', options, [allowed])
+    fraction = options.pop('held_out_fraction', None)
+    raw = open_source.open_raw(data_source, fields=fields, **options)
+    population, others = raw.train, None
+    if raw.test is None:
+      population, others = records.split_clients(
+          raw.train, held_out_fraction=fraction)
+    elif fraction is not None:
+      raise ValueError('held_out_fraction is not used where there is a test part')
+    return TextData(
+        population=population, others=others, test=raw.test, divided=raw.test is None,
+        privacy_unit=privacy_unit, skips=raw.skips)
+  given = checks.options(
+      f'data_source {data_source}', options, [_OPTION[data_source]])
   if data_source == 'embedded':
-    return _embedded(fields, **given)
-  return _official(official, fields, privacy_unit, **given)
+    raw = open_embedded(fields=[field.name for field in fields], **given)
+    count = len(raw.train.client_ids) + len(raw.test.client_ids)
+    return TextData(
+        population=raw.train, others=raw.test, others_name='test', skips=raw.skips,
+        privacy_unit=f'one of {count} simulated clients, not people')
+  # TensorFlow takes seconds to import, which the other sources need not pay.
+  from tasks.sources import sqlite as source_sqlite  # pylint: disable=g-import-not-at-top
+  path = official.find_or_download(given.get('cache_dir'))
+  population, others, test = (
+      name and source_sqlite.SqliteSource(path, name, fields=fields)
+      for name in ('train', official.others_split, 'test'))
+  return TextData(population=population, others=others, test=test,
+                  privacy_unit=privacy_unit, skips=task.Skips())
 
 
-def reader(
-    official: official_files.File, text_field: Callable[[str, str | None], str],
-    convert: Callable[[records.RawExamples, str, bool], Mapping[str, np.ndarray]],
-    element_spec: records.ElementSpec, recorded: Mapping[str, Any],
-    more_fields: Sequence[records.Field] = (),
-    label_field: Callable[[str | None], records.Field] | None = None) -> task.Reader:
-  """The reader of further files; see task.Reader.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Learned:
+  """A model, and the examples that it takes.
 
-  Args:
-    official: TFF's file of the task.
-    text_field: (data source, name that is given or None) -> name of the text's field.
+  Attributes:
+    model: The model.
+    element_spec: Element spec of labelled examples.
     convert: (raw records, name of the text's field, whether the examples are labelled)
       -> examples.
-    element_spec: Element spec of labelled examples.
-    recorded: Options of the training.
-    more_fields: Further fields to read.
-    label_field: Name that is given, or None -> field of the label, which is read if
-      examples are labelled; None if there is none.
+    convert_in_graph: Raw records -> labelled examples; see records.MappedSource.
   """
-  own = ['text_field', *(['label_field'] if label_field else [])]
 
-  def known(source: str) -> Sequence[str]:
-    if source not in open_source.FORMATS:
-      return [*own, 'num_clients' if source == 'embedded' else 'cache_dir']
-    return [*own, *further.of_files(source)]
-
-  def read(*, labelled: bool, **given: Any) -> task.ClientSource:
-    source, options = further.source_of(recorded, given, known)
-    name = text_field(source, options.pop('text_field', None))
-    fields = [records.Field(name='text', source_name=name, kind=records.TEXT),
-              *more_fields]
-    of_label = options.pop('label_field', None)
-    if label_field and labelled:
-      fields.append(label_field(of_label))
-    if source in open_source.FORMATS:
-      raw = further.open_files(source, fields, **options)
-    else:
-      data = load(
-          official, fields=fields, privacy_unit='', data_source=source, **options)
-      raw = further.concatenated([data.population, data.others, data.test], data.skips)
-    spec = {feature: of for feature, of in element_spec.items()
-            if labelled or feature != 'y'}
-    return records.MappedSource(raw, lambda raw: convert(raw, name, labelled), spec)
-
-  return read
+  model: task.Model
+  element_spec: records.ElementSpec
+  convert: Callable[[records.RawExamples, str, bool], Mapping[str, np.ndarray]]
+  convert_in_graph: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
 
 
-def build_task(
-    name: str, model: task.Model, data: TextData, convert: Convert,
-    element_spec: records.ElementSpec, *,
-    max_examples_per_client: int | None = None, max_test_examples: int | None = None,
-    convert_in_graph: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
-    **rest: Any) -> task.Task:
-  """Builds the task of raw sources.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextTask:
+  """A task that learns from texts.
 
-  Args:
+  Attributes:
     name: Name of the task.
-    model: Model of its examples.
-    data: Raw sources.
-    convert: Raw records -> model examples.
-    element_spec: Element spec of the examples.
-    max_examples_per_client: A training client that has more keeps this many of them,
-      evenly spaced; None keeps all.
-    max_test_examples: A held-out set that has more keeps this many, sampled by a
-      fixed seed; None keeps all.
-    convert_in_graph: As in records.MappedSource.
-    **rest: Further attributes of task.Task.
-
-  Returns:
-    The task. Its training source keeps examples in memory once they have been read,
-    as long as they are few.
-
-  Raises:
-    ValueError: If a limit is not at least 1, or data are bad.
+    models: Names of its models.
+    default_model: Model where none is given.
+    learn: (model, **options of the task's own, which are keywords) -> what it learns.
+    official: TFF's file of the task.
+    official_field: Field of the text there; 'text' is that of other files.
+    more_fields: Fields to read in addition to the text.
+    has_label: Whether records have a field of their label, which is read where
+      examples are labelled.
+    privacy_unit: What one client of a file is.
   """
-  for option, limit in (('max_examples_per_client', max_examples_per_client),
-                        ('max_test_examples', max_test_examples)):
-    if limit is not None:
-      checks.integer(option, limit, 1)
 
-  def convert_for_training(raw):
-    examples = convert(data.split(raw)[0])
-    count = _count(examples)
-    if max_examples_per_client is None or count <= max_examples_per_client:
-      return examples
-    rows = np.arange(max_examples_per_client) * count // max_examples_per_client
+  name: str
+  models: Collection[str]
+  default_model: str
+  learn: Callable[..., Any]
+  official: official_files.File
+  official_field: str
+  more_fields: Sequence[records.Field] = ()
+  has_label: bool = False
+  privacy_unit: str
+
+  def build(self, **options: Any) -> task.Task:
+    """Builds the task.
+
+    Args:
+      **options: `model`, one of the models. `text_field` and, if there are labels,
+        `label_field`, the names of these fields. `max_examples_per_client`: a training
+        client that has more keeps this many of them, evenly spaced.
+        `max_test_examples`: a held-out set that has more keeps this many, 2000 where it
+        is not given, sampled by a fixed seed. Those of `learn`, and of `load`.
+
+    Raises:
+      ValueError: On an unknown model, an option out of range, and bad data.
+    """
+    return self.build_learned(self.learn_by(options), self.open(options), options)
+
+  def serving(self, inputs: task.Spec, weights: task.Weights,
+              **options: Any) -> task.Serving:
+    """The trained model, by the options of its task; see registry.serving.
+
+    Texts that are read without labels go on: they have no token of their end.
+    """
+    del inputs, weights
+    return self.served(self.learn_by(options), options)
+
+  def learn_by(self, options: Mapping[str, Any]) -> Any:
+    """The result of `learn` for some of these options."""
+    model = checks.choice(
+        'model', options.get('model'), self.models, self.default_model)
+    return self.learn(model, **{
+        name: options[name] for name in checks.keywords(self.learn)[0]
+        if name in options})
+
+  def fields(self, options: Mapping[str, Any], labelled: bool = True
+             ) -> list[records.Field]:
+    """Fields to read, that of the text first."""
+    name = options.get('text_field') or (
+        self.official_field if options.get('data_source') == 'official' else 'text')
+    result = [records.Field(name='text', source_name=name, kind=records.TEXT),
+              *self.more_fields]
+    if self.has_label and labelled:
+      result.append(records.Field(
+          name='label', source_name=options.get('label_field'), kind=records.CATEGORY))
+    return result
+
+  def open(self, options: Mapping[str, Any]) -> TextData:
+    """Opens the data; options are those of `build`."""
+    own = {'model', 'text_field', 'label_field', *_LIMITS,
+           *checks.keywords(self.learn)[0]} - {'data_source'}
+    return load(
+        self.official, fields=self.fields(options), privacy_unit=self.privacy_unit,
+        **{name: value for name, value in options.items() if name not in own})
+
+  def served(self, learned: Learned, recorded: Mapping[str, Any],
+             **rest: Any) -> task.Serving:
+    """The trained model; `recorded` are the options of the training."""
+    own = ['text_field', *(['label_field'] if self.has_label else [])]
+    inputs = {name: spec for name, spec in learned.element_spec.items() if name != 'y'}
+
+    def known(source: str) -> Sequence[str]:
+      return own + ([_OPTION[source]] if source in _OPTION else
+                    further.of_files(source))
+
+    def read(*, labelled: bool, **given: Any) -> task.ClientSource:
+      source, options = further.source_of(recorded, given, known)
+      fields = self.fields({**options, 'data_source': source}, labelled)
+      options = {name: value for name, value in options.items() if name not in own}
+      if source in _OPTION:
+        data = load(self.official, fields=fields, privacy_unit='', data_source=source,
+                    **options)
+        raw = further.concatenated(
+            [data.population, data.others, data.test], data.skips)
+      else:
+        raw = further.open_files(source, fields, **options)
+      return records.MappedSource(
+          raw, lambda raw: learned.convert(raw, fields[0].column, labelled),
+          learned.element_spec if labelled else inputs)
+
+    return task.Serving(model=learned.model, inputs=inputs, reader=read, **rest)
+
+  def build_learned(self, learned: Learned, data: TextData,
+                    options: Mapping[str, Any], *, noised_files: Sequence[str] = (),
+                    **of_serving: Any) -> task.Task:
+    """Builds the task of raw sources; options are those of `build`.
+
+    Its training source keeps examples in memory once they have been read, as long as
+    they are few. Raises ValueError.
+    """
+    limits = {'max_test_examples': 2000, **options}
+    of_client, of_test = map(limits.get, _LIMITS)
+    for option, limit in zip(_LIMITS, (of_client, of_test)):
+      if limit is not None:
+        checks.integer(option, limit, 1)
+    field, spec = self.fields(options)[0].column, learned.element_spec
+
+    def convert(raw):
+      return learned.convert(raw, field, True)
+
+    def convert_test(raw):
+      rows = data.split(raw)[1]
+      return convert(rows) if _count(rows) else {
+          name: np.zeros((0, *shape), dtype) for name, (dtype, shape) in spec.items()}
+
+    def held_out(source, convert):
+      examples, _ = records.gather(
+          records.MappedSource(source, convert, spec), skips=data.skips,
+          max_clients=_MAX_TEST_CLIENTS)
+      rows = _subset(_count(examples), of_test)
+      return {name: array[rows] for name, array in examples.items()}
+
+    sets, others, same, of_clients = {}, data.others, None, None
+    if data.test is not None:
+      known = ids_lib.membership(data.population.client_ids)
+      ids = data.test.client_ids
+      same = [client for client in ids if client in known]
+      if others is None and len(same) < len(ids):
+        others = records.SubsetSource(
+            data.test, [client for client in ids if client not in known])
+    if others is not None:
+      sets[data.others_name] = held_out(others, convert)
+    if same:
+      known_test = records.SubsetSource(data.test, same)
+      sets['test_examples'] = held_out(known_test, convert)
+      of_clients = records.MappedSource(known_test, convert, spec)
+    elif data.divided:
+      ids = data.population.client_ids
+      some = records.SubsetSource(data.population, [
+          ids[i] for i in _subset(len(ids), _MAX_TEST_CLIENTS)])
+      enough = [client for client, raw in data.skips.examples(some)
+                if _count(data.split(raw)[1])]
+      if enough:
+        sets['test_examples'] = held_out(
+            records.SubsetSource(data.population, enough), convert_test)
+        of_clients = records.MappedSource(data.population, convert_test, spec)
+    in_graph = learned.convert_in_graph
+    train = records.MappedSource(
+        data.population, lambda raw: _some(convert(data.split(raw)[0]), of_client),
+        spec, convert_in_graph=in_graph and (
+            lambda raw: _some(in_graph(data.split(raw)[0]), of_client)))
+    served = self.served(learned, options, **of_serving)
+    return task.Task(
+        name=self.name, model=served.model, train=CachedSource(train), held_out=sets,
+        held_out_of_clients=of_clients, privacy_unit=data.privacy_unit,
+        skips=data.skips, files=served.files, warnings=served.not_private,
+        not_private=served.not_private, reader=served.reader,
+        noised_files=noised_files)
+
+
+def _some(examples, limit):
+  """At most `limit` of the examples, evenly spaced: arrays or, in a graph, tensors."""
+  count = _count(examples)
+  if limit is None:
+    return examples
+  if isinstance(count, int):
+    rows = np.arange(min(count, limit)) * count // max(min(count, limit), 1)
     return {name: array[rows] for name, array in examples.items()}
-
-  def convert_for_training_in_graph(raw):
-    import tensorflow as tf  # pylint: disable=g-import-not-at-top
-    examples = convert_in_graph(data.split(raw)[0])
-    if max_examples_per_client is None:
-      return examples
-    count = tf.cast(_count(examples), tf.int64)
-    # All of them, in order, if there are no more.
-    kept = tf.minimum(count, max_examples_per_client)
-    rows = tf.range(kept) * count // tf.maximum(kept, 1)
-    return {name: tf.gather(tensor, rows) for name, tensor in examples.items()}
-
-  def convert_test(raw):
-    rows = data.split(raw)[1]
-    return convert(rows) if _count(rows) else {
-        name: np.zeros((0, *shape), dtype) for name, (dtype, shape) in
-        element_spec.items()}
-
-  def held_out(source, convert):
-    examples, _ = records.gather(
-        records.MappedSource(source, convert, element_spec), skips=data.skips)
-    rows = _subset(_count(examples), max_test_examples)
-    return {name: array[rows] for name, array in examples.items()}
-
-  sets = {}
-  others, same, of_clients = data.others, None, None
-  if data.test is not None:
-    known = ids_lib.membership(data.population.client_ids)
-    ids = data.test.client_ids
-    same = [client for client in ids if client in known]
-    if others is None and len(same) < len(ids):
-      others = records.SubsetSource(
-          data.test, [client for client in ids if client not in known])
-  if others is not None:
-    sets[data.others_name] = held_out(_some_clients(others), convert)
-  if same:
-    known_test = records.SubsetSource(data.test, same)
-    sets['test_examples'] = held_out(_some_clients(known_test), convert)
-    of_clients = records.MappedSource(known_test, convert, element_spec)
-  elif data.divided:
-    some = _some_clients(data.population)
-    enough = [client for client in some.client_ids if data.has_test_records(client)]
-    if enough:
-      sets['test_examples'] = held_out(
-          records.SubsetSource(some, enough), convert_test)
-      of_clients = records.MappedSource(data.population, convert_test, element_spec)
-  train = records.MappedSource(
-      data.population, convert_for_training, element_spec,
-      convert_in_graph=convert_in_graph and convert_for_training_in_graph)
-  return task.Task(
-      name=name, model=model, train=CachedSource(train), held_out=sets,
-      held_out_of_clients=of_clients, privacy_unit=data.privacy_unit,
-      skips=data.skips, **rest)
+  import tensorflow as tf  # pylint: disable=g-import-not-at-top
+  count = tf.cast(count, tf.int64)
+  size = tf.minimum(count, limit)
+  rows = tf.range(size) * count // tf.maximum(size, 1)
+  return {name: tf.gather(tensor, rows) for name, tensor in examples.items()}
 
 
 def _subset(count: int, limit: int | None) -> np.ndarray:
   """At most `limit` of `count` indices, sampled by a fixed seed, in order."""
   return np.sort(np.random.default_rng(_SUBSET_SEED).permutation(count)[:limit])
-
-
-def _some_clients(source: task.ClientSource) -> records.SubsetSource:
-  ids = source.client_ids
-  return records.SubsetSource(
-      source, [ids[i] for i in _subset(len(ids), _MAX_TEST_CLIENTS)])
 
 
 class CachedSource(records.Wrapping):

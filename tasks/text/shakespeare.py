@@ -5,8 +5,6 @@ public and the same for all data. Unlike TFF's, the metric 'accuracy' leaves out
 characters that are not in it and the end of a speech; 'accuracy_all_tokens' is TFF's.
 """
 
-from typing import Any
-
 import numpy as np
 import tensorflow as tf
 
@@ -14,9 +12,6 @@ from tasks import checks, official, task
 from tasks.models import text as text_models
 from tasks.sources import records
 from tasks.text import data as text_data
-
-OFFICIAL = official.File(what='federated Shakespeare', name='shakespeare.sqlite',
-                         load='shakespeare.load_data')
 
 # The characters of TFF's next-character task, in its order.
 CHARACTERS = (
@@ -58,16 +53,10 @@ def build_model(name: str) -> task.Model:
 def character_rows(text: str, length: int, ended: bool = True) -> np.ndarray:
   """Tokens of a text's characters in rows, as TFF's preprocessing has them.
 
-  The text between the tokens of its beginning and its end is padded to a multiple
-  of a row and cut into rows, so that no character stands in two of them.
-
-  Args:
-    text: What is not ASCII is not in the vocabulary.
-    length: Characters that are predicted in a row.
-    ended: Whether the text ends; else its last row ends with its last character.
-
-  Returns:
-    uint8 [rows, length + 1].
+  The text between the tokens of its beginning and its end is padded to a multiple of a
+  row and cut into rows, uint8 [rows, length + 1], so that no character stands in two of
+  them. Not `ended`, its last row ends with its last character. What is not ASCII is not
+  in the vocabulary.
   """
   codes = np.frombuffer(text.encode('utf-32-le', 'surrogatepass'), np.uint32)
   known = codes < 128
@@ -106,66 +95,26 @@ def _rows_in_graph(texts: tf.Tensor, length: int) -> tf.Tensor:
   return tf.cast(tf.reshape(flat, [-1, length + 1]), tf.uint8)
 
 
-def build(*, model: str | None = None, sequence_length: int = 80,
-          max_examples_per_client: int | None = None,
-          max_test_examples: int = 2000, text_field: str | None = None,
-          **data_options: Any) -> task.Task:
-  """Builds the Shakespeare task.
-
-  Args:
-    model: One of MODELS; None means 'lstm_small'.
-    sequence_length: Characters that are predicted in a row; a speech has as many
-      rows as it needs.
-    max_examples_per_client: See text_data.build_task.
-    max_test_examples: See text_data.build_task.
-    text_field: The field of a speech's text; None means 'text', and 'snippets' in
-      TFF's file.
-    **data_options: See text_data.load.
-
-  Raises:
-    ValueError: On an unknown model, an option out of range, and bad data.
-  """
-  served = serving(
-      {}, [], model=model, sequence_length=sequence_length, text_field=text_field,
-      **data_options)
-
-  def convert_in_graph(raw):
-    return {'tokens': _rows_in_graph(raw['text'], sequence_length)}
-
-  data = text_data.load(
-      OFFICIAL, privacy_unit='one role of a play',
-      fields=[records.Field(
-          name='text', kind=records.TEXT,
-          source_name=_text_field(data_options.get('data_source'), text_field))],
-      **data_options)
-  return text_data.build_task(
-      'shakespeare', served.model, data,
-      lambda raw: _examples(raw, sequence_length), served.inputs,
-      max_examples_per_client=max_examples_per_client, reader=served.reader,
-      max_test_examples=max_test_examples, convert_in_graph=convert_in_graph)
-
-
-def _text_field(data_source: str | None, text_field: str | None) -> str:
-  return text_field or ('snippets' if data_source == 'official' else 'text')
-
-
 def _examples(raw: records.RawExamples, length: int,
-              ended: bool = True) -> dict[str, np.ndarray]:
+              ended: bool) -> dict[str, np.ndarray]:
   rows = [character_rows(text, length, ended) for text in raw['text']]
   return {'tokens': np.concatenate([np.zeros([0, length + 1], np.uint8), *rows])}
 
 
-def serving(inputs: task.Spec, weights: task.Weights, *, model: str | None = None,
-            sequence_length: int = 80, **options: Any) -> task.Serving:
-  """The trained model, by the options of its task; see registry.serving.
-
-  Rows of a text that is read without labels go on: they have no token of its end.
-  """
-  del inputs, weights
-  model = checks.choice('model', model, MODELS, 'lstm_small')
+def _learn(model: str, *, sequence_length: int = 80) -> text_data.Learned:
+  """A model of rows of this length; a speech has as many rows as it needs."""
   checks.integer('sequence_length', sequence_length, 1)
-  inputs = {'tokens': (np.dtype(np.uint8), (sequence_length + 1,))}
-  return task.Serving(
-      model=build_model(model), inputs=inputs, reader=text_data.reader(
-          OFFICIAL, _text_field, recorded=options, element_spec=inputs,
-          convert=lambda raw, _, labelled: _examples(raw, sequence_length, labelled)))
+  return text_data.Learned(
+      model=build_model(model),
+      element_spec={'tokens': (np.dtype(np.uint8), (sequence_length + 1,))},
+      convert=lambda raw, _, labelled: _examples(raw, sequence_length, labelled),
+      convert_in_graph=lambda raw: {
+          'tokens': _rows_in_graph(raw['text'], sequence_length)})
+
+
+TASK = text_data.TextTask(
+    name='shakespeare', models=MODELS, default_model='lstm_small', learn=_learn,
+    official=official.File(what='federated Shakespeare', name='shakespeare.sqlite',
+                           load='shakespeare.load_data'),
+    official_field='snippets', privacy_unit='one role of a play')
+build, serving, open_embedded = TASK.build, TASK.serving, text_data.open_embedded

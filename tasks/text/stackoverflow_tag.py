@@ -7,17 +7,16 @@ is the fraction of posts whose highest-scoring tag is right. A tag that all tagg
 posts have ('java', in posts about Java) is left out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import functools
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tasks import checks, task
+from tasks import task
 from tasks.models import layers
 from tasks.sources import records
-from tasks.text import posts, vocabulary as vocabulary_lib
+from tasks.text import data as text_data, posts, vocabulary as vocabulary_lib
 
 # A post is cut to this many words of the vocabulary. No post has more than 5 tags.
 MAX_WORDS = 128
@@ -57,13 +56,16 @@ def build_model(name: str, vocabulary: vocabulary_lib.Vocabulary) -> task.Model:
     return [layers.glorot_uniform(rng, num_words, num_tags),
             np.full(num_tags, first_bias, np.float32)]
 
-  def score(weights, x):
+  def score(weights, batch):
     """Logits, float32 [batch, tags]."""
-    return layers.dense(frequencies(x, num_words, root_scale), *weights)
+    return layers.dense(frequencies(batch['x'], num_words, root_scale), *weights)
 
   def read(weights, batch):
-    """Logits and truth, float32 [batch, tags]."""
-    return score(weights, batch['x']), _counts(batch['y'], num_tags)
+    """Logits, truth, and ones where a tag is among the first: float32 [batch, tags]."""
+    logits = score(weights, batch)
+    first = tf.math.top_k(logits, k=min(_TOP, num_tags)).indices
+    return (logits, _counts(batch['y'], num_tags),
+            tf.reduce_sum(tf.one_hot(first, num_tags), axis=1))
 
   def losses(logits, truth):
     return tf.reduce_sum(tf.nn.sigmoid_cross_entropy_with_logits(
@@ -71,29 +73,21 @@ def build_model(name: str, vocabulary: vocabulary_lib.Vocabulary) -> task.Model:
 
   def loss(weights, batch, seed):
     del seed
-    return losses(*read(weights, batch))
-
-  def first_tags(logits):
-    """Ones where a tag is among the first, float32 [batch, tags]."""
-    top = tf.math.top_k(logits, k=min(_TOP, num_tags)).indices
-    return tf.reduce_sum(tf.one_hot(top, num_tags), axis=1)
+    return losses(score(weights, batch), _counts(batch['y'], num_tags))
 
   def metrics(weights, batch, mask):
-    logits, truth = read(weights, batch)
-    tagged = mask * tf.reduce_max(truth, axis=1)
+    logits, truth, first = read(weights, batch)
     best = tf.one_hot(tf.argmax(logits, axis=1), num_tags)
     true_tags = truth * mask[:, tf.newaxis]
     return {
-        'recall_at_5': (tf.reduce_sum(first_tags(logits) * true_tags),
-                        tf.reduce_sum(true_tags)),
-        'accuracy': (tf.reduce_sum(best * true_tags), tf.reduce_sum(tagged)),
-        'loss': (tf.reduce_sum(tf.where(mask > 0, losses(logits, truth), 0.0)),
-                 tf.reduce_sum(mask)),
-    }
+        'recall_at_5': (tf.reduce_sum(first * true_tags), tf.reduce_sum(true_tags)),
+        'accuracy': (tf.reduce_sum(best * true_tags),
+                     tf.reduce_sum(mask * tf.reduce_max(truth, axis=1))),
+        'loss': layers.masked_total(losses(logits, truth), mask)}
 
   def count(weights, batch, mask):
-    logits, truth = read(weights, batch)
-    first, true_tags = first_tags(logits), truth * mask[:, tf.newaxis]
+    _, truth, first = read(weights, batch)
+    true_tags = truth * mask[:, tf.newaxis]
     # Only posts with a tag of the vocabulary count, as in recall_at_5.
     tagged = tf.reduce_max(true_tags, axis=1, keepdims=True)
     return {'occurred': tf.reduce_sum(true_tags, axis=0),
@@ -101,15 +95,14 @@ def build_model(name: str, vocabulary: vocabulary_lib.Vocabulary) -> task.Model:
             'predicted': tf.reduce_sum(first * tagged, axis=0)}
 
   def predict(weights, batch):
-    logits = score(weights, batch['x'])
+    logits = score(weights, batch)
     return {'class': tf.argmax(logits, axis=1, output_type=tf.int32),
             'probabilities': tf.sigmoid(logits)}
 
   return task.Model(
       name=name, initial_weights=initial_weights, loss=loss, metrics=metrics,
       headline='recall_at_5', fractions=('recall_at_5',), evaluation_batch=256,
-      predict=predict,
-      weight_names=('output/kernel', 'output/bias'),
+      predict=predict, weight_names=('output/kernel', 'output/bias'),
       breakdown=task.Breakdown(
           kind='tag', names=vocabulary.labels, count=count, guesses=_TOP))
 
@@ -117,25 +110,26 @@ def build_model(name: str, vocabulary: vocabulary_lib.Vocabulary) -> task.Model:
 def known_words(texts: Sequence[str], field: str,
                 vocabulary: vocabulary_lib.Vocabulary) -> np.ndarray:
   """Words of texts of a field, int32 [texts, MAX_WORDS], from 1 on, padded with 0."""
-  x = np.zeros([len(texts), MAX_WORDS], np.int32)
   sentences = vocabulary_lib.sentences_of(field)
-  for row, text in enumerate(texts):
-    known = [number for sentence in sentences(text)
-             for number in vocabulary.known_numbers(sentence.split(' '))][:MAX_WORDS]
-    x[row, :len(known)] = known
-  return x
+  return _padded([[
+      number for sentence in sentences(text)
+      for number in vocabulary.known_numbers(sentence.split(' '))]
+      for text in texts], MAX_WORDS)
+
+
+def _padded(rows: Sequence[Sequence[int]], width: int) -> np.ndarray:
+  """Numbers in rows of one width, int32, cut off or padded with 0."""
+  result = np.zeros([len(rows), width], np.int32)
+  for row, numbers in zip(result, rows):
+    row[:len(numbers)] = numbers[:width]
+  return result
 
 
 def frequencies(ids: tf.Tensor, num_words: int, root_scale: float | None) -> tf.Tensor:
-  """Computes the frequency of each word in a post.
+  """Computes the frequency of each word in a post, float32 [batch, num_words].
 
-  Args:
-    ids: int32 [batch, MAX_WORDS], words from 1 on, padded with 0.
-    num_words: Number of words.
-    root_scale: As for `build_model`.
-
-  Returns:
-    float32 [batch, num_words].
+  From int32 [batch, MAX_WORDS], words from 1 on, padded with 0; `root_scale` as for
+  `build_model`.
   """
   counts = _counts(ids, num_words)
   words = tf.math.divide_no_nan(counts, tf.reduce_sum(counts, axis=1, keepdims=True))
@@ -151,35 +145,14 @@ def _counts(ids: tf.Tensor, size: int) -> tf.Tensor:
   return tf.reshape(counts, [rows, size + 1])[:, 1:]
 
 
-def build(*, model: str | None = None, **options: Any) -> task.Task:
-  """Builds the task.
+def _learn(model: str) -> Callable[[vocabulary_lib.Vocabulary], text_data.Learned]:
+  """Vocabulary, whose labels are the tags -> a model of posts.
 
-  Args:
-    model: One of MODELS; None means 'logistic_small'.
-    **options: See posts.Posts.build. The labels of a vocabulary are the tags. Posts
-      without tags in the vocabulary are examples too: they have none of them.
-
-  Raises:
-    ValueError: On an unknown model, an option out of range, and bad data.
+  Posts without tags in the vocabulary are examples too: they have none of them.
   """
-  return _posts(model).build(**options)
-
-
-def serving(inputs: task.Spec, weights: task.Weights, *, vocabulary: str | None = None,
-            model: str | None = None, **options: Any) -> task.Serving:
-  """The trained model, by the vocabulary that the run kept; see registry.serving."""
-  del inputs, weights
-  return _posts(model).serving(vocabulary, options)
-
-
-def _posts(model: str | None) -> posts.Posts:
-  model = checks.choice('model', model, MODELS, 'logistic_small')
-  num_words, num_tags, *_ = MODELS[model]
-  return posts.Posts(
-      name='stackoverflow_tag', num_words=num_words, num_labels=num_tags,
-      learn=lambda words: posts.Learned(
-          model=build_model(model, words), element_spec=_SPEC,
-          convert=functools.partial(_examples, vocabulary=words)))
+  return lambda words: text_data.Learned(
+      model=build_model(model, words), element_spec=_SPEC,
+      convert=functools.partial(_examples, vocabulary=words))
 
 
 def _examples(raw: records.RawExamples, field: str, labelled: bool,
@@ -188,9 +161,13 @@ def _examples(raw: records.RawExamples, field: str, labelled: bool,
   chosen = [(f'{title} {text}' if title else text, tags.split('|'))
             for text, title, tags in zip(raw['text'], raw['title'], raw['tags'])
             if tags or not labelled]
-  x = known_words([text for text, _ in chosen], field, vocabulary)
-  y = np.zeros([len(chosen), MAX_TAGS], np.int32)
-  for row, (_, tags) in enumerate(chosen):
-    labels = vocabulary.label_numbers(tags)[:MAX_TAGS]
-    y[row, :len(labels)] = labels
-  return {'x': x, 'y': y} if labelled else {'x': x}
+  examples = {'x': known_words([text for text, _ in chosen], field, vocabulary)}
+  if labelled:
+    examples['y'] = _padded(
+        [vocabulary.label_numbers(tags) for _, tags in chosen], MAX_TAGS)
+  return examples
+
+
+TASK = posts.Posts(name='stackoverflow_tag', models=MODELS, learn=_learn,
+                   default_model='logistic_small', more_fields=posts.TAG_FIELDS)
+build, serving, open_embedded = TASK.build, TASK.serving, text_data.open_embedded

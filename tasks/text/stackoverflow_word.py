@@ -4,15 +4,15 @@ The metric 'accuracy' leaves out padding, words that are not in the vocabulary, 
 the beginning and end of sentences; 'accuracy_all_tokens' leaves out padding only.
 """
 
+from collections.abc import Callable
 import functools
-from typing import Any
 
 import numpy as np
 
 from tasks import checks, task
 from tasks.models import text as text_models
 from tasks.sources import records
-from tasks.text import posts, vocabulary as vocabulary_lib
+from tasks.text import data as text_data, posts, vocabulary as vocabulary_lib
 
 # Name -> words where --vocabulary_size is not given, and the network. lstm_670 is the
 # model of arXiv 2003.00295: 4,050,748 parameters. lstm_small, for quick runs under
@@ -33,45 +33,14 @@ def build_model(name: str, vocabulary: vocabulary_lib.Vocabulary) -> task.Model:
       special, kind='word', names=special.names(vocabulary.words))
 
 
-def build(*, model: str | None = None, sequence_length: int = 20,
-          **options: Any) -> task.Task:
-  """Builds the task.
-
-  Args:
-    model: One of MODELS; None means 'lstm_small'.
-    sequence_length: Words that are predicted in a sentence, which is one example;
-      what is longer is cut off.
-    **options: See posts.Posts.build.
-
-  Raises:
-    ValueError: On an unknown model, an option out of range, and bad data.
-  """
-  return _posts(model, sequence_length).build(**options)
-
-
-def serving(inputs: task.Spec, weights: task.Weights, *, vocabulary: str | None = None,
-            model: str | None = None, sequence_length: int = 20,
-            **options: Any) -> task.Serving:
-  """The trained model, by the vocabulary that the run kept; see registry.serving.
-
-  Sentences that are read without labels go on: they have no token of their end.
-  """
-  del inputs, weights
-  return _posts(model, sequence_length).serving(vocabulary, options)
-
-
-def _posts(model: str | None, length: int) -> posts.Posts:
-  model = checks.choice('model', model, MODELS, 'lstm_small')
-  checks.integer('sequence_length', length, 1)
-
-  def learn(words: vocabulary_lib.Vocabulary) -> posts.Learned:
-    return posts.Learned(
-        model=build_model(model, words),
-        element_spec={'tokens': (np.dtype(np.int32), (length + 1,))},
-        convert=functools.partial(_examples, vocabulary=words, length=length))
-
-  return posts.Posts(
-      name='stackoverflow_word', learn=learn, num_words=MODELS[model][0])
+def _learn(model: str, *, sequence_length: int = 20
+           ) -> Callable[[vocabulary_lib.Vocabulary], text_data.Learned]:
+  """Vocabulary -> a model of sentences, one an example, cut off at this many words."""
+  checks.integer('sequence_length', sequence_length, 1)
+  return lambda words: text_data.Learned(
+      model=build_model(model, words),
+      element_spec={'tokens': (np.dtype(np.int32), (sequence_length + 1,))},
+      convert=functools.partial(_examples, vocabulary=words, length=sequence_length))
 
 
 def _examples(raw: records.RawExamples, field: str, ended: bool,
@@ -82,3 +51,8 @@ def _examples(raw: records.RawExamples, field: str, ended: bool,
           for sentence in vocabulary_lib.sentences_of(field)(text)]
   # A client may have no sentence.
   return {'tokens': np.array(rows, np.int32).reshape([-1, length + 1])}
+
+
+TASK = posts.Posts(name='stackoverflow_word', models=MODELS,
+                   default_model='lstm_small', learn=_learn)
+build, serving, open_embedded = TASK.build, TASK.serving, text_data.open_embedded

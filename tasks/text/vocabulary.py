@@ -50,23 +50,18 @@ def sentences_of(field: str) -> Callable[[str], list[str]]:
 
 def sentences(text: str) -> list[str]:
   """Sentences of a text, in lower case, their tokens separated by spaces."""
-  result = []
-  for sentence in _SENTENCE_END.split(text):
-    tokens = [_ADDRESS if token.startswith(('http://', 'https://')) else token
-              for token in _TOKEN.findall(sentence.lower())]
-    if tokens:
-      result.append(' '.join(tokens))
-  return result
+  return list(filter(None, (
+      ' '.join(_ADDRESS if token.startswith(('http://', 'https://')) else token
+               for token in _TOKEN.findall(sentence.lower()))
+      for sentence in _SENTENCE_END.split(text))))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Vocabulary:
-  """Words, and labels if the task has them, the most frequent first.
+  """Words, and labels (such as tags) if the task has them, the most frequent first.
 
-  Attributes:
-    words: Without special tokens.
-    labels: Such as tags; empty if the task has none.
-    made_from: Origin: PUBLIC, TRAINING_CLIENTS or NOISED_COUNTS.
+  Words are without special tokens; `made_from` is PUBLIC, TRAINING_CLIENTS or
+  NOISED_COUNTS.
   """
 
   words: tuple[str, ...]
@@ -92,38 +87,29 @@ class Vocabulary:
     return text_models.Special(len(self.words))
 
   @functools.cached_property
-  def _word_numbers(self) -> Mapping[str, int]:
-    return {word: number for number, word in enumerate(self.words, 1)}
-
-  @functools.cached_property
-  def _label_numbers(self) -> Mapping[str, int]:
-    return {label: number for number, label in enumerate(self.labels, 1)}
+  def _numbers(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    """Word -> its number, from 1 on, and label -> its number."""
+    return tuple({text: number for number, text in enumerate(texts, 1)}
+                 for texts in (self.words, self.labels))
 
   def known_numbers(self, tokens: Iterable[str]) -> list[int]:
     """Numbers, from 1 on, of those words that are in the vocabulary."""
-    return [self._word_numbers[token] for token in tokens
-            if token in self._word_numbers]
+    return list(filter(None, map(self._numbers[0].get, tokens)))
 
   def label_numbers(self, labels: Iterable[str]) -> list[int]:
     """Numbers, from 1 on, of those labels that are in the vocabulary, each once."""
-    return sorted({self._label_numbers[label] for label in labels
-                   if label in self._label_numbers})
+    return sorted(set(filter(None, map(self._numbers[1].get, labels))))
 
   def sentence_row(self, sentence: str, length: int,
                    ended: bool = True) -> np.ndarray:
     """Tokens of a sentence's words in a row, as TFF's preprocessing has them.
 
-    Args:
-      sentence: Tokens separated by spaces.
-      length: What is longer is cut off, and then has no end token.
-      ended: Whether the sentence ends. Else it has no end token, and of what is longer
-        the last words stay.
-
-    Returns:
-      int32 [length + 1], with the token of the beginning, padded.
+    int32 [length + 1], with the token of the beginning, padded. Of a sentence, tokens
+    separated by spaces, what is longer is cut off, and then has no end token. One that
+    is not `ended` has no end token either, and of what is longer the last words stay.
     """
     special, words = self.special, sentence.split(' ')
-    words = [self._word_numbers.get(word, special.out_of_vocabulary)
+    words = [self._numbers[0].get(word, special.out_of_vocabulary)
              for word in (words[:length] if ended else words[-length:])]
     row = np.zeros(length + 1, np.int32)
     tokens = [special.begin, *words, *[special.end] * ended][:length + 1]
@@ -151,13 +137,10 @@ def filled(counts: Mapping[str, int], number: int) -> tuple[str, ...]:
 def read(path: str | os.PathLike[str]) -> Vocabulary:
   """Reads a vocabulary.
 
-  Args:
-    path: A JSON file as written by `Vocabulary.dumps`, or with 'words' (and 'labels')
-      alone; or a text file with a word at the beginning of each line, the most
-      frequent first. One that does not say what it was built from is public.
-
-  Raises:
-    ValueError: If the file is missing or malformed; the message names it.
+  From a JSON file as written by `Vocabulary.dumps`, or with 'words' (and 'labels')
+  alone; or a text file with a word at the beginning of each line, the most frequent
+  first. One that does not say what it was built from is public. Raises ValueError if it
+  is missing or malformed; the message names it.
   """
   path = pathlib.Path(path)
   if not path.is_file():
@@ -169,16 +152,15 @@ def read(path: str | os.PathLike[str]) -> Vocabulary:
           words=tuple(line.split()[0] for line in text.splitlines() if line.strip()),
           made_from=PUBLIC)
     content = json.loads(text)
-    unknown = set(content) - {'format', 'made_from', 'words', 'labels'}
-    if unknown or content.get('format', _FORMAT) != _FORMAT:
+    if set(content) - {'format', 'made_from', 'words', 'labels'} or (
+        content.get('format', _FORMAT) != _FORMAT):
       raise ValueError(
           f'must have words, and may have labels, made_from and the format '
           f'{_FORMAT!r}; found {", ".join(map(repr, content))}'[:300])
-    lists = {name: content.get(name, []) for name in ('words', 'labels')}
-    for name, value in lists.items():
-      if not isinstance(value, list):
+    for name in ('words', 'labels'):
+      if not isinstance(content.setdefault(name, []), list):
         raise ValueError(f'{name} must be a list of texts')
-    return Vocabulary(made_from=content.get('made_from', PUBLIC),
-                      **{name: tuple(value) for name, value in lists.items()})
+    return Vocabulary(words=tuple(content['words']), labels=tuple(content['labels']),
+                      made_from=content.get('made_from', PUBLIC))
   except (ValueError, RecursionError) as error:
     raise ValueError(f'vocabulary {path}: {error}') from error

@@ -27,20 +27,15 @@ def digits_domain(folder: str | os.PathLike[str], domain: str, size: int,
                   frame: int = 0) -> tuple[labelled.Labelled, labelled.Labelled]:
   """Reads the training and test part of a domain of digits, grey images [size, size].
 
-  Args:
-    folder: The folder of mnist.npz, usps.npz and svhn_1000.npz.
-    domain: 'mnist', 'usps' or 'svhn'.
-    size: Size of the images.
-    frame: Pixels that are cut off at each side first.
+  The folder has mnist.npz, usps.npz and svhn_1000.npz; `frame` pixels are cut off at
+  each side first.
   """
-  def convert(name, x):
-    del name
+  def convert(_, x):
     x = grey(x) if x.ndim == 4 else x
     x = x[:, frame:x.shape[1] - frame, frame:x.shape[2] - frame]
     return x if x.shape[1:] == (size, size) else labelled.resized(x, size)
 
-  name = {'svhn': 'svhn_1000'}.get(domain, domain)
-  path = pathlib.Path(folder) / f'{name}.npz'
+  path = pathlib.Path(folder, f'{"svhn_1000" if domain == "svhn" else domain}.npz')
   parts = labelled.parts_of(
       path, labelled.arrays(path, labelled.ARRAYS), ('x', 'y'), convert, num_classes=10)
   return parts.train, parts.test
@@ -72,17 +67,12 @@ def npz(path: str | os.PathLike[str],
         num_classes: int | None = None) -> tuple[labelled.Parts, np.ndarray]:
   """Reads any file with x_train, y_train, writer_train, x_test and y_test.
 
-  Args:
-    path: x_* are images [n, height, width], as for `labelled.images`, or feature
-      vectors [n, d], which become float32; writer_train is the agent of each record.
-      It may have writers, all agents, and num_classes or class_names.
-    num_classes: Labels are below; None for what the file says.
+  x_* are images [n, height, width], as for `labelled.images`, or feature vectors [n,
+  d], which become float32; writer_train is the agent of each record. It may have
+  writers, all agents, and num_classes or class_names; `num_classes` comes first.
 
-  Returns:
-    The parts, and all agents, sorted: integers or strings [agents].
-
-  Raises:
-    ValueError: If an array is missing or malformed; it names the file.
+  Returns the parts, and all agents, sorted: integers or strings [agents]. Raises
+  ValueError if an array is missing or malformed; it names the file.
   """
   arrays = labelled.arrays(path, (*labelled.ARRAYS, 'writer_train'), (
       'writer_test', 'writers', *labelled.CLASS_ARRAYS))
@@ -95,16 +85,13 @@ def npz(path: str | os.PathLike[str],
   writers, listed = parts.train.clients, arrays.get('writers')
   if listed is None:
     return parts._replace(notes=(*parts.notes, _UNLISTED)), np.unique(writers)
-  kinds = {'i': 'iu', 'u': 'iu', 'U': 'U'}[writers.dtype.kind]
   agents = np.unique(listed)
-  if listed.shape != agents.shape or listed.dtype.kind not in kinds:
+  if listed.shape != agents.shape or (listed.dtype.kind == 'U') != (
+      writers.dtype.kind == 'U') or listed.dtype.kind not in 'iuU':
     raise ValueError(
         f'{path}: writers must list each agent once, in the type of writer_train '
         f'({writers.dtype}), found {listed.dtype} {list(listed.shape)} of '
         f'{agents.size} different values')
-  unknown = ~np.isin(writers, agents)
-  if unknown.any():
-    row = int(np.argmax(unknown))
-    raise ValueError(f'{path}: writer_train must be one of writers, found '
-                     f'{writers[row]!r} in row {row}')
+  labelled.check_each(f'{path}: writer_train', writers, np.isin(writers, agents),
+                      'one of writers')
   return parts, agents

@@ -21,6 +21,10 @@ from tasks.voting import data as voting_data
 _SPLIT_SEED = 20231117
 # Records of the embedded digits that are for tests.
 _EMBEDDED_TEST = 400
+_SHARED = task.Note(
+    'records shared by agents',
+    'agents need more records than there are: some have the same ones, and protecting '
+    'an agent does not protect a record')
 
 
 class AgentRecords:
@@ -31,34 +35,30 @@ class AgentRecords:
   """
 
   def __init__(self, records: Mapping[str, Mapping[str, np.ndarray]]):
-    """Initializes the source.
+    """Initializes the source from agent -> feature name -> array.
 
-    Args:
-      records: Agent -> feature name -> array; those of an agent share their first
-        dimension, which may be 0, and features are the same for all agents.
-
-    Raises:
-      ValueError: If there is no agent, or records differ in features, types, shapes
-        or lengths.
+    Those of an agent share their first dimension, which may be 0; features are the same
+    for all agents. Raises ValueError if there is no agent, or records differ in
+    features, types, shapes or lengths.
     """
     if not records:
       raise ValueError('there must be at least one agent, found none')
     self.client_ids = tuple(sorted(records))
-    self._records, first = {}, None
+    self._records = {}
     for agent in self.client_ids:
       views = {name: array.view() for name, array in records[agent].items()}
       for view in views.values():
         view.flags.writeable = False
       spec = {name: (view.dtype, view.shape[1:]) for name, view in views.items()}
-      first = first or spec
-      lengths = set(map(len, views.values()))
-      if len(lengths) != 1 or spec != first:
+      if not self._records:
+        self.element_spec = types.MappingProxyType(spec)
+      lengths = sorted(set(map(len, views.values())))
+      if len(lengths) != 1 or spec != self.element_spec:
         raise ValueError(
             f'records of agent {agent} must be arrays of one length, of the types '
-            f'and shapes of agent {self.client_ids[0]}, {first}, found {spec} of '
-            f'lengths {sorted(lengths)}')
+            f'and shapes of agent {self.client_ids[0]}, {self.element_spec}, '
+            f'found {spec} of lengths {lengths}')
       self._records[agent] = views
-    self.element_spec = types.MappingProxyType(first)
 
   def examples(self, client_id: str) -> dict[str, np.ndarray]:
     """All examples of an agent. Raises ValueError for an unknown agent."""
@@ -72,10 +72,8 @@ class VotingTask:
   """A task of voting.
 
   Attributes:
-    name: As given to --task.
-    num_classes: C >= 2.
-    agents: The agents' examples: 'x', uint8 images [height, width] or float32
-      vectors [d], and 'y', int32 in [0, C). An agent may have none.
+    agents: The agents' examples: 'x', uint8 images [height, width] or float32 vectors
+      [d], and 'y', int32 in [0, num_classes). An agent may have none.
     public: The server's records, as 'x' of the agents.
     public_labels: int32, their true labels, for measurements alone.
     test: Labelled examples of the server's distribution.
@@ -100,11 +98,8 @@ class VotingTask:
       raise ValueError(f'task {self.name} has no test examples')
     for agent in self.agents.client_ids:
       y = self.agents.examples(agent)['y']
-      bad = (y < 0) | (y >= self.num_classes)
-      if bad.any():
-        raise ValueError(
-            f'labels of agent {agent} must be in [0, {self.num_classes}), found '
-            f'{y[bad][0]}')
+      labelled.check_each(f'labels of agent {agent}', y, (y >= 0) & (
+          y < self.num_classes), f'in [0, {self.num_classes})')
 
   @property
   def record_shape(self) -> tuple[int, ...]:
@@ -116,19 +111,17 @@ def _task(name: str, agents: Mapping[str, labelled.Labelled],
           server: labelled.Labelled, public: int, num_classes: int = 10,
           **rest: Any) -> VotingTask:
   """Builds the task; `public` of the server's records, the others for tests."""
-  if not 0 <= public < len(server):
-    raise ValueError(
-        f'public_records must leave some of the {len(server)} records of the '
-        f'server for tests, found {public}')
+  checks.integer('public_records', public, 0, len(server) - 1,
+                 'records of the server, of which some are for tests')
   order = np.random.default_rng(_SPLIT_SEED).permutation(len(server))
-  unlabelled, test = server.rows(order[:public]), server.rows(order[public:])
+  unlabelled, test = map(server.rows, np.split(order, [public]))
   dtype = np.result_type(*{part.x.dtype for part in agents.values()})
-  source = AgentRecords({
-      agent: {'x': part.x.astype(dtype, copy=False), 'y': part.y}
-      for agent, part in agents.items()})
   return VotingTask(
-      name=name, num_classes=num_classes, agents=source, public=unlabelled.x,
-      public_labels=unlabelled.y, test={'x': test.x, 'y': test.y}, **rest)
+      name=name, num_classes=num_classes, agents=AgentRecords({
+          agent: {'x': part.x.astype(dtype, copy=False), 'y': part.y}
+          for agent, part in agents.items()}),
+      public=unlabelled.x, public_labels=unlabelled.y,
+      test={'x': test.x, 'y': test.y}, **rest)
 
 
 def _dealt(records: labelled.Labelled, deal: list[np.ndarray],
@@ -138,24 +131,21 @@ def _dealt(records: labelled.Labelled, deal: list[np.ndarray],
   return {f'{prefix}{i:0{width}}': records.rows(rows) for i, rows in enumerate(deal)}
 
 
+# Options of several tasks: num_clients >= 1; public_records, unlabelled ones of the
+# server, whose others are for tests; data_seed, of the partition over simulated agents
+# and not of the server's records; data_path, the folder of the files.
+
+
 def embedded(*, num_clients: int = 30, public_records: int = 300,
              data_seed: int = 0) -> VotingTask:
-  """Builds the task of the digits that ship with scikit-learn, over simulated agents.
-
-  Args:
-    num_clients: >= 1.
-    public_records: Unlabelled records of the server; 400 more are for tests.
-    data_seed: Seed of the partition, not of the server's records.
-  """
+  """Builds the task of the digits that ship with scikit-learn; 400 are for tests."""
   records = digits_lib.resized()
   most = len(records) - _EMBEDDED_TEST
-  if public_records >= most:
-    raise ValueError(f'public_records must be below {most}, found {public_records}')
+  checks.integer('public_records', public_records, 0, most - 1)
   order = np.random.default_rng(_SPLIT_SEED).permutation(len(records))
   server, rest = map(
       records.rows, np.split(order, [public_records + _EMBEDDED_TEST]))
-  deal = partition.evenly(
-      len(rest), num_clients=num_clients, seed=data_seed)
+  deal = partition.evenly(len(rest), num_clients=num_clients, seed=data_seed)
   return _task(
       'embedded', _dealt(rest, deal), server, public_records,
       privacy_unit=f'one of {num_clients} simulated agents, not people')
@@ -164,29 +154,19 @@ def embedded(*, num_clients: int = 30, public_records: int = 300,
 def mnist(*, data_path: str | os.PathLike[str], num_clients: int = 100,
           records_per_client: int = 600, labels_per_client: int = 6,
           public_records: int = 3000, data_seed: int = 0) -> VotingTask:
-  """Builds the task of MNIST, each agent with records of a few digits only.
+  """Builds the task of mnist.npz, each agent with records of a few digits only.
 
-  Args:
-    data_path: Folder of mnist.npz.
-    num_clients: >= 1.
-    records_per_client: Where all agents need more than there are, some records go to
-      several of them.
-    labels_per_client: Digits of an agent, from 1 to 10.
-    public_records: Number of the 10,000 test digits at the server; others test.
-    data_seed: Seed of the partition, not of the server's records.
+  `labels_per_client` is the number of an agent's digits. Where all agents need more
+  records than there are, some go to several of them.
   """
   train, server = voting_data.digits_domain(data_path, 'mnist', 28)
   deal = partition.few_classes(
       train.y, num_clients=num_clients, labels_per_client=labels_per_client,
       records_per_client=records_per_client, seed=data_seed)
-  notes = ()
-  if num_clients * records_per_client > len(train):
-    notes = (task.Note(
-        'records shared by agents',
-        'agents need more records than there are: some have the same ones, and '
-        'protecting an agent does not protect a record'),)
+  shared = num_clients * records_per_client > len(train)
   return _task(
-      'mnist', _dealt(train, deal), server, public_records, notes=notes,
+      'mnist', _dealt(train, deal), server, public_records,
+      notes=(_SHARED,) if shared else (),
       privacy_unit=f'one of {num_clients} simulated agents, each with digits of '
                    f'{labels_per_client} classes')
 
@@ -196,48 +176,38 @@ def digits(*, data_path: str | os.PathLike[str], num_clients: int = 200,
            data_seed: int = 0) -> VotingTask:
   """Builds the task of agents with MNIST or SVHN digits, a server with those of USPS.
 
-  All digits fill their images: MNIST's come without their frame.
-
-  Args:
-    data_path: Folder of mnist.npz, svhn_1000.npz and usps.npz.
-    num_clients: Number of clients of both kinds.
-    svhn_clients: Agents with SVHN digits.
-    public_records: Number of the 9,298 USPS digits at the server; others test.
-    image_size: All images are resized to this many pixels a side; 16 is USPS's.
-    data_seed: Seed of the partition, not of the server's records.
+  Files are mnist.npz, svhn_1000.npz and usps.npz; images are resized to `image_size`
+  pixels a side, and MNIST's come without their frame, so that all digits fill theirs.
+  `svhn_clients` of the `num_clients` have SVHN.
   """
   if not 0 <= svhn_clients < num_clients:
     raise ValueError(f'svhn_clients must be in [0, num_clients={num_clients}), found '
                      f'{svhn_clients}')
-  agents = {}
+  agents, of_mnist = {}, num_clients - svhn_clients
   # The frame of MNIST's digits, 4 pixels wide, is empty.
-  for domain, count, frame in (('mnist', num_clients - svhn_clients, 4),
-                               ('svhn', svhn_clients, 0)):
+  for domain, count, frame in (('mnist', of_mnist, 4), ('svhn', svhn_clients, 0)):
     if count:
       # All of a domain that no test uses.
       whole = labelled.concatenated(
           voting_data.digits_domain(data_path, domain, image_size, frame))
-      deal = partition.evenly(
-          len(whole), num_clients=count, seed=data_seed)
-      agents |= _dealt(whole, deal, f'{domain}-')
-  server = labelled.concatenated(
-      voting_data.digits_domain(data_path, 'usps', image_size))
+      agents |= _dealt(whole, partition.evenly(
+          len(whole), num_clients=count, seed=data_seed), f'{domain}-')
   return _task(
-      'digits', agents, server, public_records,
+      'digits', agents, labelled.concatenated(
+          voting_data.digits_domain(data_path, 'usps', image_size)), public_records,
       privacy_unit='one simulated agent with digits of one domain',
       notes=(task.Note(
           'a part of SVHN',
           f'SVHN is a part of 1,000 images: {svhn_clients} agents have it, '
-          f'{num_clients - svhn_clients} have MNIST'),))
+          f'{of_mnist} have MNIST'),))
 
 
 def office(*, data_path: str | os.PathLike[str],
            target: str = 'webcam') -> VotingTask:
   """Builds Office-Caltech-10 by SURF features: a domain the server, three the agents.
 
-  Args:
-    data_path: Folder of office_caltech10_surf.npz.
-    target: The server's domain, one of OFFICE_DOMAINS; 70% of it is public.
+  The file is office_caltech10_surf.npz. 70% of the server's domain, `target`, one of
+  OFFICE_DOMAINS, is public.
   """
   checks.choice('target', target, voting_data.OFFICE_DOMAINS)
   domains = voting_data.office_caltech(
@@ -249,12 +219,9 @@ def office(*, data_path: str | os.PathLike[str],
 
 def npz(*, data_path: str | os.PathLike[str], num_classes: int | None = None,
         public_fraction: float = 0.3) -> VotingTask:
-  """Builds the task of a file by agent; some of its test records are the server's.
+  """Builds the task of a file by agent, as voting_data.npz reads it.
 
-  Args:
-    data_path: See voting_data.npz.
-    num_classes: Labels are below; None for what the file says.
-    public_fraction: In [0, 1), of the test records.
+  `public_fraction`, in [0, 1), of its test records are the server's.
   """
   if not 0 <= public_fraction < 1:
     raise ValueError(
@@ -279,15 +246,8 @@ OPTIONS, REQUIRED = (
 
 
 def build(name: str, **given: Any) -> VotingTask:
-  """Builds a task.
+  """Builds one of TASKS; an option that is None counts as not given.
 
-  Args:
-    name: One of TASKS.
-    **given: Some of its options; None leaves an option to its default.
-
-  Raises:
-    ValueError: On an unknown task or option, one that is missing, or bad data.
+  Raises ValueError on an unknown task or option, one that is missing, or bad data.
   """
-  checks.choice('task', name, TASKS)
-  return _BUILDERS[name](**checks.options(
-      f'task {name}', given, OPTIONS[name], REQUIRED[name]))
+  return checks.call('task', name, _BUILDERS, given)

@@ -6,9 +6,8 @@ import math
 import pytest
 
 from benchmarks import (
-    accounting, aggregation, commit, documents, kernels, measure, memory,
-    native_integers, population, results_ldp, results_voting, round as round_lib,
-    sources, tabular)
+    accounting, commit, kernels, measure, memory, native_integers,
+    population, results_ldp, results_voting, round as round_lib, sources)
 
 pytestmark = pytest.mark.usefixtures('shared_context')
 
@@ -24,7 +23,6 @@ def _small(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('script, flags, names', [
-    (aggregation, ['--only=whole'], ['distributed sum, net']),
     (commit, [], []),
     (kernels, [], ['encoding, philox', 'encoding, chacha20', 'decoding']),
     (population, [], ['open', 'peak memory', 'round']),
@@ -69,43 +67,9 @@ def test_integers_of_one_mechanism_are_compared(capsys):
       'decoded: 24576 coordinates, 0 differ\n')
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('script, runs, rows', [
-    (results_ldp, 4, ('LDP-DL, ε of the one answer', 'DP-SGD, ε of a record'))],
-    ids=['ldp'])
-def test_results_are_kept_and_fill_a_page(script, runs, rows, tmp_path, capsys):
-  page = tmp_path / 'page.md'
-  page.write_text(''.join(
-      f'<!-- {name}: begin -->\n<!-- {name}: end -->\n'
-      for name in ('mnist', 'sampling')), encoding='utf-8')
-  flags = ['--quick', f'--output_dir={tmp_path}', f'--document={page}',
-           f'--picture={tmp_path / "a.png"}']
-  script.main(flags)
-  text = page.read_text(encoding='utf-8')
-  assert all(f'| {row}' in text for row in rows)
-  assert len(documents.read(tmp_path)) == runs
-  # What is done is not run again, and gives the same page.
-  capsys.readouterr()
-  script.main(flags)
-  assert ' s\n' not in capsys.readouterr().out
-  assert page.read_text(encoding='utf-8') == text
-
-
 @pytest.mark.parametrize('script', [results_voting, results_ldp])
 def test_a_full_run_needs_the_data(script, capsys, monkeypatch):
   monkeypatch.delenv('DATA_DIR', raising=False)
   with pytest.raises(SystemExit):
     script.main([])
   assert '--data_dir must name the folder' in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_tables_are_compared_with_central_training(capsys):
-  assert tabular.main(['--quick']) == 0
-  header, rule, row = capsys.readouterr().out.splitlines()
-  assert header.count('|') == row.count('|') == rule.count('|') == 9
-  name, model, metric, constant, central, *ours = row.strip('| ').split(' | ')
-  assert (name.split(',')[0], model, metric) == (
-      'breast_cancer', 'logistic', 'accuracy')
-  assert 0.5 < float(constant) < 0.7 and float(central) > 0.9
-  assert all(0 <= float(value) <= 1 for value in ours)

@@ -127,7 +127,7 @@ def predict(architecture: Architecture, weights: tf.Tensor,
   _, logits = tf.while_loop(
       lambda i, _: i < calls, step, (tf.constant(0), tf.TensorArray(
           tf.float32, size=calls, infer_shape=False,
-          element_shape=[None, architecture.classes])), parallel_iterations=1)
+          element_shape=[None, architecture.num_classes])), parallel_iterations=1)
   return logits.concat()
 
 
@@ -204,10 +204,10 @@ def build(architectures: Sequence[Architecture], *,
   the mean.
   """
   for architecture in architectures:
-    if architecture.classes != mean.classes:
+    if architecture.num_classes != mean.classes:
       raise ValueError(
           f'classes must be {mean.classes} as in the mean, found '
-          f'{architecture.classes} in architecture {architecture.name}')
+          f'{architecture.num_classes} in architecture {architecture.name}')
   seeded = simulation_seed is not None and mean.has_noise
   shape = [mean.records, mean.classes]
   value_type = tff.TensorType(np.float32, shape)

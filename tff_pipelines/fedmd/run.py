@@ -288,7 +288,7 @@ class FedMdExperiment(run_lib.Experiment):
                 architecture.initial_weights(seed)),
             lambda weights, x, seed=None: architecture.logits_of_arrays(weights, x),
             weight_names=architecture.weight_names,
-            breakdown=functools.partial(classifiers.numbered, classes)))
+            breakdown=classifiers.numbered(classes)))
 
   def evaluate(self, task: FedMdTask, trained: models.Trained):
     architecture, = (a for a in task.architectures if a.name == trained.name)

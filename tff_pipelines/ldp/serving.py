@@ -4,7 +4,6 @@ The arrays of the map stand before those of the classifier, so that `model.npz` 
 that a prediction takes: the public images that the map was fitted to are not needed.
 """
 
-import functools
 
 import numpy as np
 import tensorflow as tf
@@ -74,4 +73,4 @@ def serving(kept: models.Trained) -> Serving:
       inputs=kept.inputs, reader=further.reader(shape, dtype, classes),
       model=classifiers.model_of_logits(
           kept.name, lambda seed: kept.weights, logits, weight_names=names,
-          breakdown=functools.partial(classifiers.numbered, classes)))
+          breakdown=classifiers.numbered(classes)))

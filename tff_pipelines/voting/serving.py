@@ -5,7 +5,6 @@ a prediction takes: the map was fitted to public records, which are not needed a
 """
 
 from collections.abc import Mapping
-import functools
 
 import numpy as np
 import tensorflow as tf
@@ -118,6 +117,6 @@ def serving(kept: models.Trained, task_name: str) -> Serving:
 
   model = classifiers.model_of_logits(
       kept.name, lambda seed: kept.weights, logits, weight_names=names,
-      breakdown=functools.partial(classifiers.numbered, classes))
+      breakdown=classifiers.numbered(classes))
   return Serving(model=model, inputs=kept.inputs, reader=further.reader(
       shape, dtype, classes, voting_data.roots if task_name == 'office' else None))

@@ -20,14 +20,6 @@ def _all_rows(source):
   return sorted(rows)
 
 
-def test_embedded_split_repeats_with_its_seed():
-  first, again = (emnist_task.load(data_seed=5) for _ in range(2))
-  assert first.train.client_ids == again.train.client_ids
-  for client in first.train.client_ids:
-    for name, array in first.train.examples(client).items():
-      np.testing.assert_array_equal(array, again.train.examples(client)[name])
-
-
 def test_embedded_seed_moves_examples_between_clients_only():
   first, other = (emnist_task.load(data_seed=seed) for seed in (0, 1))
   client = first.train.client_ids[0]
@@ -89,17 +81,6 @@ def test_real_files_become_clients(name, clients, classes, held_out):
   assert {k: len(v['y']) for k, v in data.held_out.items()} == held_out
   assert data.train.element_spec['x'] == (np.dtype(np.uint8), (28, 28))
   assert data.train.element_spec['y'] == (np.dtype(np.int32), ())
-
-
-def test_real_clients_have_their_own_rows():
-  path = data_dir.require('mnist.npz')
-  with np.load(path, allow_pickle=False) as arrays:
-    x, y, writers = (arrays[k] for k in ('x_train', 'y_train', 'writer_train'))
-  source = emnist_task.load(data_source='npz', data_path=path).train
-  for client in (source.client_ids[0], source.client_ids[-1]):
-    rows = writers == int(client)
-    np.testing.assert_array_equal(source.examples(client)['x'], x[rows])
-    np.testing.assert_array_equal(source.examples(client)['y'], y[rows])
 
 
 def _image_population():

@@ -133,12 +133,6 @@ def test_bad_clients_are_skipped_and_counted(tmp_path):
   assert 'found 62' in data.skips.describe()
 
 
-def test_a_file_in_the_cache_is_not_downloaded(cache, monkeypatch):
-  monkeypatch.setattr(tff.simulation.datasets.emnist, 'load_data', None)
-  path = emnist_task.OFFICIAL.find_or_download(cache)
-  assert path == cache / emnist_task.OFFICIAL.name
-
-
 @pytest.mark.parametrize('error', [
     urllib.error.URLError('no network'), lzma.LZMAError('corrupt input'),
     sqlite3.DatabaseError('malformed'), TimeoutError('timed out')])
@@ -172,9 +166,3 @@ def test_a_download_ends_up_in_the_cache(tmp_path, cache, monkeypatch):
   path = emnist_task.OFFICIAL.find_or_download(tmp_path / 'new')
   assert path.read_bytes() == content
   assert list((tmp_path / 'new').iterdir()) == [path]
-
-
-def test_a_cache_folder_that_cannot_be_made_is_named(tmp_path):
-  (tmp_path / 'file').write_bytes(b'')
-  with pytest.raises(ValueError, match='file/cache and cannot be downloaded'):
-    emnist_task.OFFICIAL.find_or_download(tmp_path / 'file' / 'cache')

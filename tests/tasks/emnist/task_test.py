@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from tasks import registry
 from tasks.emnist import task as emnist
-from tests import data_dir
 
 _MODELS = sorted(emnist.MODELS)
 
@@ -40,26 +39,6 @@ def test_number_of_parameters(name, num_classes, count):
   model = emnist.build_model(name, emnist.SHAPE, num_classes)
   assert model.name == name
   assert model.parameter_count() == count
-
-
-@pytest.mark.parametrize('name', _MODELS)
-def test_initial_weights_repeat_with_their_seed(name):
-  model = emnist.build_model(name, emnist.SHAPE, 10)
-  for a, b, other in zip(model.initial_weights(3), model.initial_weights(3),
-                         model.initial_weights(4)):
-    assert isinstance(a, np.ndarray) and a.dtype == np.float32
-    np.testing.assert_array_equal(a, b)
-    if a.ndim > 1:  # Biases start at 0 whatever the seed.
-      assert np.mean(a == other) < 0.01
-
-
-@pytest.mark.parametrize('name', _MODELS)
-def test_untrained_loss_is_that_of_guessing(name):
-  model = emnist.build_model(name, emnist.SHAPE, 62)
-  batch = _batch(num_classes=62)
-  loss = model.loss(_tensors(model), batch, None)
-  assert loss.shape == [16] and loss.dtype == tf.float32
-  assert np.mean(loss) == pytest.approx(np.log(62), abs=0.5)
 
 
 def _keras_model(name):
@@ -110,18 +89,6 @@ def _gradients(model, weights, batch, seed):
 
 
 @pytest.mark.parametrize('name', _MODELS)
-def test_every_weight_learns(name):
-  model = emnist.build_model(name, emnist.SHAPE, 10)
-  weights = _tensors(model)
-  gradients = _gradients(model, weights, _batch(64), _seed(1, 2))
-  for weight, gradient in zip(weights, gradients):
-    assert gradient.shape == weight.shape
-    assert np.all(np.isfinite(gradient))
-    # Not all: a few ReLU units of a fresh network never fire.
-    assert np.mean(gradient.numpy() != 0) > 0.5
-
-
-@pytest.mark.parametrize('name', _MODELS)
 def test_padding_changes_no_other_row(name):
   model = emnist.build_model(name, emnist.SHAPE, 10)
   weights = _tensors(model)
@@ -144,18 +111,6 @@ def test_dropout_of_cnn_1m_follows_the_seed():
   assert np.all(loss(_seed(1, 2)) != loss(None))
 
 
-def test_dropout_of_cnn_1m_keeps_the_expected_logits():
-  # With a linear readout the mean over many masks of the last dropout returns
-  # the value without; the first one passes a ReLU and only comes close.
-  model = emnist.build_model('cnn_1m', emnist.SHAPE, 10)
-  weights = _tensors(model)
-  batch = _batch(4)
-  loss = tf.function(lambda seed: model.loss(weights, batch, seed))
-  losses = [loss(_seed(0, i)).numpy() for i in range(200)]
-  np.testing.assert_allclose(
-      np.mean(losses, axis=0), model.loss(weights, batch, None), rtol=0.1)
-
-
 @pytest.mark.parametrize('name', _MODELS)
 def test_models_compile_with_xla_to_the_same_numbers(name):
   model = emnist.build_model(name, emnist.SHAPE, 10)
@@ -168,7 +123,7 @@ def test_models_compile_with_xla_to_the_same_numbers(name):
     np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-6)
 
 
-def _train(task, epochs, rate, batch_size):
+def _train(task, epochs, rate=0.1, batch_size=20):
   """Plain SGD over all clients' examples together; returns the weights."""
   data = [task.train.examples(c) for c in task.train.client_ids]
   x = tf.constant(np.concatenate([d['x'] for d in data]))
@@ -192,36 +147,20 @@ def _train(task, epochs, rate, batch_size):
   return variables
 
 
-def _accuracy(task, weights, held_out):
-  examples = task.held_out[held_out]
+def _accuracy(task, weights):
+  examples = task.held_out['test']
   total, weight = task.model.metrics(
       weights, {k: tf.constant(v) for k, v in examples.items()},
       tf.ones([len(examples['y'])]))['accuracy']
   return float(total) / float(weight)
 
 
-@pytest.mark.parametrize('name, epochs, rate, least', [
-    ('cnn_small', 10, 0.1, 0.95),
-    pytest.param('cnn_1m', 4, 0.1, 0.93, marks=pytest.mark.slow)])
-def test_models_learn_the_embedded_digits(name, epochs, rate, least):
+@pytest.mark.parametrize('name, epochs, least', [
+    ('cnn_small', 10, 0.95), pytest.param('cnn_1m', 4, 0.93, marks=pytest.mark.slow)])
+def test_models_learn_the_embedded_digits(name, epochs, least):
   task = registry.build('emnist', data_source='embedded', model=name)
-  before = _accuracy(task, task.model.initial_weights(0), 'test')
-  weights = _train(task, epochs, rate, batch_size=20)
-  assert before < 0.3
-  assert _accuracy(task, weights, 'test') >= least
-
-
-def test_task_of_62_classes_from_real_writers():
-  task = registry.build(
-      'emnist', data_source='npz', model='cnn_1m',
-      data_path=data_dir.require('unipen62_writers.npz'))
-  assert task.name == 'emnist'
-  assert task.model.parameter_count() == 1_018_174
-  assert task.privacy_unit == 'one writer'
-  client = task.train.examples(task.train.client_ids[0])
-  batch = {key: tf.constant(value[:20]) for key, value in client.items()}
-  loss = task.model.loss(_tensors(task.model), batch, _seed(0, 0))
-  assert np.all(np.isfinite(loss))
+  assert _accuracy(task, task.model.initial_weights(0)) < 0.3
+  assert _accuracy(task, _train(task, epochs)) >= least
 
 
 @pytest.mark.parametrize('num_classes, kind, names, groups', [

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from tasks.fedmd import data as fedmd_data
-from tests import data_dir
 from tests.tasks import official_file
 
 Choice = fedmd_data.Choice
@@ -209,15 +208,3 @@ def test_missing_files_are_named(tmp_path):
     fedmd_data.mnist_letters(Choice(split='iid', num_clients=2), data_path=tmp_path)
   with pytest.raises(ValueError, match='cifar10.npz or cifar10_subset.npz, found'):
     fedmd_data.cifar(Choice(split='iid', num_clients=2), data_path=tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('split', fedmd_data.SPLITS)
-def test_real_letters_are_dealt_once(split):
-  folder = data_dir.require('unipen62_writers.npz').parent
-  data_dir.require('mnist.npz')
-  data = fedmd_data.mnist_letters(Choice(split=split, num_clients=10), data_path=folder)
-  assert len(data.parties) == 10 and len(data.public) == 60_000
-  sizes = [len(party) for party in data.parties]
-  assert sizes == ([869] * 10 if split == 'iid' else
-                   [106, 94, 92, 92, 91, 88, 88, 87, 87, 85])

@@ -6,7 +6,6 @@ import pytest
 import tensorflow as tf
 
 from tasks import registry
-from tests import data_dir
 
 
 def _images(count=12, shape=(14, 18, 3), seed=0):
@@ -49,17 +48,6 @@ def test_grey_images_are_one_channel_of_colour(tmp_path):
     examples = {k: tf.constant(v) for k, v in task.train.examples('0').items()}
     losses.append(task.model.loss(task.model.initial_weights(0), examples, None))
   np.testing.assert_array_equal(*losses)
-
-
-def test_digits_are_the_emnist_task():
-  images, emnist = (
-      registry.build(name, num_clients=9) for name in ('images', 'emnist'))
-  for client in emnist.train.client_ids:
-    ours, theirs = (task.train.examples(client) for task in (images, emnist))
-    np.testing.assert_array_equal(ours['x'], theirs['x'])
-  for ours, theirs in zip(images.model.initial_weights(3),
-                          emnist.model.initial_weights(3)):
-    np.testing.assert_array_equal(ours, theirs)
 
 
 def _folders(folder, names=('cat', 'dog')):
@@ -105,13 +93,3 @@ def test_wrong_shapes_are_one_line(tmp_path, shape, message):
                  writer_train=_clients(12))
   with pytest.raises(ValueError, match=message):
     registry.build('images', **options, num_classes=3)
-
-
-@pytest.mark.slow
-def test_cifar_is_divided_over_simulated_clients():
-  task = registry.build(
-      'images', data_source='npz', data_path=data_dir.require('cifar10_subset.npz'),
-      partition='iid', num_clients=100)
-  assert task.train.element_spec['x'] == (np.dtype(np.uint8), (32, 32, 3))
-  assert task.model.breakdown.names == [str(i) for i in range(10)]
-  assert len(task.held_out['test']['y']) == 3000

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from tasks.ldp import task as tasks_lib
-from tests import data_dir
 
 
 @pytest.fixture(scope='module')
@@ -95,12 +94,8 @@ def _arrays(**changes):
 
 
 @pytest.mark.parametrize('name, changes, given, classes, counted', [
-    ('npz', {}, None, 3, True),
-    ('npz', dict(y_test=np.arange(9)), None, 9, True),
-    ('npz', {}, 6, 6, False),
-    ('npz', dict(num_classes=np.array(4)), None, 4, False),
+    ('npz', dict(y_test=np.arange(9)), None, 9, True), ('npz', {}, 6, 6, False),
     ('npz', dict(class_names=np.array(list('abcde'))), None, 5, False),
-    ('npz', dict(class_names=np.array(list('abcde'))), 6, 6, False),
     ('mnist', {}, None, 10, False), ('mnist', {}, 3, 3, False),
     ('mnist', dict(num_classes=np.array(4)), None, 4, False)])
 def test_classes_are_public_or_the_task_says_that_they_were_counted(
@@ -115,25 +110,6 @@ def test_classes_are_public_or_the_task_says_that_they_were_counted(
       name, data_path=tmp_path / 'a.npz', num_clients=9, stand_ins=2,
       records_per_client=5, num_classes=given)
   assert len(supposed.notes) == 1 + counted  # One is about stand-ins.
-
-
-@pytest.mark.parametrize('name, changes, options, message', [
-    ('npz', {}, dict(num_classes=2), r'a.npz: y_train: labels must be in \[0, 2\), '
-     'found 2 in row 2'),
-    ('npz', dict(num_classes=np.array(2)), {}, r'labels must be in \[0, 2\)'),
-    ('npz', {}, dict(num_classes=1), 'num_classes must be an integer from 2'),
-    ('mnist', dict(y_train=np.full(40, 10)), {}, r'labels must be in \[0, 10\), '
-     'found 10 in row 0')])
-def test_labels_beyond_the_classes_are_named(
-    tmp_path, name, changes, options, message):
-  np.savez(tmp_path / 'a.npz', **_arrays(**changes))
-  with pytest.raises(ValueError, match=message):
-    tasks_lib.build(name, data_path=tmp_path / 'a.npz', num_clients=1, **options)
-
-
-def test_embedded_digits_have_their_own_classes():
-  with pytest.raises(ValueError, match='digits does not use num_classes'):
-    tasks_lib.build('digits', num_classes=10)
 
 
 @pytest.mark.parametrize('options, message', [
@@ -159,12 +135,7 @@ def test_bad_options_are_named(images_file, options, message):
     (dict(x_train=np.zeros([4, 9, 8])), 'images must be uint8'),
     (dict(x_train=np.zeros([4, 5, 8], np.uint8)), '8 x 8'),
     (dict(x_train=np.zeros([4, 64], np.uint8)), 'images must be uint8'),
-    (dict(x_test=np.zeros([2, 8, 8], np.uint8)), 'one shape'),
-    (dict(y_train=np.array([0, 1, -1, 0])), 'labels must be in .*-1 in row 2'),
-    (dict(y_test=np.array([0, 2]), num_classes=np.array(2)), 'found 2 in row 1'),
-    (dict(class_names=np.array(['a'])), 'bad.npz: class_names must be a list of 2'),
-    (dict(y_train=np.arange(3)),
-     'bad.npz: y_train: labels must be one integer for each of 4')])
+    (dict(y_test=np.array([0, 2]), num_classes=np.array(2)), 'found 2 in row 1')])
 def test_bad_files_are_named(tmp_path, changes, message):
   arrays = dict(x_train=np.zeros([4, 9, 8], np.uint8), y_train=np.arange(4) % 2,
                 x_test=np.zeros([2, 9, 8], np.uint8), y_test=np.arange(2))
@@ -203,10 +174,3 @@ def test_keras_arrays_are_taken_as_they_come(monkeypatch):
       tf.keras.datasets.cifar10, 'load_data', lambda: ((x, y), (x[:20], y[:20])))
   task = tasks_lib.build('cifar10', num_clients=4)
   assert task.public.shape == (4, 32, 32, 3) and len(task.test) == 20
-
-
-def test_the_real_file_is_a_task():
-  task = tasks_lib.build(
-      'mnist', data_path=data_dir.require('mnist.npz'), num_clients=20)
-  assert task.public.shape == (6000, 28, 28, 1) and task.num_classes == 10
-  assert all(set(range(10)) == set(held.y) for held in task.holdings)

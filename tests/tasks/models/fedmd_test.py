@@ -21,8 +21,7 @@ def test_networks_have_the_layers_of_their_names(name, shape):
   assert weights.dtype == np.float32 and weights.shape == (architecture.size,)
   logits = architecture.logits(tf.constant(weights), _images(shape))
   assert logits.shape == [3, 6] and np.all(np.isfinite(logits))
-  # Layers with weights, the output layer included.
-  assert len(architecture._shapes) == int(name[-1])  # pylint: disable=protected-access
+  assert len(architecture.shapes) == int(name[-1])  # The output layer included.
 
 
 def _keras(layers, shape, classes):
@@ -44,7 +43,7 @@ def _keras(layers, shape, classes):
     ((HIDDEN(units=9),), lambda k: [k.Flatten(), k.Dense(9, activation='relu')])])
 def test_network_equals_that_of_keras(ours, theirs):
   shape = (17, 19, 2)
-  architecture = fedmd_models.Architecture('x', ours, shape, 4)
+  architecture = fedmd_models.of_layers('x', ours, shape, 4)
   weights = architecture.initial_weights(3) + 0.01
   model = _keras(theirs(tf.keras.layers), shape, 4)
   start, arrays = 0, []
@@ -92,9 +91,4 @@ def test_registered_architecture_can_be_built(monkeypatch):
     ((HIDDEN(units=3), fedmd_models.Shrink()), 'must stand before fully connected')])
 def test_layers_that_do_not_fit_are_named(layers, message):
   with pytest.raises(ValueError, match=message):
-    fedmd_models.Architecture('x', layers, (8, 8, 1), 2)
-
-
-def test_unknown_architecture_is_named():
-  with pytest.raises(ValueError, match="conv2.*dense3, found 'resnet'"):
-    fedmd_models.build('resnet', (8, 8, 1), 2)
+    fedmd_models.of_layers('x', layers, (8, 8, 1), 2)

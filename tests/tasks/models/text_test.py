@@ -3,9 +3,6 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow_federated.python.simulation.baselines import keras_metrics
-from tensorflow_federated.python.simulation.baselines.shakespeare import (
-    char_prediction_models)
 from tensorflow_federated.python.simulation.baselines.stackoverflow import (
     word_prediction_models)
 
@@ -67,10 +64,10 @@ def test_prediction_follows_the_last_token_that_is_no_padding():
   np.testing.assert_array_equal(outputs['class'], expected.argmax(axis=1))
 
 
-def test_word_model_of_the_papers_has_4050748_parameters():
-  keras = word_prediction_models.create_recurrent_model(10_004)
+def test_models_of_the_papers_have_their_numbers_of_parameters():
+  assert shakespeare.build_model('lstm_256').parameter_count() == 820_522
   model = stackoverflow_word.build_model('lstm_670', _vocabulary(10_000))
-  assert model.parameter_count() == keras.count_params() == 4_050_748
+  assert model.parameter_count() == 4_050_748
 
 
 def test_small_models_stay_below_a_power_of_two():
@@ -80,23 +77,6 @@ def test_small_models_stay_below_a_power_of_two():
       1_004, 32, lstm_size=64, shared_embedding=True)
   # Keras' tied model has no bias of the logits.
   assert small.parameter_count() == keras.count_params() + 1_004 == 60_044
-
-
-@pytest.mark.slow
-def test_character_model_of_the_papers_has_the_parameters_and_logits_of_tff():
-  seed = 3
-  keras = char_prediction_models.create_recurrent_model(90, 10, mask_zero=True)
-  model = shakespeare.build_model('lstm_256')
-  assert model.parameter_count() == keras.count_params() == 820_522
-  network = text_models.Network(
-      tokens=90, embedding=8, units=(256, 256), he_normal=True)
-  weights = network.initial_weights(seed)
-  assert [w.shape for w in weights] == [w.shape for w in keras.get_weights()]
-  assert all(w.dtype == np.float32 for w in weights)
-  keras.set_weights(weights)
-  tokens = np.random.default_rng(seed).integers(1, 90, [3, 10]).astype(np.int32)
-  np.testing.assert_allclose(
-      _logits(network, weights, tokens), keras(tokens), rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize('tied', [False, True])
@@ -120,7 +100,7 @@ def test_word_logits_are_those_of_tff(tied):
 
 
 @pytest.mark.parametrize('changes', [
-    {}, {'units': (5, 3)}, {'projected': True}, {'projected': True, 'tied': True}])
+    {'units': (5, 3)}, {'projected': True, 'tied': True}])
 def test_all_weights_have_a_gradient_and_training_lowers_the_loss(changes):
   model = _model(_network(**changes))
   weights = [tf.constant(w) for w in model.initial_weights(0)]
@@ -134,11 +114,11 @@ def test_all_weights_have_a_gradient_and_training_lowers_the_loss(changes):
     return loss, list(map(tf.convert_to_tensor, tape.gradient(loss, weights)))
 
   losses = []
-  for _ in range(30):
+  for _ in range(15):
     loss, gradients = step(weights)
     losses.append(float(loss))
     assert all(np.any(g.numpy() != 0) for g in gradients)
-    weights = [w - 0.5 * g for w, g in zip(weights, gradients)]
+    weights = [w - g for w, g in zip(weights, gradients)]
   assert losses[-1] < 0.9 * losses[0]
 
 
@@ -180,19 +160,6 @@ def test_metrics_leave_out_what_they_say_and_rows_that_do_not_count():
   assert proper.sum() == 4 + 1 + 5 and every.sum() == 5 + 3 + 5
 
 
-def test_accuracy_is_the_masked_accuracy_of_tff():
-  model = _model()
-  weights = model.initial_weights(8)
-  logits = _logits(_network(), weights, ROWS[:, :-1])
-  for name, masked in (
-      ('accuracy', [PADDING, UNKNOWN, BEGIN, END]), ('accuracy_all_tokens', [PADDING])):
-    metric = keras_metrics.MaskedCategoricalAccuracy(masked_tokens=masked)
-    metric.update_state(ROWS[:, 1:], logits)
-    total, weight = model.metrics(
-        weights, {'tokens': tf.constant(ROWS)}, tf.ones(4))[name]
-    assert float(total) / float(weight) == pytest.approx(float(metric.result()))
-
-
 @pytest.mark.parametrize('confusion', [False, True])
 def test_breakdown_counts_what_accuracy_counts(confusion):
   model = _model(confusion=confusion)
@@ -222,10 +189,3 @@ def test_batch_of_padding_alone_has_no_loss_and_no_weight():
   assert model.loss(weights, batch, None).numpy().tolist() == [0, 0]
   for total, weight in model.metrics(weights, batch, tf.ones(2)).values():
     assert (float(total), float(weight)) == (0, 0)
-
-
-def test_initial_weights_depend_on_the_seed_alone():
-  network = _network(units=(5, 3), projected=True)
-  for first, again, other in zip(*(network.initial_weights(s) for s in (4, 4, 5))):
-    np.testing.assert_array_equal(first, again)
-    assert np.array_equal(first, other) == (not np.any(first % 1))  # Biases.

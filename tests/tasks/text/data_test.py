@@ -6,8 +6,7 @@ import pytest
 from tasks import checks, registry
 from tasks.sources import open_source, records
 from tasks.text import (
-    data as text_data, posts, shakespeare, stackoverflow_tag, stackoverflow_word,
-    vocabulary as vocabulary_lib)
+    data as text_data, shakespeare, stackoverflow_tag, stackoverflow_word)
 
 TASKS = {'shakespeare': shakespeare, 'stackoverflow_tag': stackoverflow_tag,
          'stackoverflow_word': stackoverflow_word}
@@ -17,17 +16,13 @@ TASKS = {'shakespeare': shakespeare, 'stackoverflow_tag': stackoverflow_tag,
 def test_registry_lists_what_the_task_has(name):
   assert registry.MODELS[name] == tuple(sorted(TASKS[name].MODELS))
   assert registry.DATA_SOURCES == text_data.SOURCES
-  own = {*checks.keywords(TASKS[name].build)[0]}
-  if name != 'shakespeare':
-    own |= {*checks.keywords(posts.Posts.build)[0]} - {
-        'label_field', *(['num_labels'] if name == 'stackoverflow_word' else [])}
+  own = {name for function in (TASKS[name].build, TASKS[name].TASK.learn)
+         for name in checks.keywords(function)[0]}
+  own -= {'num_labels'} if name == 'stackoverflow_word' else set()
   assert set(registry.OPTIONS[name]) == own | {
+      'model', 'text_field', 'max_examples_per_client', 'max_test_examples',
       'data_source', 'cache_dir', 'num_clients', 'held_out_fraction',
       *open_source.OPTIONS}
-
-
-def test_registry_knows_the_file_that_a_run_keeps():
-  assert registry.KEPT_FILES['vocabulary'] == vocabulary_lib.FILE
 
 
 class _Counting(records.ArraysByClient):
@@ -59,12 +54,6 @@ def test_few_examples_are_kept_and_many_are_not():
     cached.examples('9')
 
 
-def test_a_reader_may_change_the_returned_examples():
-  cached = text_data.CachedSource(_source())
-  del cached.examples('1')['x']
-  assert 'x' in cached.examples('1')
-
-
 def test_embedded_speeches_have_texts_and_three_tags():
   speeches = text_data.speeches()
   assert len(speeches) == 375 and len(set(speeches)) == 375
@@ -77,3 +66,9 @@ def test_embedded_speeches_have_texts_and_three_tags():
   assert set(parts) == {str(i) for i in range(50)}
   for name, expected in zip(('text', 'tags', 'title'), (*zip(*speeches), ('',) * 375)):
     assert [value for i in range(50) for value in parts[str(i)][name]] == list(expected)
+
+
+def test_a_reader_may_change_the_returned_examples():
+  cached = text_data.CachedSource(_source())
+  del cached.examples('1')['x']
+  assert 'x' in cached.examples('1')

@@ -55,15 +55,6 @@ def test_run_without_a_file_has_the_text_that_ships():
     assert tokens.dtype == np.uint8 and tokens.shape[1:] == (81,) and len(tokens)
 
 
-def test_simulated_clients_keep_all_speeches_and_share_none():
-  few = shakespeare.build(num_clients=10)
-  many = shakespeare.build(num_clients=300)
-  count = lambda built: sum(
-      len(built.train.examples(c)['tokens']) for c in built.train.client_ids) + len(
-          built.held_out['test']['tokens'])
-  assert count(few) == count(many) == 375
-
-
 def test_last_fifth_of_a_clients_speeches_is_for_tests_alone(tmp_path):
   path = _file(tmp_path / 'a.jsonl.gz', SPEECHES)
   built = _built(path, held_out_fraction=0.25)
@@ -142,7 +133,7 @@ _IN_GRAPH = tf.function(
     input_signature=[tf.TensorSpec([None], tf.string)])
 
 
-@hypothesis.settings(deadline=None, max_examples=200)
+@hypothesis.settings(deadline=None, max_examples=100)
 @hypothesis.given(texts=st.lists(st.one_of(
     st.text(shakespeare.CHARACTERS, max_size=20),
     st.text(st.characters(exclude_categories=['Cs']), max_size=20)), max_size=4))
@@ -155,7 +146,7 @@ def test_graphs_make_the_rows_that_python_makes(texts):
       actual, np.concatenate([np.zeros([0, 7], np.uint8), *wanted]))
 
 
-@pytest.mark.parametrize('limit', [None, 1, 3, 100])
+@pytest.mark.parametrize('limit', [None, 3])
 def test_roles_of_sqlite_are_read_where_they_train(tmp_path, limit):
   data_path = _file(tmp_path / 'a.jsonl.gz', SPEECHES)
   path = _sqlite(tmp_path / 'a.sqlite', data_path)
