@@ -24,7 +24,7 @@ class Killed(Exception):
 
 @pytest.fixture(scope='module')
 def prepared():
-  return ldp_run.prepare(BaselineSettings(num_clients=NUM_CLIENTS))
+  return ldp_run.Prepared(BaselineSettings(num_clients=NUM_CLIENTS))
 
 
 def _run(prepared, folder, algorithm='pate', **changes):

@@ -21,7 +21,7 @@ class Killed(Exception):
 
 @pytest.fixture(scope='module')
 def prepared():
-  return ldp_run.prepare(LdpSettings(**VALUES))
+  return ldp_run.Prepared(LdpSettings(**VALUES))
 
 
 def _settings(folder, **changes):
@@ -170,7 +170,7 @@ def test_a_run_stops_at_its_target_and_at_the_end_of_the_images(tmp_path):
       num_clients=5, clients_per_query=5, epsilon_per_query=30.0,
       answers_per_client=200, queries_per_step=20, target_accuracy=0.5,
       output_dir=str(tmp_path / 'target'))
-  prepared = ldp_run.prepare(settings)
+  prepared = ldp_run.Prepared(settings)
   summary = ldp_run.run(settings, prepared)
   assert 'on the 60 validation records' in summary['details']['stopped']
   assert summary['held_out']['validation']['accuracy'] >= 0.5
@@ -217,7 +217,7 @@ def test_every_mechanism_runs_and_its_answers_have_its_variance(
 
 def test_public_images_are_in_the_fingerprint():
   one, other, again = (
-      ldp_run.LdpExperiment(settings).identity(ldp_run.prepare(settings))
+      ldp_run.LdpExperiment(settings).identity(ldp_run.Prepared(settings))
       for settings in (LdpSettings(data_seed=0), LdpSettings(data_seed=1),
                        LdpSettings()))
   assert one['data_fingerprint'] != other['data_fingerprint']

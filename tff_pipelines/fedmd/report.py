@@ -158,12 +158,12 @@ def outcome(plan: FedMdPlan, task: FedMdTask, states: Sequence[Mapping[str, Any]
           'mechanism': settings.mode if plan.is_private else 'none',
           'noise_multiplier': plan.noise_multiplier, 'population': len(parties),
           'bits': mean.wire_bits if shared else None, 'details': {
-              'split': settings.split, 'mode': settings.mode, 'knowledge': shared,
-              'parties': parties, 'communication_rounds': settings.rounds,
+              **{name: getattr(settings, name) for name in (
+                  'split', 'mode', 'initial_weights_seed', 'data_seed')},
+              'knowledge': shared, 'parties': parties,
+              'communication_rounds': settings.rounds,
               'public_per_round': plan.public_per_round,
               'communication_bytes': communication(plan) if shared else None,
               'noise': mean.noise if mean.has_noise else None,
               'noise_scale': mean.noise_scale or None,
-              'delta_in_words': DELTA_IN_WORDS.get(settings.mode),
-              'initial_weights_seed': settings.initial_weights_seed,
-              'data_seed': settings.data_seed}})
+              'delta_in_words': DELTA_IN_WORDS.get(settings.mode)}})

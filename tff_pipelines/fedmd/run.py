@@ -17,7 +17,7 @@ from tasks.models import classifiers, fedmd as fedmd_models
 from tasks.sources import further
 from tasks.task import Serving
 from tff_pipelines.accounting.sampling import schemes
-from tff_pipelines.common import files
+from tff_pipelines.common import declarations, files
 from tff_pipelines.experiment import (
     models, report as report_lib, rounds as rounds_lib, run as run_lib)
 from tff_pipelines.fedmd import process as process_lib, report
@@ -35,9 +35,8 @@ def _bits(*purpose: Any) -> bytes:
 
 
 def _fit_config(settings: FedMdSettings, prefix: str) -> process_lib.FitConfig:
-  return process_lib.FitConfig(
-      learning_rate=getattr(settings, f'{prefix}_learning_rate'),
-      batch_size=getattr(settings, f'{prefix}_batch_size'), mirror=settings.mirrors)
+  return process_lib.FitConfig(**declarations.shared(
+      process_lib.FitConfig, settings, prefix, mirror=settings.mirrors))
 
 
 def draw_subset(records: int, draws: int, replacement: bool,
@@ -67,7 +66,7 @@ def pretrain(task: FedMdTask, settings: FedMdSettings) -> dict[str, np.ndarray]:
   for architecture in task.public_architectures:
     train = tf.function(functools.partial(
         process_lib.fit, architecture, kind=process_lib.LABELS,
-        config=_fit_config(settings, 'pretrain')), autograph=False)
+        config=_fit_config(settings, 'pretrain_')), autograph=False)
     weights = train(
         architecture.initial_weights(seed), task.public.x, task.public.y,
         np.int32(settings.pretrain_epochs),
@@ -101,13 +100,13 @@ class FedMdRounds(rounds_lib.Rounds):
     """Initializes the rounds; models are trained on public records unless given."""
     self._task, self._plan, self._pretrained = task, plan, pretrained
     self._settings, self.count = plan.settings, plan.releases
-    self._latest: float | None = None
+    self._shown: dict[str, str] = {}
     self._accuracies = [_accuracy_of(a, task.test) for a in task.architectures]
     self._process = process_lib.build(
         task.architectures, image_shape=task.public.x.shape[1:], mean=plan.mean,
         initial_epochs=self._settings.initial_epochs,
-        private=_fit_config(self._settings, 'client'),
-        digest=_fit_config(self._settings, 'digest'),
+        private=_fit_config(self._settings, 'client_'),
+        digest=_fit_config(self._settings, 'digest_'),
         simulation_seed=self._settings.seed)
 
   def _seed(self, *purpose: Any) -> int | None:
@@ -140,16 +139,12 @@ class FedMdRounds(rounds_lib.Rounds):
         digest=np.zeros([self._plan.public_per_round], np.int64), parties=parties,
         server=self._process.initialize(), subsets=subsets)
 
-  def step(self, state: Any, index: int,
-           present: list[int] | None = None) -> rounds_lib.Step:
-    """Runs round `index`, from 1; without `present` parties are sampled independently.
-    """
+  def step(self, state: Any, index: int) -> rounds_lib.Step:
     number, count = index - 1, len(self._task.parties)
-    if present is None:
-      expected = (1 - self._settings.simulated_dropout_rate) * count
-      present = schemes.Poisson(
-          population=count, cohort_size=expected,
-          simulation_seed=self._seed('dropout')).sample(number).tolist()
+    present = schemes.Poisson(
+        population=count,
+        cohort_size=(1 - self._settings.simulated_dropout_rate) * count,
+        simulation_seed=self._seed('dropout')).sample(number).tolist()
     metrics = {'parties': 0, 'rejected': 0}
     if present:
       state, metrics = self._round(state, number, present)
@@ -159,14 +154,14 @@ class FedMdRounds(rounds_lib.Rounds):
           state['server'], known=np.bool_(False)))
     metrics = {'communication_round': number, **metrics}
     if (accuracies := self.accuracies(state)) is not None:
-      self._latest = float(np.mean(accuracies))
-      metrics.update({'mean/accuracy': self._latest, **{
-          f'party_{i}/accuracy': value for i, value in enumerate(accuracies)}})
+      metrics |= {'mean/accuracy': float(np.mean(accuracies)), **{
+          f'party_{i}/accuracy': value for i, value in enumerate(accuracies)}}
+      self._shown = {'accuracy': f'{metrics["mean/accuracy"]:.4f}'}
     return rounds_lib.Step(state=state, metrics=metrics)
 
   def _round(self, state: Any, number: int,
              present: list[int]) -> tuple[Any, dict[str, int]]:
-    """Returns the state after a round of these parties, and the process's metrics."""
+    """The state after a round of these parties, and the process's metrics."""
     settings, public = self._settings, self._task.public
     shares = number < settings.rounds and self._plan.has_consensus
     chosen = draw_subset(
@@ -199,7 +194,7 @@ class FedMdRounds(rounds_lib.Rounds):
             {name: int(output['metrics'][name]) for name in ('parties', 'rejected')})
 
   def shown(self) -> Mapping[str, str]:
-    return {} if self._latest is None else {'accuracy': f'{self._latest:.4f}'}
+    return self._shown
 
   def accuracies(self, state: Any) -> list[float] | None:
     """Accuracies of the parties' own models on the test records, if they are measured.
@@ -213,7 +208,7 @@ class FedMdRounds(rounds_lib.Rounds):
 
 
 def load_task(settings: FedMdSettings) -> FedMdTask:
-  """Builds the task of a run, with the parties that its mode has."""
+  """The task of a run, with the parties that its mode has."""
   task = fedmd_task.build(settings.task, **{name: getattr(settings, name) for name in (
       'split', 'num_clients', 'architectures', 'records_per_client', 'data_seed',
       'data_path', 'cache_dir')})
@@ -268,11 +263,10 @@ class FedMdExperiment(run_lib.Experiment):
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
     outcome = report.outcome(plan, task, state['parties'], rounds.accuracies(state))
     inputs = {'x': (np.dtype(np.uint8), task.public.x.shape[1:])}
-    trained, folder = {}, self.folder / files.PRIVATE / PARTIES
-    folder = folder.relative_to(self.folder).as_posix()
+    trained = {}
     for i, party in enumerate(state['parties']):
       architecture = task.architectures[int(party['architecture'])]
-      trained[f'{folder}/party_{i}'] = models.Trained(
+      trained[f'{files.PRIVATE}/{PARTIES}/party_{i}'] = models.Trained(
           name=architecture.name, inputs=inputs, arrays=dict(zip(
               architecture.weight_names, architecture.arrays(party['weights']))))
     return dataclasses.replace(outcome, trained=trained)

@@ -14,10 +14,10 @@ from tasks import task as task_lib
 from tasks.sources import records
 from tff_pipelines.accounting.guarantees import mechanisms
 from tff_pipelines.baselines import pate, sgd
-from tff_pipelines.common import caveats, files
+from tff_pipelines.common import caveats, declarations, files
 from tff_pipelines.experiment import report as report_lib, rounds as rounds_lib
 from tff_pipelines.fedavg import (
-    evaluation, local_training, report as fedavg_report, run as fedavg_run)
+    local_training, report as fedavg_report, run as fedavg_run)
 from tff_pipelines.fedavg.noisy_sgd import NoisySgdPlan
 from tff_pipelines.fedavg.plan import FedAvgPlan
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
@@ -28,11 +28,9 @@ from tff_pipelines.ldp.settings import BaselineSettings, LdpSettings
 
 def count_votes(features: np.ndarray, teachers: Sequence[np.ndarray]) -> np.ndarray:
   """int64 [n, classes]: number of teachers that name each class; private."""
-  votes = np.zeros([len(features), teachers[0].shape[1]], np.int64)
-  for weights in teachers:
-    named = process.scores(features, weights).argmax(axis=1)
-    votes[np.arange(len(features)), named] += 1
-  return votes
+  one_hot = np.eye(teachers[0].shape[1], dtype=np.int64)
+  return sum(one_hot[process.scores(features, weights).argmax(axis=1)]
+             for weights in teachers)
 
 
 class _Baseline(ldp_run.PreparedExperiment):
@@ -47,19 +45,12 @@ class _Baseline(ldp_run.PreparedExperiment):
   def planned_rounds(self, plan) -> int:
     return self.settings.rounds or 1
 
-  def population_words(self, task: ldp_run.Prepared) -> str:
-    """Describes the owners: the number of their records only where it is public.
-
-    Where an owner is protected with all its records, their number is too.
-    """
-    if self.settings.algorithm != 'dp_sgd':
-      return 'with all their records'
-    return f'with {sum(map(len, task.task.holdings)):,} records'
-
   def describe(self, task, plan) -> report_lib.Description:
+    # Where an owner is protected with all its records, their number is private too.
+    count = f'{plan.records:,}' if self.settings.algorithm == 'dp_sgd' else 'all their'
     run = self.run_line(plan, self.planned_rounds(plan))
     return report.description(
-        task.task, self.population_words(task),
+        task.task, f'with {count} records',
         ('algorithm', f'{self.settings.algorithm}, {run}'),
         ('mechanism', self.mechanism_line(plan)))
 
@@ -81,23 +72,19 @@ class _TrainedBaseline(_Baseline):
   A subclass has `fields` of its own for the summary.
   """
 
-  def clients(self, task: ldp_run.Prepared) -> np.ndarray:
-    """int64 [n], the client of each record: its owner."""
-    holdings = task.task.holdings
-    return np.repeat(np.arange(len(holdings)), [len(held) for held in holdings])
-
   def federated(self, task: ldp_run.Prepared) -> task_lib.Task:
     """The records' features as a task of federated averaging."""
-    examples, test = task.examples
+    (examples, test), holdings = task.examples, task.task.holdings
+    clients = np.repeat(np.arange(len(holdings)), list(map(len, holdings)))
+    if self.settings.algorithm == 'dp_sgd':
+      clients[:] = 0  # The curator is the one client and has all records.
     return task_lib.Task(
         name=task.task.name, model=task.network.as_model(),
-        train=records.ArraysByClient(examples, self.clients(task)),
+        train=records.ArraysByClient(examples, clients),
         held_out={'test': test}, privacy_unit=task.task.privacy_unit)
 
   def evaluate(self, task, trained):
-    federated = self.federated(task)
-    return fedavg_report.finite_results(evaluation.Evaluator(
-        federated.model, federated.held_out).evaluate(serving.own_weights(trained)))
+    return fedavg_report.evaluated(self.federated(task), serving.own_weights(trained))
 
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
     weights = state['process']['weights']
@@ -112,10 +99,7 @@ class _TrainedBaseline(_Baseline):
 
 
 class SgdExperiment(_TrainedBaseline):
-  """DP-SGD of a curator, who is the one client and has all records."""
-
-  def clients(self, task: ldp_run.Prepared) -> np.ndarray:
-    return np.zeros_like(super().clients(task))
+  """DP-SGD of a curator."""
 
   def build_plan(self, task, recorded) -> NoisySgdPlan:
     return sgd.build_plan(
@@ -156,22 +140,19 @@ class FlExperiment(_TrainedBaseline):
     settings, num_clients = self.settings, task.task.num_clients
     return FedAvgPlan.calibrate(
         mechanisms.SumMechanism(
-            mechanism='skellam', clip=settings.clip, bits=18,
+            mechanism='skellam', clip=settings.clip, bits=18, rounds=settings.rounds,
             dimension=task.network.as_model().parameter_count(),
-            cohort_size=float(num_clients), population=num_clients,
-            rounds=settings.rounds),
+            cohort_size=float(num_clients), population=num_clients),
         delta=settings.delta, target_epsilon=settings.epsilon,
         recorded_noise=(recorded or {}).get('noise_multiplier'), seed=settings.seed,
         privacy_unit=task.task.privacy_unit)
 
   def build_rounds(self, task, plan) -> rounds_lib.Rounds:
-    settings = self.settings
     return fedavg_run.build_rounds(
         self.federated(task), plan, task.network.initial_weights(0),
-        local=local_training.LocalConfig(
-            learning_rate=settings.client_learning_rate,
-            batch_size=settings.client_batch_size, epochs=settings.client_epochs),
-        server=ServerConfig(learning_rate=settings.learning_rate),
+        local=local_training.LocalConfig(**declarations.shared(
+            local_training.LocalConfig, self.settings, 'client_')),
+        server=ServerConfig(learning_rate=self.settings.learning_rate),
         on_bad=self.write_bad())
 
   def fields(self, plan: FedAvgPlan, parameters: int) -> dict[str, Any]:
@@ -206,8 +187,7 @@ class PateExperiment(_Baseline):
     return f'discrete gaussian, noise of {noise} votes, threshold {plan.threshold:g}'
 
   def evaluate(self, task, trained):
-    weights, = serving.own_weights(trained)
-    return {'test': {'accuracy': ldp_run.accuracy(weights, task, 'test')}}
+    return {'test': task.accuracies(*serving.own_weights(trained))['test']}
 
   def outcome(self, task, plan, rounds, records) -> report_lib.Outcome:
     kept, = records.kept

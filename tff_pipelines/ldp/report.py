@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tasks.ldp.task import DistillationTask
-from tasks.task import Breakdown
+from tasks.models import classifiers
 from tff_pipelines.common import caveats
 from tff_pipelines.experiment import report
 from tff_pipelines.fedavg import report as fedavg_report
@@ -28,8 +28,7 @@ def outcome_of(task: DistillationTask, predicted: np.ndarray, *,
   confusion = np.zeros([task.num_classes] * 2, np.int64)
   np.add.at(confusion, (task.test.y, predicted), 1)
   breakdown = fedavg_report.describe_breakdown(
-      Breakdown(kind='class', names=[f'{i}' for i in range(task.num_classes)],
-                count=lambda *_: {}),
+      classifiers.numbered(task.num_classes, count=None),
       {'confusion': confusion, 'occurred': confusion.sum(axis=1),
        'right': np.diag(confusion), 'predicted': confusion.sum(axis=0)},
       outside_guarantee=bool(outside))

@@ -61,10 +61,8 @@ def shifted(images: tf.Tensor, key: tf.Tensor, most: int) -> tf.Tensor:
 
 def initial_discriminator(feature_size: int, seed: int) -> list[np.ndarray]:
   """Weights of the discriminator: one hidden layer, one logit."""
-  rng = np.random.default_rng([seed, feature_size])
-  return [layers.glorot_uniform(rng, feature_size, _HIDDEN),
-          layers.zeros(_HIDDEN), layers.glorot_uniform(rng, _HIDDEN, 1),
-          layers.zeros(1)]
+  return layers.layer_weights(
+      np.random.default_rng([seed, feature_size]), (feature_size, _HIDDEN), (_HIDDEN, 1))
 
 
 @tf.custom_gradient

@@ -12,11 +12,11 @@ from tasks.voting.task import VotingTask
 from tff_pipelines.accounting.guarantees import (
     bounds, mechanisms, noise_budget, plan as guarantee)
 from tff_pipelines.baselines import sgd
-from tff_pipelines.common import files
+from tff_pipelines.common import declarations, files
 from tff_pipelines.experiment import (
     models, report as report_lib, rounds as rounds_lib, run as run_lib)
 from tff_pipelines.fedavg import (
-    evaluation, local_training, loop, noisy_sgd, report as fedavg_report,
+    local_training, loop, noisy_sgd, report as fedavg_report,
     run as fedavg_run)
 from tff_pipelines.fedavg.plan import FedAvgPlan
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
@@ -45,13 +45,9 @@ class VotingExperiment(run_lib.Experiment):
     return 'vote', self.settings.task, self.settings.algorithm
 
   def build_task(self) -> VotingTask:
-    """The task; ValueError for bad data, or settings that do not fit the task.
-
-    Whether they fit is decided by public numbers alone: whether a run starts must not
-    depend on a record of an agent. The number and the classes of an agent's records are
-    not looked at.
-    """
     settings = self.settings
+    # Whether they fit is decided by public numbers alone: whether a run starts must not
+    # depend on a record of an agent, nor on how many there are, of which classes.
     task = voting_tasks.build(settings.task, **settings.task_options)
     if settings.is_vote and settings.queries > len(task.public):
       raise ValueError(f'queries must be at most the {len(task.public)} public '
@@ -73,9 +69,8 @@ class VotingExperiment(run_lib.Experiment):
 
   def privacy_unit(self, task: VotingTask) -> str:
     """The difference of two neighbouring inputs, at the level of the run."""
-    if self.settings.privacy_level == 'instance':
-      return f'one record of an agent (an agent is {task.privacy_unit})'
-    return task.privacy_unit
+    return task.privacy_unit if self.settings.privacy_level == 'agent' else (
+        f'one record of an agent (an agent is {task.privacy_unit})')
 
   def units(self, task: VotingTask) -> int:
     """Number of agents, or of records where one is protected."""
@@ -87,12 +82,9 @@ class VotingExperiment(run_lib.Experiment):
   def feature_config(self, task: VotingTask) -> features_lib.FeatureConfig:
     """Parameters of the feature map; its kind suits the records if none is given."""
     settings, training = self.settings, encoder.DEFAULT_TRAINING
-    suitable = 'none'
-    if len(task.record_shape) == 1:
-      suitable = 'standard'
-    elif settings.is_vote:
-      height, width = task.record_shape
-      suitable = 'contrastive' if height == width else 'pca'
+    shape = task.record_shape
+    suitable = ('standard' if len(shape) == 1 else 'none' if not settings.is_vote else
+                'contrastive' if shape[0] == shape[1] else 'pca')
     return features_lib.FeatureConfig(
         kind=settings.features or suitable, dimensions=settings.pca_dimensions,
         seed=settings.feature_seed, training=dataclasses.replace(
@@ -113,22 +105,17 @@ class VotingExperiment(run_lib.Experiment):
   def serving(self, trained: models.Trained) -> task_lib.Serving:
     return serving.serving(trained, self.settings.task)
 
-  def seen_shape(self, task: VotingTask) -> tuple[int, ...]:
-    """The shape of a record as models see it; the feature map need not be fitted yet.
-    """
-    if not self.settings.clients_see_features:
-      return task.record_shape
-    given = self.given_map(task)
-    if given is not None:
-      return given(task.public[:1]).shape[1:]
-    return features_lib.check(task.public, self.feature_config(task))
-
   def network(self, task: VotingTask) -> classifiers.Network:
     """The model that is trained, or that federated averaging would send instead.
 
-    Where none is given, a baseline has one of few parameters.
+    Where none is given, a baseline has one of few parameters. The feature map need not
+    be fitted yet.
     """
-    shape, settings = self.seen_shape(task), self.settings
+    shape, settings = task.record_shape, self.settings
+    if settings.clients_see_features:
+      given = self.given_map(task)
+      shape = given(task.public[:1]).shape[1:] if given else features_lib.check(
+          task.public, self.feature_config(task))
     if len(shape) == 2:
       suitable = 'cnn' if settings.is_vote else 'cnn_small'
     else:
@@ -143,11 +130,9 @@ class VotingExperiment(run_lib.Experiment):
     features = self.given_map(task)
     if features is None:
       config = self.feature_config(task)
-      if config.kind == 'contrastive':
-        with rounds_lib.progress(config.training.epochs, 0, 'feature epoch') as bar:
-          features = features_lib.fit(task.public, config, lambda _: bar.update())
-      else:
-        features = features_lib.fit(task.public, config)
+      with rounds_lib.progress(config.training.epochs, 0, 'feature epoch',
+                               quiet=config.kind != 'contrastive') as bar:
+        features = features_lib.fit(task.public, config, lambda _: bar.update())
     features_lib.write_map(self.folder, features, task.public)
     return features
 
@@ -189,9 +174,7 @@ class _BaselineExperiment(VotingExperiment):
         held_out={'test': seen.test}, privacy_unit=task.privacy_unit)
 
   def evaluate(self, task, trained):
-    federated = self.federated(task)
-    return fedavg_report.finite_results(evaluation.Evaluator(
-        federated.model, federated.held_out).evaluate(serving.own_weights(trained)))
+    return fedavg_report.evaluated(self.federated(task), serving.own_weights(trained))
 
   def _outcome(self, task: VotingTask, plan: guarantee.Plan, state: Any,
                metrics: fedavg_report.Results, details: dict[str, Any],
@@ -199,14 +182,14 @@ class _BaselineExperiment(VotingExperiment):
     settings = self.settings
     title = fedavg_report.title(
         plan, f'{task.name}, {settings.algorithm}', settings.rounds)
-    features = features_lib.read_map(self.folder, task.public)
-    name, weights = self.network(task).name, state['process']['weights']
+    features, network = self.public_map(task), self.network(task)
     return report.outcome(
         task, settings, metrics['test'], files=(files.METRICS,),
-        trained={'': serving.trained(task, features, name, weights)},
+        trained={'': serving.trained(
+            task, features, network.name, state['process']['weights'])},
         figures={files.FIGURE: lambda path: fedavg_report.draw_metrics(
             path, 'test', title)},
-        fields={**fields, 'model': name,
+        fields={**fields, 'model': network.name,
                 'details': {**details, 'features': features.kind}})
 
 
@@ -221,12 +204,10 @@ class AveragingExperiment(_BaselineExperiment):
     if settings.algorithm == 'dp_fedavg':
       mechanism = 'skellam' if settings.noise == 'skellam' else 'gaussian'
     return FedAvgPlan.calibrate(
-        mechanisms.SumMechanism(
-            mechanism=mechanism, noise_multiplier=settings.noise_multiplier,
-            clip=settings.clip, bits=settings.bits,
+        mechanisms.SumMechanism(**declarations.shared(
+            mechanisms.SumMechanism, settings, mechanism=mechanism, population=agents,
             dimension=self.network(task).as_model().parameter_count(),
-            cohort_size=cohort, population=agents, rounds=settings.rounds,
-            sampling='none' if cohort == agents else 'poisson'),
+            cohort_size=cohort, sampling='none' if cohort == agents else 'poisson')),
         delta=settings.privacy_delta(self.units(task), recorded),
         target_epsilon=settings.target_epsilon,
         recorded_noise=recorded and recorded['noise_multiplier'], seed=settings.seed,
@@ -240,8 +221,7 @@ class AveragingExperiment(_BaselineExperiment):
     return fedavg_run.build_rounds(
         task, plan, task.model.initial_weights(settings.initial_weights_seed),
         local=local_training.LocalConfig(**settings.client_training(task.model.name)),
-        server=ServerConfig(learning_rate=settings.server_learning_rate,
-                            momentum=settings.server_momentum),
+        server=ServerConfig(**declarations.shared(ServerConfig, settings, 'server_')),
         clients_per_call=settings.clients_per_call, on_bad=self.write_bad(),
         rounds_per_evaluation=settings.rounds_per_evaluation)
 

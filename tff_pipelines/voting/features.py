@@ -48,17 +48,13 @@ def flat(x: np.ndarray) -> np.ndarray:
 
 
 class PublicFeatures:
-  """A feature map: its kind, and its public parameters by name.
-
-  `encoder_weights` are those of a contrastive map; None for others.
-  """
+  """A feature map: its kind, its public parameters by name, and its encoder if any."""
 
   def __init__(self, kind: str, arrays: dict[str, np.ndarray], public: np.ndarray):
     """Initializes the map from its arrays; `public` are the public records."""
-    self.kind, self.arrays, self.encoder_weights = kind, arrays, None
-    if kind == 'contrastive':
-      self.encoder_weights = [arrays[name] for name in sorted(arrays)]
-      self._encoder = encoder.FeatureMap(self.encoder_weights, public)
+    self.kind, self.arrays = kind, arrays
+    self.encoder = kind == 'contrastive' and encoder.FeatureMap(
+        [arrays[name] for name in sorted(arrays)], public)
 
   def __call__(self, x: np.ndarray, alone: bool = False) -> np.ndarray:
     """Computes features, float32 [n, d]; for 'none' the records themselves.
@@ -70,7 +66,7 @@ class PublicFeatures:
     if self.kind == 'none':
       return x
     if self.kind == 'contrastive':
-      return LENGTH * self._encoder(x, alone)
+      return LENGTH * self.encoder(x, alone)
     centred = (flat(x) - self.arrays['mean']) / self.arrays['scale']
     if self.kind == 'standard':
       return centred

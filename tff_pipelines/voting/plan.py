@@ -200,14 +200,8 @@ class VotePlan(guarantee.Plan):
           f'queries={params.queries} at noise_stddev={noise_stddev:g}, which gives '
           f'{plan.epsilon_planned:.4g}: the largest number of queries that fits is '
           f'{plan.largest_queries(target_epsilon)}')
-    message = plan.degeneracy()
-    if message is None or allow_degenerate:
-      return plan
-    if target_epsilon is not None:
-      # Just below what would be degenerate.
-      limit = plan._with(noise_stddev=0.999 * params.agents * params.max_weight)
-      message = (
-          f'epsilon={target_epsilon:g} cannot be reached in earnest with '
-          f'queries={params.queries}: it takes {message}; the largest number of '
-          f'queries that fits is {limit.largest_queries(target_epsilon)}')
-    raise ValueError(f'{message}; allow it with --allow_degenerate')
+    if (message := plan.degeneracy()) and not allow_degenerate:
+      raise ValueError(f'queries={params.queries} with epsilon={target_epsilon} take '
+                       f'{message}; lower --queries, or allow it with '
+                       '--allow_degenerate')
+    return plan

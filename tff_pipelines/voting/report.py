@@ -27,11 +27,8 @@ DETAILS = (
 
 
 def _bytes(count: float) -> str:
-  """A number of bytes for the reader of a report."""
-  for unit, size in (('MB', 1e6), ('kB', 1e3)):
-    if count >= size:
-      return f'{count / size:.4g} {unit}'
-  return f'{count:.4g} bytes'
+  unit, size = ('MB', 1e6) if count >= 1e6 else ('kB', 1e3)
+  return f'{count / size:.4g} {unit}' if count >= size else f'{count:.4g} bytes'
 
 
 def describe(task: VotingTask, lines: Sequence[tuple[str, str]]) -> report.Description:

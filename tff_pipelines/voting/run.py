@@ -11,7 +11,7 @@ from aggregators.voting import VotingFactory
 from aggregators.voting_params import VotingParams
 from tasks.models import classifiers
 from tasks.voting.task import VotingTask
-from tff_pipelines.common import decimals, files
+from tff_pipelines.common import declarations, decimals, files
 from tff_pipelines.experiment import report as report_lib, rounds as rounds_lib
 from tff_pipelines.fedavg import adam, report as fedavg_report
 from tff_pipelines.simulation import contexts
@@ -99,15 +99,12 @@ def student_view(task: VotingTask, settings: VoteSettings,
     suitable = 'encoder'
   name, public, test = settings.student_model or suitable, task.public, task.test
   if name == 'encoder':
-    architecture = student_lib.encoder_architecture(
-        features.encoder_weights, task.num_classes, seed)
-  else:
-    if not images or name not in ('cnn', 'cnn_small'):
-      public = flat
-      test = {**test, 'x': features_lib.flat(features(test['x']))}
-    architecture = student_lib.network_architecture(
-        classifiers.build(name, public.shape[1:], task.num_classes), seed)
-  return architecture, public, test
+    return student_lib.of_encoder(
+        features.encoder.weights, task.num_classes, seed), public, test
+  if not images or name not in ('cnn', 'cnn_small'):
+    public, test = flat, {**test, 'x': features_lib.flat(features(test['x']))}
+  return student_lib.of_network(
+      classifiers.build(name, public.shape[1:], task.num_classes), seed), public, test
 
 
 def build_student(rounds: VoteRounds, labels: np.ndarray) -> student_lib.Student:
@@ -123,8 +120,8 @@ def build_student(rounds: VoteRounds, labels: np.ndarray) -> student_lib.Student
       architecture, public, rounds.public, rounds.rows[answered], labels[answered],
       task.num_classes, method=settings.student, seed=settings.student_seed, test=test,
       own_labels_after=settings.own_labels_after, training=adam.AdamConfig(
-          learning_rate=settings.student_learning_rate, epochs=epochs,
-          batch_size=settings.student_batch_size, weight_decay=1e-3))
+          **declarations.shared(adam.AdamConfig, settings, 'student_', epochs=epochs,
+                                weight_decay=1e-3)))
 
 
 class VoteExperiment(baselines.VotingExperiment):
@@ -149,13 +146,9 @@ class VoteExperiment(baselines.VotingExperiment):
     # How many records there are is no one's to know: one may be added or removed.
     units = self.units(task) if settings.privacy_level == 'agent' else None
     return VotePlan.calibrate(
-        VotingParams(
-            queries=settings.queries, classes=task.num_classes,
-            agents=len(task.agents.client_ids), noise_stddev=1.0,
-            votes=settings.neighbours or 1, noise=settings.noise,
-            threshold=settings.threshold,
-            min_honest_fraction=settings.min_honest_fraction,
-            assumed_colluders=settings.assumed_colluders),
+        VotingParams(**declarations.shared(
+            VotingParams, settings, classes=task.num_classes, noise_stddev=1.0,
+            agents=len(task.agents.client_ids), votes=settings.neighbours or 1)),
         target_epsilon=None if recorded else settings.target_epsilon,
         noise_stddev=settings.noise_stddev or (recorded and recorded['noise_stddev']),
         allow_degenerate=settings.allow_degenerate, scheme=settings.algorithm,
@@ -183,14 +176,14 @@ class VoteExperiment(baselines.VotingExperiment):
   def build_rounds(self, task, plan) -> VoteRounds:
     settings, features = self.settings, self.public_map(task)
     public = features_lib.flat(features(task.public))
-    kept = files.read_checked_arrays(self.folder, QUERIES)
-    if kept is None:
-      kept = {'rows': features_lib.choose_queries(
+    queries = files.read_checked_arrays(self.folder, QUERIES)
+    if queries is None:
+      queries = {'rows': features_lib.choose_queries(
           public, settings.queries, settings.query_choice, settings.feature_seed)}
-      files.write_checked_arrays(self.folder, QUERIES, kept)
+      files.write_checked_arrays(self.folder, QUERIES, queries)
     return VoteRounds(
         task=task, plan=plan, settings=settings, network=self.network(task),
-        features=features, public=public, rows=kept['rows'])
+        features=features, public=public, rows=queries['rows'])
 
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
     settings, params, labels = self.settings, plan.params, np.asarray(state['labels'])
@@ -235,7 +228,7 @@ class VoteExperiment(baselines.VotingExperiment):
     features = self.public_map(task)
     architecture, public, test = student_view(
         task, self.settings, features, features_lib.flat(features(task.public)))
-    predicted = student_lib.probabilities(architecture, serving.own_weights(trained), *(
+    predicted = architecture.probabilities(serving.own_weights(trained), *(
         classifiers.to_float(tf.constant(x)) for x in (test['x'], public)))
     return fedavg_report.finite_results(
         {'test': student_lib.metrics(predicted, test['y'])})

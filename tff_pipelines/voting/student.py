@@ -6,11 +6,10 @@ learns from all public records: labels are spread over them along their features
 later in the training the student's own labels of them take over.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 import dataclasses
 import json
 import pathlib
-from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -40,13 +39,11 @@ def _graph(features: np.ndarray) -> sparse.csr_matrix:
   lengths = np.linalg.norm(features, axis=1, keepdims=True)
   unit = features / np.maximum(lengths, 1e-12)
   count = min(_NEIGHBOURS, len(features) - 1)
-  distances, columns = neighbors.NearestNeighbors(
-      n_neighbors=count, algorithm='brute').fit(unit).kneighbors()
+  one_way = neighbors.NearestNeighbors(n_neighbors=count, algorithm='brute').fit(
+      unit).kneighbors_graph(mode='distance')
   # The cosine of unit vectors is 1 - distance^2 / 2.
-  weights = np.exp(-distances**2 / 2 / _TEMPERATURE)
-  rows = np.repeat(np.arange(len(unit)), count)
-  one_way = sparse.csr_matrix(
-      (weights.ravel(), (rows, columns.ravel())), shape=(len(unit),) * 2)
+  one_way.data = np.exp(-one_way.data**2 / 2 / _TEMPERATURE)
+  one_way.sort_indices()
   both = one_way.maximum(one_way.T)
   degrees = np.asarray(both.sum(axis=1)).ravel()
   inverse = sparse.diags(1 / np.sqrt(np.maximum(degrees, 1e-12)))
@@ -79,56 +76,45 @@ def spread_labels(features: np.ndarray, rows: np.ndarray, labels: np.ndarray,
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Architecture:
-  """A student's network.
+  """A student's network; without one, an encoder and a classifier on its features."""
 
-  `logits` is (weights, x, statistics=None) -> float32 [batch, C]: without statistics x
-  is normalised by its own, as in training. `statistics` is (weights, x) -> those of x.
-  """
-
-  name: str
   initial_weights: list[np.ndarray]
-  logits: Callable[..., tf.Tensor]
-  statistics: Callable[[Any, tf.Tensor], encoder.Statistics | None]
+  network: classifiers.Network | None = None
 
+  @property
+  def name(self) -> str:
+    return self.network.name if self.network else 'encoder'
 
-def network_architecture(network: classifiers.Network, seed: int) -> Architecture:
-  """A network of vectors or images, trained from its initial weights."""
-
-  def logits(weights, x, statistics=None):
-    del statistics
-    return network.logits(weights, x[..., 0] if x.shape.rank == 4 else x)
-
-  return Architecture(
-      name=network.name, initial_weights=network.initial_weights(seed), logits=logits,
-      statistics=lambda weights, x: None)
-
-
-def encoder_architecture(weights: list[np.ndarray], num_classes: int,
-                         seed: int) -> Architecture:
-  """A public encoder, trained further, and a classifier on its features."""
-  rng = np.random.default_rng([seed, 2])
-
-  def logits(weights, x, statistics=None):
+  def logits(self, weights, x: tf.Tensor,
+             statistics: encoder.Statistics | None = None) -> tf.Tensor:
+    """float32 [batch, C]; without statistics, an encoder normalises x by its own."""
+    if self.network:
+      return self.network.logits(weights, x[..., 0] if x.shape.rank == 4 else x)
     features, _ = encoder.apply(weights, x, statistics)
     return layers.dense(tf.nn.relu(features), *weights[-2:])
 
-  return Architecture(
-      name='encoder', logits=logits, initial_weights=[
-          *weights, layers.glorot_uniform(rng, encoder.FEATURES, num_classes),
-          layers.zeros(num_classes)],
-      statistics=lambda weights, x: encoder.apply(weights, x)[1])
+  def probabilities(self, weights, x: tf.Tensor, normalised_by: tf.Tensor
+                    ) -> np.ndarray:
+    """Probabilities of the classes, float32 [n, C].
+
+    Statistics of `normalised_by` normalise x; both as from `classifiers.to_float`.
+    """
+    statistics = None if self.network else encoder.apply(weights, normalised_by)[1]
+    return np.concatenate([
+        tf.nn.softmax(self.logits(weights, x[i:i + _BLOCK], statistics)).numpy()
+        for i in range(0, x.shape[0], _BLOCK)])
 
 
-def probabilities(architecture: Architecture, weights, x: tf.Tensor,
-                  normalised_by: tf.Tensor) -> np.ndarray:
-  """Probabilities of the classes, float32 [n, C].
+def of_network(network: classifiers.Network, seed: int) -> Architecture:
+  """A network of vectors or images, trained from its initial weights."""
+  return Architecture(network=network, initial_weights=network.initial_weights(seed))
 
-  Statistics of `normalised_by` normalise x; both as from `classifiers.to_float`.
-  """
-  statistics = architecture.statistics(weights, normalised_by)
-  return np.concatenate([
-      tf.nn.softmax(architecture.logits(weights, x[i:i + _BLOCK], statistics)).numpy()
-      for i in range(0, x.shape[0], _BLOCK)])
+
+def of_encoder(weights: list[np.ndarray], num_classes: int, seed: int) -> Architecture:
+  """A public encoder, trained further, and a classifier on its features."""
+  kernel = layers.glorot_uniform(
+      np.random.default_rng([seed, 2]), encoder.FEATURES, num_classes)
+  return Architecture(initial_weights=[*weights, kernel, layers.zeros(num_classes)])
 
 
 def metrics(predicted: np.ndarray, y: np.ndarray) -> dict[str, float]:
@@ -191,7 +177,7 @@ class Student:
       if self._is_image:
         x = distortions.weak(x, keys.derive(
             keys.derive(self._key, 2), self.epochs_done * _VIEWS + view))
-      total += probabilities(self._architecture, self.state[0], x, x)
+      total += self._architecture.probabilities(self.state[0], x, x)
     # Half of it stays what the released labels say: on their own, the student's
     # labels of few records drift.
     sharp = ((total / _VIEWS + self._given) / 2)**2
@@ -216,8 +202,8 @@ class Student:
 
   def predict(self, x: np.ndarray) -> np.ndarray:
     """Probabilities, float32 [n, C], of records like the public ones."""
-    return probabilities(self._architecture, self.state[0],
-                         classifiers.to_float(tf.constant(x)), self._public)
+    return self._architecture.probabilities(
+        self.state[0], classifiers.to_float(tf.constant(x)), self._public)
 
   def test_metrics(self) -> dict[str, float]:
     """'accuracy' and 'loss' on the test examples."""
