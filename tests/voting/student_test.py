@@ -60,20 +60,6 @@ def test_method_labels_sees_answered_queries_alone():
   assert np.any(states['spread'][0][0] != states['spread'][1][0])
 
 
-@pytest.mark.slow
-def test_a_training_that_resumes_is_one_that_was_not_interrupted():
-  whole = _trained(_student())
-  for split in (1, 5, 11):
-    part = _student()
-    for _ in range(split):
-      part.run_epoch()
-    rest = _student()
-    rest.restore(adam.state_arrays(part.state), split)
-    for left, right in zip(adam.state_arrays(whole.state),
-                           adam.state_arrays(_trained(rest).state)):
-      np.testing.assert_array_equal(left, right)
-
-
 def test_own_labels_of_few_records_keep_to_the_released_ones():
   student = _trained(_student(own_labels_after=0.0))
   assert student.test_metrics()['accuracy'] > 0.95

@@ -68,7 +68,7 @@ class FedMdPlan(guarantee.Plan):
   recorded: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def __post_init__(self):
-    if not self.records or min(self.records) < 1:
+    if min(self.records) < 1:
       raise ValueError(
           f'every party must have at least one record, found {self.records}')
     self.mean, self.event(1)  # Raise for settings that don't fit together.

@@ -132,27 +132,26 @@ def outcome(plan: FedMdPlan, task: FedMdTask, states: Sequence[Mapping[str, Any]
              for i, state in enumerate(states)]
   names = [f'{i}: {party["architecture"]}' for i, party in enumerate(parties)]
   shared = settings.knowledge if plan.has_consensus else None
-  result, weakest, figures, average, held_out = (
-      'not measured: models stay with parties', None, {}, None, {})
+  measured, held_out = {'result': 'not measured: models stay with parties'}, {}
   if accuracies is not None:
-    average = sum(accuracies) / len(accuracies)
-    held_out = {'test': {'accuracy': average}}
+    held_out = {'test': {'accuracy': sum(accuracies) / len(accuracies)}}
     lowest = min(range(len(parties)), key=accuracies.__getitem__)
-    result = f'mean accuracy {average:.4f}, of each party\'s own model'
-    if len(parties) > 1:
-      weakest = f'party {names[lowest]}, accuracy {accuracies[lowest]:.4f}'
-    figures = {files.FIGURE: lambda path: draw(
-        path, names, ', '.join(filter(None, (task.name, settings.mode, shared))),
-        plan.delta)}
+    title = ', '.join(filter(None, (task.name, settings.mode, shared)))
+    measured = dict(
+        result=f'mean accuracy {held_out["test"]["accuracy"]:.4f}, of each party\'s '
+        'own model',
+        weakest=f'party {names[lowest]}, accuracy {accuracies[lowest]:.4f}'
+        if len(parties) > 1 else None,
+        figures={files.FIGURE: lambda path: draw(path, names, title, plan.delta)})
   return report.Outcome(
-      result=result, weakest=weakest, files=(files.METRICS,), figures=figures,
+      **measured, files=(files.METRICS,),
       details=[f'party {name}, {party["records"]:,} records'
                + (f', {party["draws"]:,} draws' if 'draws' in party else '')
                + (f', accuracy {party["accuracy"]:.4f}' if accuracies else '')
                for name, party in zip(names, parties)],
       fields={
           'task': settings.task, 'algorithm': 'fedmd',
-          'model': ', '.join(a.name for a in task.architectures), 'accuracy': average,
+          'model': ', '.join(a.name for a in task.architectures),
           'headline_of': 'mean over the parties, each with its own model',
           'held_out': held_out, 'headline': 'accuracy' if accuracies else None,
           'mechanism': settings.mode if plan.is_private else 'none',

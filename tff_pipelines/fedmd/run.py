@@ -115,15 +115,14 @@ class FedMdRounds(rounds_lib.Rounds):
     return None if seed is None else int.from_bytes(_bits(*purpose, seed), 'big')
 
   def initial_state(self, resumed: bool) -> Any:
-    settings, pretrained = self._settings, self._pretrained
+    settings = self._settings
     if resumed:
-      pretrained = {a.name: np.zeros(a.size, np.float32)
-                    for a in self._task.public_architectures}
-    elif pretrained is None:
-      pretrained = pretrain(self._task, settings)
-    initial_weights = [
-        a.transferred(pretrained[a.name], settings.initial_weights_seed)
-        for a in self._task.architectures]
+      initial_weights = [np.zeros(a.size) for a in self._task.architectures]
+    else:
+      pretrained = self._pretrained or pretrain(self._task, settings)
+      initial_weights = [
+          a.transferred(pretrained[a.name], settings.initial_weights_seed)
+          for a in self._task.architectures]
     parties, subsets = [], []
     for i, party in enumerate(self._task.parties):
       bits = (secrets.token_bytes(16) if settings.seed is None else

@@ -93,9 +93,7 @@ class _TrainedBaseline(_Baseline):
         task, logits.numpy().argmax(axis=1),
         {**self.fields(plan, sum(w.size for w in weights)), 'model': task.network.name},
         results=fedavg_report.finite_results(rounds.results(state)),
-        trained={'': serving.of_network(
-            task.feature_map, task.task.public, task.network, weights,
-            *task.normalisation)})
+        trained={'': serving.of_network(task, weights)})
 
 
 class SgdExperiment(_TrainedBaseline):
@@ -103,7 +101,7 @@ class SgdExperiment(_TrainedBaseline):
 
   def build_plan(self, task, recorded) -> NoisySgdPlan:
     return sgd.build_plan(
-        NoisySgdPlan, self.settings, recorded, target_epsilon=self.settings.epsilon,
+        self.settings, recorded, target_epsilon=self.settings.epsilon,
         delta=self.settings.delta, clients=1,
         records=sum(map(len, task.task.holdings)), terms=dict(
             privacy_unit='one record', against='observers of the model',
@@ -206,7 +204,7 @@ class PateExperiment(_Baseline):
          'model': 'ridge', 'parameters': student.weights.size,
          'details': {'queries': len(rows), 'answered': number}},
         words=f', {number:,} of {len(rows):,} queries answered', files=(self.kept_as,),
-        trained={'': serving.of_student(task.feature_map, task.task.public, student)},
+        trained={'': serving.of_student(task, student)},
         caveats=[caveats.Caveat(
             'vote repeated', f'the vote was interrupted and begun {votes} times; every '
             'time counts')] if votes > 1 else [],

@@ -14,7 +14,6 @@ from aggregators import alias_table, local_dp_distributions
 from tff_pipelines.accounting.events import base, kinds as events
 from tff_pipelines.accounting.guarantees import (
     accountant, bounds, calibration, ledger as ledger_lib, plan as guarantee)
-from tff_pipelines.common import validate
 from tff_pipelines.ldp import settings as settings_lib
 
 _PURE = {'piecewise': events.Piecewise, 'duchi': events.Duchi,
@@ -48,10 +47,6 @@ class LdpPlan(guarantee.Plan):
   epsilon_per_query: float | None = None
   noise_multiplier: float | None = None
   privacy_unit: str = 'one data owner, with all its records'
-
-  def __post_init__(self):
-    validate.integer(dimension=self.dimension, low=2)
-    validate.integer(holdings=self.holdings, low=1, high=self.settings.num_clients)
 
   @property
   def seed(self) -> int | None:

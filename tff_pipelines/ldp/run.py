@@ -289,7 +289,6 @@ class LdpExperiment(PreparedExperiment):
     if student is None:
       return report_lib.Outcome(result='no answer was kept', **common)
     files.write_arrays(self.folder / STUDENT, {'weights': student.weights})
-    trained = serving.of_student(task.feature_map, task.task.public, student)
     title = fedavg_report.title(
         plan, f'{task.task.name}, {settings.mechanism}, {settings.sampling} queries',
         plan.most_answers(charged))
@@ -297,7 +296,8 @@ class LdpExperiment(PreparedExperiment):
         task.task, student.predict(task.test),
         words=f' after {answered:,} queries of {plan.queries:,}; {stopped}',
         results=rounds.accuracies,
-        files=(files.METRICS, STUDENT), trained={'': trained}, figures={
+        files=(files.METRICS, STUDENT), trained={'': serving.of_student(task, student)},
+        figures={
             files.FIGURE: lambda path: fedavg_report.draw_metrics(
                 path, 'test', title, key='queries', xlabel='queries answered',
                 of=' of an owner')}, **common)

@@ -77,8 +77,7 @@ class Trainer:
 
   def __init__(self, features: np.ndarray, settings: LdpSettings):
     """Initializes the trainer; features are of all public images, [P, dimension]."""
-    self._features = features
-    self._settings = settings
+    self._features, self._settings = features, settings
 
   @functools.cached_property
   def _axes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -94,17 +93,16 @@ class Trainer:
     `answers` to the images `rows`, each once, are float [Q, classes], mean soft labels
     plus unbiased noise of at most this variance.
     """
-    answers = answers.astype(np.float64)
-    refine, refined = self._settings.refine, False
+    answers, settings = answers.astype(np.float64), self._settings
     strength = self._strength(rows, answers)
     weights = process.ridge(self._features[rows], answers, strength)
-    if refine == 'always' or (
-        refine == 'auto' and self._helps(rows, answers, strength, variance)):
-      weights, refined = self._refined(
-          rows, answers, weights, variance, self._settings.refine_steps), True
+    refined = settings.refine == 'always' or (
+        settings.refine == 'auto' and self._helps(rows, answers, strength, variance))
+    if refined:
+      weights = self._refined(rows, answers, weights, variance, settings.refine_steps)
     return Student(
         weights=weights, spread=_spread(process.scores(self._features, weights)),
-        sharpness=self._settings.sharpness, refined=refined, strength=strength)
+        sharpness=settings.sharpness, refined=refined, strength=strength)
 
   def _named(self, weights: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """int64, the classes that a student names."""

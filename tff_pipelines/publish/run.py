@@ -50,15 +50,17 @@ class FinishedRun:
     if self.party is None and self.experiment.family == _OF_PARTIES:
       raise ValueError(
           'party must be given, such as party_0: each has a model of its own')
-    return self._read(self.folder if self.party is None else
-                      self.folder / files.PRIVATE / _PARTIES / self.party)
-
-  def _read(self, folder: pathlib.Path) -> models.Trained:
+    folder = self.folder if self.party is None else self.parties / self.party
     trained = models.read(folder)
     if trained is None:
       raise ValueError(f'{folder} has no {models.ARRAYS}: --resume writes it, if the '
                        'run trained a model')
     return trained
+
+  @property
+  def parties(self) -> pathlib.Path:
+    """Folder of the models of parties."""
+    return self.folder / files.PRIVATE / _PARTIES
 
   def serving(self, trained: models.Trained) -> Serving:
     """How the model is served. Raises ValueError if the weights do not fit."""
@@ -88,13 +90,14 @@ class FinishedRun:
            for name, value in experiment.keyed_identity(task).items()):
       raise ValueError(f'the data are not those of the run in {self.folder}: '
                        'give --data_path to evaluate on other data')
-    if self.party is None and experiment.family == _OF_PARTIES:
-      folders = sorted((self.folder / files.PRIVATE / _PARTIES).iterdir(),
-                       key=lambda folder: int(folder.name.rpartition('_')[2]))
-      every = [experiment.evaluate(task, self._read(folder)) for folder in folders]
-      return {name: {metric: sum(one[name][metric] for one in every) / len(every)
-                     for metric in values} for name, values in every[0].items()}
-    return experiment.evaluate(task, self.trained())
+    if self.party is not None or experiment.family != _OF_PARTIES:
+      return experiment.evaluate(task, self.trained())
+    names = sorted((folder.name for folder in self.parties.iterdir()),
+                   key=lambda name: int(name.rpartition('_')[2]))
+    every = [experiment.evaluate(task, dataclasses.replace(self, party=name).trained())
+             for name in names]
+    return {name: {metric: sum(one[name][metric] for one in every) / len(every)
+                   for metric in values} for name, values in every[0].items()}
 
 
 def read_finished(folder: str, party: str | None = None) -> FinishedRun:
@@ -115,10 +118,10 @@ def read_finished(folder: str, party: str | None = None) -> FinishedRun:
   module, name = _FAMILIES[family]
   module = importlib.import_module(module)
   cls = getattr(module, name)
-  paths = path / files.PATHS
-  paths = files.read_json(paths) if paths.exists() else {}
-  paths = {name: value for name, value in paths.items()
-           if name in settings_lib.declared(cls)}
+  kept_paths, declared = path / files.PATHS, settings_lib.declared(cls)
+  paths = {name: value for name, value in (
+      files.read_json(kept_paths) if kept_paths.exists() else {}).items()
+           if name in declared}
   experiment = module.experiment(settings_lib.of_configuration(
       cls, configuration['settings'], output_dir=folder, resume=True, **paths))
   if party is not None:

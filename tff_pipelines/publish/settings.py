@@ -1,6 +1,7 @@
 """Settings of what is done with a trained model: export, evaluation, predictions."""
 
 import dataclasses
+import functools
 import pathlib
 
 from tff_pipelines.common import declarations, files
@@ -13,9 +14,8 @@ OUTPUTS = ('.csv', '.parquet')
 _run, _model = declarations.groups('run', 'model')
 
 
-def _reader(name: str, otherwise: str = 'as in the training', **changes) -> str | None:
-  """A field of the data that are read, named as in the training."""
-  return train.like(name, otherwise=otherwise, **changes)
+# A field of the data that are read, named as in the training.
+_reader = functools.partial(train.like, otherwise='as in the training')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -10,14 +10,14 @@ from tasks.models import classifiers
 from tasks.voting import task as voting_tasks
 from tasks.voting.task import VotingTask
 from tff_pipelines.accounting.guarantees import (
-    bounds, mechanisms, noise_budget, plan as guarantee)
+    mechanisms, noise_budget, plan as guarantee)
 from tff_pipelines.baselines import sgd
 from tff_pipelines.common import declarations, files
 from tff_pipelines.experiment import (
     models, report as report_lib, rounds as rounds_lib, run as run_lib)
 from tff_pipelines.fedavg import (
-    local_training, loop, noisy_sgd, report as fedavg_report,
-    run as fedavg_run)
+    local_training, loop, report as fedavg_report, run as fedavg_run)
+from tff_pipelines.fedavg.noisy_sgd import NoisySgdPlan
 from tff_pipelines.fedavg.plan import FedAvgPlan
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.voting import encoder, features as features_lib, report, serving
@@ -71,13 +71,6 @@ class VotingExperiment(run_lib.Experiment):
     """The difference of two neighbouring inputs, at the level of the run."""
     return task.privacy_unit if self.settings.privacy_level == 'agent' else (
         f'one record of an agent (an agent is {task.privacy_unit})')
-
-  def units(self, task: VotingTask) -> int:
-    """Number of agents, or of records where one is protected."""
-    agents = task.agents.client_ids
-    if self.settings.privacy_level == 'agent':
-      return len(agents)
-    return sum(len(task.agents.examples(agent)['y']) for agent in agents)
 
   def feature_config(self, task: VotingTask) -> features_lib.FeatureConfig:
     """Parameters of the feature map; its kind suits the records if none is given."""
@@ -135,18 +128,6 @@ class VotingExperiment(run_lib.Experiment):
         features = features_lib.fit(task.public, config, lambda _: bar.update())
     features_lib.write_map(self.folder, features, task.public)
     return features
-
-
-class SgdPlan(noisy_sgd.NoisySgdPlan):
-  """Rounds of DP-FedSGD, whose server does not know which records were sampled."""
-
-  def bound(self, event, releases, *, observer=bounds.OUTSIDERS,
-            delta=None) -> guarantee.Bound:
-    return dataclasses.replace(
-        super().bound(event, releases, delta=delta), observer=observer)
-
-  def header(self, rounds, more=()) -> dict[str, Any]:
-    return {**super().header(rounds, more), 'population': self.clients}
 
 
 class _BaselineExperiment(VotingExperiment):
@@ -208,7 +189,7 @@ class AveragingExperiment(_BaselineExperiment):
             mechanisms.SumMechanism, settings, mechanism=mechanism, population=agents,
             dimension=self.network(task).as_model().parameter_count(),
             cohort_size=cohort, sampling='none' if cohort == agents else 'poisson')),
-        delta=settings.privacy_delta(self.units(task), recorded),
+        delta=settings.privacy_delta(agents, recorded),
         target_epsilon=settings.target_epsilon,
         recorded_noise=recorded and recorded['noise_multiplier'], seed=settings.seed,
         privacy_unit=self.privacy_unit(task))
@@ -240,15 +221,15 @@ class AveragingExperiment(_BaselineExperiment):
 class FedSgdExperiment(_BaselineExperiment):
   """DP-FedSGD."""
 
-  def build_plan(self, task, recorded) -> SgdPlan:
-    settings, agents = self.settings, task.agents
+  def build_plan(self, task, recorded) -> NoisySgdPlan:
+    settings, agents = self.settings, task.agents.client_ids
     self.network(task)  # Raises what does not fit.
-    records = self.units(task)
+    records = sum(len(task.agents.examples(agent)['y']) for agent in agents)
     return sgd.build_plan(
-        SgdPlan, settings, recorded, target_epsilon=settings.target_epsilon,
+        settings, recorded, target_epsilon=settings.target_epsilon,
         noise_multiplier=settings.noise_multiplier,
-        delta=settings.privacy_delta(records, recorded),
-        clients=len(agents.client_ids), records=records, terms=dict(
+        delta=settings.privacy_delta(records, recorded), clients=len(agents),
+        records=records, terms=dict(
             privacy_unit=self.privacy_unit(task),
             observers='everyone who does not learn which records were sampled, and '
                       f'holds no share of the noise {_ALL_SHARES}',
@@ -259,7 +240,7 @@ class FedSgdExperiment(_BaselineExperiment):
             trust_model=_SHARED_NOISE,
             sampler=noise_budget.describe_sum(None, False), secure_aggregation=True))
 
-  def run_line(self, plan: SgdPlan, rounds: int) -> str:
+  def run_line(self, plan: NoisySgdPlan, rounds: int) -> str:
     return (f'dp_fedsgd: {rounds} rounds of all {plan.clients:,} agents, '
             f'{plan.expected_records:.6g} of {plan.records:,} records expected')
 

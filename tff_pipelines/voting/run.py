@@ -92,16 +92,14 @@ def student_view(task: VotingTask, settings: VoteSettings,
 
   `flat`, float32 [P, d], are the public records through the feature map.
   """
-  seed = settings.student_seed
+  public, test, seed = task.public, task.test, settings.student_seed
   images = len(task.record_shape) == 2
-  suitable = 'cnn' if images else 'softmax'
-  if features.kind == 'contrastive':
-    suitable = 'encoder'
-  name, public, test = settings.student_model or suitable, task.public, task.test
+  name = settings.student_model or (
+      'encoder' if features.encoder else 'cnn' if images else 'softmax')
   if name == 'encoder':
     return student_lib.of_encoder(
         features.encoder.weights, task.num_classes, seed), public, test
-  if not images or name not in ('cnn', 'cnn_small'):
+  if not images or name not in serving.OF_IMAGES:
     public, test = flat, {**test, 'x': features_lib.flat(features(test['x']))}
   return student_lib.of_network(
       classifiers.build(name, public.shape[1:], task.num_classes), seed), public, test
@@ -114,14 +112,14 @@ def build_student(rounds: VoteRounds, labels: np.ndarray) -> student_lib.Student
       task, settings, rounds.features, rounds.public)
   answered = labels >= 0
   count = len(public) if settings.student == 'spread' else max(1, answered.sum())
-  epochs = baselines.number_of_epochs(
-      settings.student_epochs, int(count), settings.student_batch_size, steps=180)
+  training = adam.AdamConfig(**declarations.shared(
+      adam.AdamConfig, settings, 'student_', weight_decay=1e-3,
+      epochs=baselines.number_of_epochs(
+          settings.student_epochs, int(count), settings.student_batch_size, steps=180)))
   return student_lib.Student(
       architecture, public, rounds.public, rounds.rows[answered], labels[answered],
       task.num_classes, method=settings.student, seed=settings.student_seed, test=test,
-      own_labels_after=settings.own_labels_after, training=adam.AdamConfig(
-          **declarations.shared(adam.AdamConfig, settings, 'student_', epochs=epochs,
-                                weight_decay=1e-3)))
+      own_labels_after=settings.own_labels_after, training=training)
 
 
 class VoteExperiment(baselines.VotingExperiment):
@@ -143,12 +141,13 @@ class VoteExperiment(baselines.VotingExperiment):
 
   def build_plan(self, task, recorded) -> VotePlan:
     settings = self.settings
+    agents = len(task.agents.client_ids)
     # How many records there are is no one's to know: one may be added or removed.
-    units = self.units(task) if settings.privacy_level == 'agent' else None
+    units = agents if settings.privacy_level == 'agent' else None
     return VotePlan.calibrate(
         VotingParams(**declarations.shared(
             VotingParams, settings, classes=task.num_classes, noise_stddev=1.0,
-            agents=len(task.agents.client_ids), votes=settings.neighbours or 1)),
+            agents=agents, votes=settings.neighbours or 1)),
         target_epsilon=None if recorded else settings.target_epsilon,
         noise_stddev=settings.noise_stddev or (recorded and recorded['noise_stddev']),
         allow_degenerate=settings.allow_degenerate, scheme=settings.algorithm,
@@ -160,18 +159,19 @@ class VoteExperiment(baselines.VotingExperiment):
     params = plan.params
     stddev, counts = (decimals.rounded_up(value) for value in (
         params.noise_stddev, params.votes * params.noise_stddev))
-    noise = f'{params.noise}, standard deviation {stddev} agents'
-    noise += f' ({counts} counts)' if params.votes > 1 else ''
-    noise += f', sum modulo 2^{params.bits}' if params.is_integer else ''
     return report.describe(task, [
-        ('run', self.run_line(plan, 1)), ('mechanism', noise),
+        ('run', self.run_line(plan, 1)), ('mechanism', (
+            f'{params.noise}, standard deviation {stddev} agents'
+            + f' ({counts} counts)' * (params.votes > 1)
+            + f', sum modulo 2^{params.bits}' * params.is_integer)),
         ('published', f'epsilon {decimals.epsilon(plan.epsilon_published)} by the '
                       'formula of the paper')])
 
   def run_line(self, plan: VotePlan, rounds: int) -> str:
-    by = (f'their {plan.params.votes} nearest records' if plan.scheme == 'knn' else
-          'models of their own')
-    return f'{plan.params.agents} agents vote on {plan.params.queries} queries by {by}'
+    params, by = plan.params, 'models of their own'
+    if plan.scheme == 'knn':
+      by = f'their {params.votes} nearest records'
+    return f'{params.agents} agents vote on {params.queries} queries by {by}'
 
   def build_rounds(self, task, plan) -> VoteRounds:
     settings, features = self.settings, self.public_map(task)

@@ -18,7 +18,7 @@ from tasks.voting.task import VotingTask
 from tff_pipelines.experiment import models
 from tff_pipelines.voting import encoder, features as features_lib
 
-_OF_IMAGES = ('cnn', 'cnn_small')
+OF_IMAGES = ('cnn', 'cnn_small')
 _MAP, _OUTPUT = 'features/', ('output/kernel', 'output/bias')
 
 
@@ -26,7 +26,7 @@ def _network(name: str, record_shape: tuple[int, ...], weights,
              num_classes: int) -> classifiers.Network:
   """The network of these weights, of images or of vectors through the map."""
   return classifiers.build(
-      name, record_shape if name in _OF_IMAGES else weights[0].shape[:1], num_classes)
+      name, record_shape if name in OF_IMAGES else weights[0].shape[:1], num_classes)
 
 
 def trained(task: VotingTask, features: features_lib.PublicFeatures, name: str,
@@ -37,7 +37,7 @@ def trained(task: VotingTask, features: features_lib.PublicFeatures, name: str,
     of_map = encoder.named(weights, task.public)
   else:
     names = _network(name, task.record_shape, weights, task.num_classes).weight_names
-    if name not in _OF_IMAGES:
+    if name not in OF_IMAGES:
       of_map = _map_arrays(features)
   return models.Trained(
       name=name, inputs={'x': (task.public.dtype, task.record_shape)}, arrays={
@@ -90,7 +90,7 @@ def serving(kept: models.Trained, task_name: str) -> Serving:
     if network is None:
       return layers.dense(tf.nn.relu(encoder.encoded(arrays, x)), *own)
     return network.logits(
-        own, x if kept.name in _OF_IMAGES else _mapped(arrays, x), seed)
+        own, x if kept.name in OF_IMAGES else _mapped(arrays, x), seed)
 
   model = classifiers.model_of_logits(
       kept.name, lambda seed: kept.weights, logits, weight_names=names,

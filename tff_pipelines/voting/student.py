@@ -146,8 +146,9 @@ class Student:
     self.name, self.epochs, self.epochs_done = architecture.name, training.epochs, 0
     self._architecture, self._test = architecture, test
     self._public = classifiers.to_float(tf.constant(public))
-    self._is_image = self._public.shape.rank == 4
-    self._key = tf.constant(keys.from_seed(seed))
+    self._is_image, key = self._public.shape.rank == 4, tf.constant(keys.from_seed(seed))
+    # The order of records; how they are distorted; and for the student's own labels.
+    order, self._strong_key, self._weak_key = (keys.derive(key, i) for i in range(3))
     if method == 'labels':
       rows = np.asarray(rows, np.int32)
       self._given = np.eye(num_classes, dtype=np.float32)[labels]
@@ -159,13 +160,12 @@ class Student:
     self._targets = np.eye(num_classes, dtype=np.float32)[self._given.argmax(axis=1)]
     self._records = tf.gather(self._public, rows)
     self.state = adam.initial_state(architecture.initial_weights)
-    self._train = adam.epoch_function(
-        self._loss, keys.derive(self._key, 0), len(rows), training)
+    self._train = adam.epoch_function(self._loss, order, len(rows), training)
 
   def _loss(self, weights, rows: tf.Tensor, step: tf.Tensor, targets) -> tf.Tensor:
     batch = tf.gather(self._records, rows)
     if self._is_image:
-      batch = distortions.strong(batch, keys.derive(keys.derive(self._key, 1), step))
+      batch = distortions.strong(batch, keys.derive(self._strong_key, step))
     return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(
         tf.gather(targets, rows), self._architecture.logits(weights, batch)))
 
@@ -176,7 +176,7 @@ class Student:
       x = self._records
       if self._is_image:
         x = distortions.weak(x, keys.derive(
-            keys.derive(self._key, 2), self.epochs_done * _VIEWS + view))
+            self._weak_key, self.epochs_done * _VIEWS + view))
       total += self._architecture.probabilities(self.state[0], x, x)
     # Half of it stays what the released labels say: on their own, the student's
     # labels of few records drift.
