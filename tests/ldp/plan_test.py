@@ -179,23 +179,17 @@ def test_no_answers_spend_nothing():
 
 
 @pytest.mark.parametrize('arguments, message', [
-    (dict(mechanism='coin'), 'mechanism must be one of'),
     (dict(epsilon=math.nan), 'epsilon .*nan'),
-    (dict(epsilon=-1.0), 'epsilon .*-1'),
-    (dict(epsilon_per_query=0.0), 'epsilon_per_query .*0'),
     (dict(epsilon_per_query=40.0), 'epsilon_per_query must be from .*40'),
     (dict(epsilon=1e-5), 'epsilon_per_query must be from'),
-    (dict(answers_per_client=0), 'answers_per_client .*0'),
-    (dict(delta=1.0), 'delta .*1.0'), (dict(delta=0.0), 'delta .*0.0'),
+    (dict(delta=1.0), 'delta .*1.0'),
     (dict(epsilon=1.0, epsilon_per_query=1.0, answers_per_client=1),
      'answers_per_client must not be given'),
     (dict(epsilon=1.0, epsilon_per_query=2.0), 'less than one answer costs'),
     (dict(mechanism='gaussian', epsilon=1.0, epsilon_per_query=2.0),
      'less than one answer costs'),
     (dict(clients_per_query=3),
-     'clients_per_query must divide num_clients=40, found 3'),
-    (dict(clients_per_query=0), 'clients_per_query .*0'),
-    (dict(seed=-1), 'seed .*-1')])
+     'clients_per_query must divide num_clients=40, found 3')])
 def test_budgets_that_can_not_be_had_are_named(arguments, message):
   with pytest.raises(ValueError, match=message):
     _plan(**arguments)

@@ -129,13 +129,6 @@ def test_a_run_that_lost_all_its_answers_says_so(prepared, tmp_path, monkeypatch
   assert not (tmp_path / 'run' / 'student.npz').exists()
 
 
-def test_answers_without_a_ledger_are_not_built_upon(prepared, tmp_path):
-  _run(prepared, tmp_path / 'run', max_queries=4)
-  (tmp_path / 'run' / 'ledger.jsonl').unlink()
-  with pytest.raises(ValueError, match='what was released is not known'):
-    _run(prepared, tmp_path / 'run', max_queries=4, resume=True)
-
-
 @pytest.mark.slow
 def test_a_run_stops_at_its_target_and_at_the_end_of_the_images(tmp_path):
   settings = LdpSettings(

@@ -23,12 +23,6 @@ AGENT = voting_agents.AgentConfig(
         learning_rate=0.1, batch_size=16, epochs=10))
 
 
-@pytest.fixture(params=['in_process', 'one_worker'])
-def anywhere(request):
-  """The test runs in this process, and then on a worker."""
-  request.getfixturevalue(request.param)
-
-
 def _examples(count, seed, grid=False):
   rng = np.random.default_rng(seed)
   y = rng.integers(C, size=count).astype(np.int32)
@@ -66,7 +60,7 @@ def _process(kind, params, seed=None):
 
 
 @pytest.mark.parametrize('kind, votes', [('ae', 1), ('knn', 7)])
-def test_agents_label_the_servers_queries(anywhere, kind, votes):
+def test_agents_label_the_servers_queries(one_worker, kind, votes):
   grid = kind == 'knn'
   queries = _examples(Q, 99, grid)
   process = _process(kind, _params(votes=votes, noise_stddev=0.3))

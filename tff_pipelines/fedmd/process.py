@@ -39,9 +39,7 @@ LABELS = 'labels'
 class FitConfig:
   """Settings of a training by Adam.
 
-  The last batch of an epoch is smaller where the examples do not fill it. `mirror`:
-  whether a random half of the images of each epoch is mirrored left to right, for
-  images that keep their meaning then, unlike letters.
+  `mirror`: whether a random half of the images of each epoch is mirrored left to right.
   """
 
   learning_rate: float
@@ -137,10 +135,9 @@ def agreement(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,
 
 def new_party(number: int, architecture: int, weights: np.ndarray,
               key: np.ndarray):
-  """Builds the state of a party that has not participated yet.
+  """The state of a party that has not participated yet.
 
-  `number` tells its new state from those of others; `architecture` is an index in the
-  list that the process is built for.
+  `number` tells its state from others'; `architecture` is an index in the process's.
   """
   return collections.OrderedDict(
       architecture=np.int32(architecture), key=np.asarray(key, np.int64),
@@ -202,9 +199,8 @@ def build(architectures: Sequence[Architecture], *,
   def participate(state, data, server, round_):
     """Runs a round of one party, in one graph.
 
-    A party that participates for the first time, in whatever round, first fits its own
-    records. If its weights or predictions become NaN or infinite, it keeps the weights
-    that it had, and its predictions are NaN.
+    In its first round, whichever, it first fits its own records. If its weights or
+    predictions become NaN or infinite, it keeps its weights, and predictions are NaN.
     """
     key = keys.derive(state['key'], 0)
     own_epochs = tf.where(tf.equal(state['rounds'], 0), initial_epochs, 0)

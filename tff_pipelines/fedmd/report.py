@@ -21,10 +21,7 @@ def _range(values: Sequence[float]) -> str:
 
 
 def communication(plan: FedMdPlan) -> dict[str, dict[str, float] | None]:
-  """Returns the bytes of a party in a round by kind of knowledge.
-
-  None for a kind that the settings do not allow.
-  """
+  """Bytes of a party in a round by kind of knowledge, None for one not allowed."""
   return {kind: None if isinstance(mean, str) else {
       'sent': mean.sent_bytes, 'received': mean.received_bytes,
       'sent_in_clear': mean.clear_bytes, 'bits': mean.wire_bits,
@@ -33,7 +30,6 @@ def communication(plan: FedMdPlan) -> dict[str, dict[str, float] | None]:
 
 
 def communication_lines(plan: FedMdPlan) -> list[str]:
-  """Returns the cost of a round for a party, a line for each kind of knowledge."""
   lines = [f'communication of a party in a round, {plan.public_per_round} public '
            f'records of {plan.classes} classes:']
   for kind, mean in plan.kinds_of_knowledge().items():
@@ -62,7 +58,6 @@ def _mechanism(plan: FedMdPlan) -> str:
 
 
 def describe(task: FedMdTask, plan: FedMdPlan) -> report.Description:
-  """Describes the run before its first round."""
   settings, mean = plan.settings, plan.mean
   rounds, details = f'{settings.rounds} after the first training', []
   if plan.has_consensus:
@@ -85,7 +80,6 @@ def describe(task: FedMdTask, plan: FedMdPlan) -> report.Description:
 
 def _party(plan: FedMdPlan, task: FedMdTask, index: int, rounds: int,
            accuracy: float | None) -> dict[str, Any]:
-  """Returns the summary of a party that participated in this many rounds."""
   party = task.parties[index]
   fields = {
       'architecture': task.architectures[party.architecture].name,
@@ -102,10 +96,6 @@ def _party(plan: FedMdPlan, task: FedMdTask, index: int, rounds: int,
 
 def draw(path: pathlib.Path, names: Sequence[str], title: str,
          delta: float | None) -> None:
-  """Draws the accuracy of every party over the rounds from the metrics of the run.
-
-  Epsilon, at this delta, is added to the title where there is one.
-  """
   rows = metrics_lib.read(path.parent / files.METRICS, 'communication_round')
   epsilon = float(rows[max(rows)].get('epsilon', math.inf))  # Seeded runs have none.
   if math.isfinite(epsilon):
@@ -122,11 +112,7 @@ def draw(path: pathlib.Path, names: Sequence[str], title: str,
 
 def outcome(plan: FedMdPlan, task: FedMdTask, states: Sequence[Mapping[str, Any]],
             accuracies: Sequence[float] | None) -> report.Outcome:
-  """Returns the result of a run.
-
-  `accuracies` are those of the parties' own models on the test records; None if they
-  are not measured.
-  """
+  """The outcome of a run; `accuracies`, if measured, are of the parties' own models."""
   settings, mean = plan.settings, plan.mean
   parties = [_party(plan, task, i, int(state['rounds']), accuracies and accuracies[i])
              for i, state in enumerate(states)]

@@ -43,8 +43,7 @@ def draw_subset(records: int, draws: int, replacement: bool,
                 seed: int | None) -> np.ndarray:
   """Draws the indices of the records that a party trains on, int64 [draws].
 
-  Without a seed they are of the operating system's entropy; only such a draw has a
-  privacy guarantee.
+  Only a draw without a seed, by the system's entropy, has a privacy guarantee.
   """
   if seed is not None:
     indices = np.random.default_rng(seed).choice(records, draws, replace=replacement)
@@ -56,11 +55,9 @@ def draw_subset(records: int, draws: int, replacement: bool,
 
 
 def pretrain(task: FedMdTask, settings: FedMdSettings) -> dict[str, np.ndarray]:
-  """Trains a model of every architecture on the labels of the public records.
+  """Weights by architecture, trained on the labels of the public records alone.
 
-  Weights, by name of the architecture, depend on the public records,
-  `initial_weights_seed` and the settings of pretraining alone. Raises ValueError if a
-  training diverges.
+  Raises ValueError if a training diverges.
   """
   pretrained, seed = {}, settings.initial_weights_seed
   for architecture in task.public_architectures:
@@ -80,7 +77,6 @@ def pretrain(task: FedMdTask, settings: FedMdSettings) -> dict[str, np.ndarray]:
 
 
 def _accuracy_of(architecture: fedmd_models.Architecture, test: Any) -> Callable:
-  """The function weights -> accuracy on labelled images."""
   predict = tf.function(
       functools.partial(process_lib.predict, architecture), autograph=False)
   return lambda weights: float(np.mean(test.y == np.argmax(
@@ -97,7 +93,6 @@ class FedMdRounds(rounds_lib.Rounds):
 
   def __init__(self, task: FedMdTask, plan: FedMdPlan,
                pretrained: Mapping[str, np.ndarray] | None = None):
-    """Initializes the rounds; models are trained on public records unless given."""
     self._task, self._plan, self._pretrained = task, plan, pretrained
     self._settings, self.count = plan.settings, plan.releases
     self._shown: dict[str, str] = {}
@@ -196,10 +191,7 @@ class FedMdRounds(rounds_lib.Rounds):
     return self._shown
 
   def accuracies(self, state: Any) -> list[float] | None:
-    """Accuracies of the parties' own models on the test records, if they are measured.
-
-    A party that never participated has the public weights.
-    """
+    """Accuracies of the parties' own models on the test records, if measured."""
     if not self._plan.measures_models:
       return None
     return [self._accuracies[int(party['architecture'])](party['weights'])
@@ -220,15 +212,12 @@ def load_task(settings: FedMdSettings) -> FedMdTask:
 
 
 class FedMdExperiment(run_lib.Experiment):
-  """FedMD between the parties of a task."""
-
   family = 'fedmd'
   settings: FedMdSettings
   describe = staticmethod(report.describe)
 
   def __init__(self, settings: FedMdSettings, *, task: FedMdTask | None = None,
                pretrained: Mapping[str, np.ndarray] | None = None):
-    """Initializes the experiment; a task and models of these settings may be given."""
     super().__init__(settings)
     self._task, self._pretrained = task, pretrained
 
@@ -293,8 +282,4 @@ experiment = FedMdExperiment
 
 
 def distill(settings: FedMdSettings, **prepared: Any) -> dict[str, Any]:
-  """Starts or resumes a run, and reports; returns the summary.
-
-  `prepared` are `task` and `pretrained`, as for `FedMdExperiment`.
-  """
   return FedMdExperiment(settings, **prepared).run()

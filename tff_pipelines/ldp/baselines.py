@@ -34,8 +34,6 @@ def count_votes(features: np.ndarray, teachers: Sequence[np.ndarray]) -> np.ndar
 
 
 class _Baseline(ldp_run.PreparedExperiment):
-  """A baseline; a subclass has a `mechanism_line` of the plan, for the report."""
-
   family = 'ldp_baselines'
   settings: BaselineSettings
 
@@ -56,7 +54,6 @@ class _Baseline(ldp_run.PreparedExperiment):
 
   def _outcome(self, prepared: ldp_run.Prepared, predicted: np.ndarray,
                fields: dict[str, Any], **attributes: Any) -> report_lib.Outcome:
-    """`report.outcome_of` with a figure where there are rounds."""
     task, algorithm = prepared.task, self.settings.algorithm
     if self.settings.rounds is not None:
       attributes.update(files=(files.METRICS,), figures={
@@ -67,13 +64,8 @@ class _Baseline(ldp_run.PreparedExperiment):
 
 
 class _TrainedBaseline(_Baseline):
-  """A baseline that trains a network of the records' features by rounds.
-
-  A subclass has `fields` of its own for the summary.
-  """
 
   def federated(self, task: ldp_run.Prepared) -> task_lib.Task:
-    """The records' features as a task of federated averaging."""
     (examples, test), holdings = task.examples, task.task.holdings
     clients = np.repeat(np.arange(len(holdings)), list(map(len, holdings)))
     if self.settings.algorithm == 'dp_sgd':
@@ -158,8 +150,6 @@ class FlExperiment(_TrainedBaseline):
 
 
 class PateExperiment(_Baseline):
-  """A noisy vote, and a student of its labels."""
-
   kept_as = 'labels.npz'
 
   def build_plan(self, task, recorded) -> pate.PatePlan:
@@ -217,14 +207,9 @@ EXPERIMENTS = {'dp_sgd': SgdExperiment, 'dp_fl': FlExperiment, 'pate': PateExper
 
 def experiment(settings: BaselineSettings,
                prepared: ldp_run.Prepared | None = None) -> _Baseline:
-  """The experiment of a baseline; arguments are those of `run`."""
   return EXPERIMENTS[settings.algorithm](settings, prepared)
 
 
 def run(settings: BaselineSettings,
         prepared: ldp_run.Prepared | None = None) -> dict[str, Any]:
-  """Runs a baseline, or resumes it, and reports; returns the summary.
-
-  `prepared` is as of `ldp_run.run`.
-  """
   return experiment(settings, prepared).run()

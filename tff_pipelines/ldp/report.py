@@ -18,13 +18,11 @@ def outcome_of(task: DistillationTask, predicted: np.ndarray, *,
                **attributes: Any) -> report.Outcome:
   """The outcome of a run whose classifier predicted classes of the test records.
 
-  `fields` of the summary have `details` among them; `words` follow the accuracy.
-  Without `results`, by held-out set, it is that of `predicted`.
+  `words` follow the accuracy; without `results` it is that of `predicted`.
   """
   results = results or {'test': {'accuracy': float(np.mean(predicted == task.test.y))}}
   # Records of the other tasks are of people whom no epsilon protects.
   outside = [] if task.name == 'digits' else list(results)
-  accuracy = results['test']['accuracy']
   confusion = np.zeros([task.num_classes] * 2, np.int64)
   np.add.at(confusion, (task.test.y, predicted), 1)
   breakdown = fedavg_report.describe_breakdown(
@@ -33,11 +31,11 @@ def outcome_of(task: DistillationTask, predicted: np.ndarray, *,
        'right': np.diag(confusion), 'predicted': confusion.sum(axis=0)},
       outside_guarantee=bool(outside))
   return report.Outcome(
-      result=f'test: accuracy {accuracy:.4f}{words}',
+      result=f"test: accuracy {results['test']['accuracy']:.4f}{words}",
       weakest=fedavg_report.weakest(breakdown),
       details=fedavg_report.breakdown_lines('test', breakdown), fields={
-          'task': task.name, 'accuracy': accuracy, 'headline_of': 'test',
-          'headline': 'accuracy', 'held_out': results, 'outside_guarantee': outside,
+          'task': task.name, 'headline_of': 'test', 'headline': 'accuracy',
+          'held_out': results, 'outside_guarantee': outside,
           'breakdown': {'test': breakdown}, 'population': task.num_clients, **fields,
           'details': {'test_examples': len(task.test), **fields['details']}},
       **attributes)
@@ -45,7 +43,6 @@ def outcome_of(task: DistillationTask, predicted: np.ndarray, *,
 
 def description(task: DistillationTask, owners: str,
                 *lines: tuple[str, str]) -> report.Description:
-  """The description of a run; `owners` follows the number of owners."""
   return report.Description(
       lines=[('task', f'{task.name}, {task.num_clients:,} owners {owners}, '
               f'{task.num_classes} classes'), *lines],

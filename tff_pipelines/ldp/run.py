@@ -7,6 +7,7 @@ import collections
 from collections.abc import Callable, Mapping
 import functools
 import hashlib
+import math
 from typing import Any
 
 import numpy as np
@@ -62,9 +63,8 @@ class Prepared:
   def examples(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """All owners' records, owner by owner, and the test records.
 
-    `x`: float32 [n, dimension], features, each record's independent of all others,
-    centred and scaled by public constants. Gradient descent needs it: what all images
-    share would hide what they do not. `y`: int32 [n], labels.
+    `x`: float32 [n, dimension], each record's features independent of all others,
+    centred and scaled by public constants, as gradient descent needs. `y`: int32 [n].
     """
     x, y = (np.concatenate([getattr(held, name) for held in self.task.holdings])
             for name in ('x', 'y'))
@@ -75,7 +75,6 @@ class Prepared:
 
   @property
   def network(self) -> classifiers.Network:
-    """A linear classifier of the features."""
     return classifiers.softmax(self.public.shape[1:], self.task.num_classes)
 
   @functools.cached_property
@@ -96,8 +95,6 @@ class Prepared:
 
 
 class PreparedExperiment(run_lib.Experiment):
-  """The task of an experiment of this family, and what identifies it."""
-
   def __init__(self, settings: DataSettings, prepared: Prepared | None = None):
     """Initializes the experiment; `prepared` is of settings of equal `preparation_key`.
     """
@@ -113,10 +110,9 @@ class PreparedExperiment(run_lib.Experiment):
   def identity(self, task: Prepared) -> dict[str, Any]:
     """SHA-256 of the public images and the number of owners, in hexadecimal."""
     data = task.task
-    digest = hashlib.sha256(data.public.tobytes())
-    digest.update(
-        repr((data.num_clients, len(data.holdings), data.num_classes)).encode())
-    return {'data_fingerprint': digest.hexdigest()}
+    sizes = data.num_clients, len(data.holdings), data.num_classes
+    return {'data_fingerprint': hashlib.sha256(
+        data.public.tobytes() + repr(sizes).encode()).hexdigest()}
 
 
 def mechanism_of(plan: plan_lib.LdpPlan) -> local_dp.LocalMechanism:
@@ -175,16 +171,15 @@ class LdpRounds(rounds_lib.ChargedRounds):
 
   def _left(self) -> dict[str, int]:
     """Reason to stop, in words -> number of queries that are left until then."""
-    settings, public, answered = self._settings, self._prepared.public, len(self._rows)
-    left = {'every public image has been asked about': len(public) - answered}
-    if settings.max_queries is not None:
-      left[f'max_queries={settings.max_queries} have been answered'] = (
-          settings.max_queries - answered)
-    if settings.target_accuracy is not None and 'validation' in self.accuracies:
-      accuracy = self.accuracies['validation']['accuracy']
-      if accuracy >= settings.target_accuracy:
-        left[f'the student has an accuracy of {accuracy:.4f} on the '
-             f'{len(self._prepared.validation)} validation records'] = 0
+    most, target = self._settings.max_queries, self._settings.target_accuracy
+    left = {'every public image has been asked about': len(self._prepared.public)}
+    if most is not None:
+      left[f'max_queries={most} have been answered'] = most
+    left = {why: count - len(self._rows) for why, count in left.items()}
+    accuracy = self.accuracies.get('validation', {}).get('accuracy', -math.inf)
+    if target is not None and accuracy >= target:
+      left[f'the student has an accuracy of {accuracy:.4f} on the '
+           f'{len(self._prepared.validation)} validation records'] = 0
     return {**left, 'the budget is used up': self.total - self._charged}
 
   def reason_to_stop(self) -> str | None:
@@ -199,9 +194,8 @@ class LdpRounds(rounds_lib.ChargedRounds):
   def draw(self, line) -> dict[str, np.ndarray]:
     """Chooses queries and asks the owners, when a line has charged the step.
 
-    Returns `first_query`, its index in the run, which decides who answers; `rows`,
-    int64 [Q], the images in the pool; `means`, float32 [Q, classes]; `answers`, int32
-    [Q], number of owners that answered.
+    Returns `first_query`, which decides who answers; `rows`, int64 [Q], in the pool;
+    `means`, float32 [Q, classes]; `answers`, int32 [Q], how many owners answered.
     """
     settings, public = self._settings, self._prepared.public
     first, seed = line['event']['queries_before'], settings.seed
@@ -227,8 +221,6 @@ class LdpRounds(rounds_lib.ChargedRounds):
 
 
 class LdpExperiment(PreparedExperiment):
-  """Distillation from locally private answers."""
-
   family = 'ldp'
   settings: LdpSettings
   build_rounds = staticmethod(LdpRounds)
@@ -311,8 +303,4 @@ experiment = LdpExperiment
 
 def run(settings: LdpSettings,
         prepared: Prepared | None = None) -> dict[str, Any]:
-  """Asks and learns, or resumes, and reports; returns the summary.
-
-  `prepared` is of settings of the same `preparation_key`.
-  """
   return LdpExperiment(settings, prepared).run()

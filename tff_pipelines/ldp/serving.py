@@ -40,7 +40,6 @@ def of_network(prepared: Any, weights: Sequence[np.ndarray]) -> models.Trained:
 
 
 def _trained(prepared: Any, name: str, arrays: dict[str, np.ndarray]) -> models.Trained:
-  """A classifier on the features of a `run.Prepared`."""
   of_map, public = prepared.feature_map.arrays, prepared.task.public
   return models.Trained(
       name=name, inputs={'x': (public.dtype, public.shape[1:])}, arrays={

@@ -73,8 +73,6 @@ def _spread(scores: np.ndarray) -> float:
 
 
 class Trainer:
-  """Trains students on one pool."""
-
   def __init__(self, features: np.ndarray, settings: LdpSettings):
     """Initializes the trainer; features are of all public images, [P, dimension]."""
     self._features, self._settings = features, settings
@@ -105,7 +103,6 @@ class Trainer:
         sharpness=settings.sharpness, refined=refined, strength=strength)
 
   def _named(self, weights: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """int64, the classes that a student names."""
     return (self._features[rows] @ weights).argmax(axis=1)
 
   def _strength(self, rows: np.ndarray, answers: np.ndarray) -> float:

@@ -27,14 +27,7 @@ _OF_PARTIES, _PARTIES = 'fedmd', 'parties'
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FinishedRun:
-  """A run that is over.
-
-  Attributes:
-    folder: Folder of the run.
-    summary: Summary of the run.
-    experiment: Experiment of the run; starts nothing.
-    party: Party whose model is meant; None for the model of all.
-  """
+  """A run that is over; `party` whose model is meant, None for the model of all."""
 
   folder: pathlib.Path
   summary: dict[str, Any]
@@ -42,11 +35,7 @@ class FinishedRun:
   party: str | None = None
 
   def trained(self) -> models.Trained:
-    """The trained model.
-
-    Raises:
-      ValueError: If a party must be given, or there is no model.
-    """
+    """The trained model; ValueError if a party must be given, or there is none."""
     if self.party is None and self.experiment.family == _OF_PARTIES:
       raise ValueError(
           'party must be given, such as party_0: each has a model of its own')
@@ -59,7 +48,6 @@ class FinishedRun:
 
   @property
   def parties(self) -> pathlib.Path:
-    """Folder of the models of parties."""
     return self.folder / files.PRIVATE / _PARTIES
 
   def serving(self, trained: models.Trained) -> Serving:
@@ -76,12 +64,9 @@ class FinishedRun:
     return serving
 
   def own_figures(self) -> dict[str, dict[str, float | None]]:
-    """Held-out set of the run -> metric -> value, computed again.
+    """Held-out set -> metric -> value, computed again; the mean over all parties.
 
-    Of parties without a choice, the means over all of them.
-
-    Raises:
-      ValueError: If the data are not those of the run.
+    Raises ValueError if the data are not those of the run.
     """
     experiment = self.experiment
     task = experiment.build_task()
@@ -101,12 +86,7 @@ class FinishedRun:
 
 
 def read_finished(folder: str, party: str | None = None) -> FinishedRun:
-  """Opens a finished run.
-
-  Raises:
-    ValueError: If there is no run, it is not finished or damaged, or there is no such
-      party.
-  """
+  """Opens a finished run; ValueError if it is none, is damaged, or lacks the party."""
   path = pathlib.Path(folder)
   configuration = configurations.read(path)
   if configuration is None:

@@ -59,13 +59,11 @@ class VotingExperiment(run_lib.Experiment):
 
   def identity(self, task: VotingTask) -> dict[str, Any]:
     """SHA-256 of the agents, the shape of a record and the public records."""
-    digest = hashlib.sha256(repr(sorted(
-        (name, str(dtype), tuple(shape))
-        for name, (dtype, shape) in task.agents.element_spec.items())).encode())
-    for agent in task.agents.client_ids:
-      digest.update(agent.encode() + b'\0')
-    digest.update(task.public.tobytes())
-    return {'data_fingerprint': digest.hexdigest()}
+    spec = sorted((name, str(dtype), tuple(shape))
+                  for name, (dtype, shape) in task.agents.element_spec.items())
+    agents = ''.join(f'{agent}\0' for agent in task.agents.client_ids)
+    return {'data_fingerprint': hashlib.sha256(
+        f'{spec}{agents}'.encode() + task.public.tobytes()).hexdigest()}
 
   def privacy_unit(self, task: VotingTask) -> str:
     """The difference of two neighbouring inputs, at the level of the run."""
@@ -73,7 +71,6 @@ class VotingExperiment(run_lib.Experiment):
         f'one record of an agent (an agent is {task.privacy_unit})')
 
   def feature_config(self, task: VotingTask) -> features_lib.FeatureConfig:
-    """Parameters of the feature map; its kind suits the records if none is given."""
     settings, training = self.settings, encoder.DEFAULT_TRAINING
     shape = task.record_shape
     suitable = ('standard' if len(shape) == 1 else 'none' if not settings.is_vote else
@@ -86,7 +83,6 @@ class VotingExperiment(run_lib.Experiment):
                                     training.batch_size, steps=240)))
 
   def given_map(self, task: VotingTask) -> features_lib.PublicFeatures | None:
-    """The map of the folder features_from; None if none is given."""
     folder = self.settings.features_from
     if folder is None:
       return None
@@ -101,8 +97,7 @@ class VotingExperiment(run_lib.Experiment):
   def network(self, task: VotingTask) -> classifiers.Network:
     """The model that is trained, or that federated averaging would send instead.
 
-    Where none is given, a baseline has one of few parameters. The feature map need not
-    be fitted yet.
+    The feature map need not be fitted yet.
     """
     shape, settings = task.record_shape, self.settings
     if settings.clients_see_features:
@@ -131,10 +126,7 @@ class VotingExperiment(run_lib.Experiment):
 
 
 class _BaselineExperiment(VotingExperiment):
-  """Rounds of a baseline on the agents' records, seen through the public map.
-
-  A subclass has a `mechanism_line` of the plan, for the report.
-  """
+  """Rounds on the agents' records, seen through the public map."""
 
   def planned_rounds(self, plan) -> int:
     return self.settings.rounds
@@ -147,7 +139,6 @@ class _BaselineExperiment(VotingExperiment):
         ('mechanism', self.mechanism_line(plan))])
 
   def federated(self, task: VotingTask) -> task_lib.Task:
-    """The records through the public map, as a task of federated averaging."""
     # No record may change the others' features, which one row of many does.
     seen = features_lib.map_records(task, self.public_map(task), alone=True)
     return task_lib.Task(

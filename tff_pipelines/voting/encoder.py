@@ -48,10 +48,10 @@ def initial_weights(size: int, seed: int) -> list[np.ndarray]:
 
 def apply(weights, images: tf.Tensor, statistics: Statistics | None = None
           ) -> tuple[tf.Tensor, Statistics]:
-  """Computes features, and the statistics that they were normalised by.
+  """Features, float32 [batch, FEATURES], and the statistics that normalised them.
 
-  Images are float32 [batch, size, size, 1], features float32 [batch, FEATURES]. Without
-  statistics, those of this batch are taken; further weights are ignored.
+  Images are float32 [batch, size, size, 1]; without statistics those of the batch are
+  taken. Further weights are ignored.
   """
   used = []
 
@@ -69,10 +69,7 @@ def apply(weights, images: tf.Tensor, statistics: Statistics | None = None
 
 
 def named(weights, public: np.ndarray) -> dict[str, np.ndarray]:
-  """Arrays of an encoder by name: its weights, and what normalises all features.
-
-  These are the statistics of `public`, the public images, uint8.
-  """
+  """Weights of an encoder by name, and the statistics of public images, uint8."""
   _, statistics = apply(weights, classifiers.to_float(tf.constant(public)))
   return {f'{layer}/{name}': np.asarray(array) for i, layer in enumerate(_LAYERS)
           for name, array in zip(_ARRAYS, (*weights[3 * i:3 * i + 3], *statistics[i]))}
@@ -101,9 +98,8 @@ def train(images: np.ndarray, *, seed: int,
           on_epoch: Callable[[int], object] | None = None) -> list[np.ndarray]:
   """Trains an encoder on public images, uint8 [n, size, size]; returns its weights.
 
-  They follow from `seed` except for the order of sums of floats. `on_epoch` is called
-  with the number of epochs that are done. Raises ValueError for fewer than 2 images, or
-  if a weight becomes NaN or infinite.
+  `on_epoch` is called with the number of epochs that are done. Raises ValueError for
+  fewer than 2 images, or if a weight becomes NaN or infinite.
   """
   if len(images) < 2:
     raise ValueError('public images must be 2 or more to learn features from, '
@@ -157,10 +153,9 @@ class FeatureMap:
     self._features, self._features_alone = features, features_alone
 
   def __call__(self, images: np.ndarray, alone: bool = False) -> np.ndarray:
-    """Computes features of length 1, float32 [n, FEATURES], of uint8 [n, size, size].
+    """Features of length 1, float32 [n, FEATURES], of uint8 [n, size, size].
 
-    With `alone` each image is a batch of its own: in a larger one features depend on
-    the other images in their last bits.
+    With `alone` no image changes another's features, not even in their last bits.
     """
     if not len(images):
       return np.zeros([0, FEATURES], np.float32)

@@ -46,8 +46,7 @@ def outcome(task: VotingTask, settings: VoteSettings, metrics: Mapping[str, floa
             **attributes: Any) -> report.Outcome:
   """The outcome of a run of any algorithm, with `metrics` on the test examples.
 
-  `fields` of the summary have `details` among them; `labels` follows the metrics in the
-  result, `lines` are further ones of the full report.
+  `labels` follows them in the result; `lines` are further ones of the full report.
   """
   details, compared = fields['details'], ''
   sent = details['uplink_bytes_per_agent']

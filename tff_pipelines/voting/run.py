@@ -29,8 +29,7 @@ QUERIES = 'queries.npz'
 class VoteRounds(rounds_lib.Rounds):
   """The one round of a vote; its state is the labels and no more.
 
-  `public`, float32 [P, d], are the public records through the feature map; `rows`,
-  int64 [Q], the queries among them.
+  `public`, float32 [P, d], are records through the map; `rows`, int64 [Q], the queries.
   """
 
   task: VotingTask
@@ -106,11 +105,9 @@ def student_view(task: VotingTask, settings: VoteSettings,
 
 
 def build_student(rounds: VoteRounds, labels: np.ndarray) -> student_lib.Student:
-  """The student of released labels, int [Q], -1 where a query was not answered."""
-  task, settings = rounds.task, rounds.settings
+  task, settings, answered = rounds.task, rounds.settings, labels >= 0
   architecture, public, test = student_view(
       task, settings, rounds.features, rounds.public)
-  answered = labels >= 0
   count = len(public) if settings.student == 'spread' else max(1, answered.sum())
   training = adam.AdamConfig(**declarations.shared(
       adam.AdamConfig, settings, 'student_', weight_decay=1e-3,
@@ -123,8 +120,6 @@ def build_student(rounds: VoteRounds, labels: np.ndarray) -> student_lib.Student
 
 
 class VoteExperiment(baselines.VotingExperiment):
-  """One vote, and a student of its labels."""
-
   def build_task(self) -> VotingTask:
     task = super().build_task()
     self.network(task)  # Raises what does not fit.
@@ -214,11 +209,10 @@ class VoteExperiment(baselines.VotingExperiment):
             'model': rounds.network.name if is_ae else None,
             'parameters': parameters if is_ae else None,
             'details': {
-                'noise': params.noise, 'bound': plan.calibrated_by,
-                'queries': params.queries, 'answered': float(answered.mean()),
-                'labels_right': right, 'threshold': params.threshold,
-                'neighbours': settings.neighbours, 'features': rounds.features.kind,
-                'student': settings.student, 'student_model': student.name,
+                **{name: getattr(settings, name) for name in (
+                    'noise', 'bound', 'queries', 'threshold', 'neighbours', 'student')},
+                'answered': float(answered.mean()), 'labels_right': right,
+                'features': rounds.features.kind, 'student_model': student.name,
                 'epsilon_published': files.finite(plan.epsilon_published),
                 'uplink_bytes_per_agent': params.uplink_bytes,
                 'uplink_of_federated_averaging': 4.0 * parameters * settings.rounds,
@@ -244,8 +238,5 @@ def experiment(settings: VoteSettings) -> baselines.VotingExperiment:
 
 
 def vote(settings: VoteSettings) -> dict[str, Any]:
-  """Votes and trains the student, or runs a baseline; or resumes either.
-
-  Returns the summary, as it is written to summary.json.
-  """
+  """Votes and trains the student, or runs a baseline; returns the summary."""
   return experiment(settings).run()

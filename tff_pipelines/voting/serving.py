@@ -24,7 +24,6 @@ _MAP, _OUTPUT = 'features/', ('output/kernel', 'output/bias')
 
 def _network(name: str, record_shape: tuple[int, ...], weights,
              num_classes: int) -> classifiers.Network:
-  """The network of these weights, of images or of vectors through the map."""
   return classifiers.build(
       name, record_shape if name in OF_IMAGES else weights[0].shape[:1], num_classes)
 

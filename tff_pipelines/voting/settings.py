@@ -94,11 +94,11 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
   algorithm: str = _privacy('ae', 'ae: agents vote by models of their own. knn: by '
       'their nearest records. fedavg, dp_fedavg, dp_fedsgd: baselines without votes.',
       choices=ALGORITHMS, essential=True)
-  epsilon: float | None = _privacy(None, 'Target; the noise is calibrated to it. With '
-      '--noise_stddev: a limit.', above=0, essential=True, when=_GUARANTEED,
+  epsilon: float | None = train.like('epsilon', help='Target; the noise is calibrated '
+      'to it. With --noise_stddev: a limit.', when=_GUARANTEED,
       otherwise=f'{DEFAULT_EPSILON:g} where no noise is given')
-  noise_stddev: float | None = _noise(None, 'Noise standard deviation of a label\'s '
-      'sum, in which an agent\'s votes sum to 1.', above=0, unit='agents')
+  noise_stddev: float | None = _noise(None, 'Noise standard deviation of the sum of '
+      'a label.', above=0, unit='agents')
   noise_multiplier: float | None = train.like(
       'noise_multiplier', essential=False, when=_CLIPPED)
   delta: float | None = train.like('delta', when=_GUARANTEED, otherwise=', '.join(
@@ -140,8 +140,8 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
       when={'features': (None, 'pca')})
   feature_epochs: int | None = _features(None, 'Epochs of the contrastive network.',
       low=1, when=_CONTRASTIVE, otherwise='by the number of public records')
-  feature_learning_rate: float = _features(0.002, 'Learning rate of Adam for the '
-      'contrastive network.', above=0, when=_CONTRASTIVE)
+  feature_learning_rate: float = _features(
+      0.002, 'Learning rate of the contrastive network.', above=0, when=_CONTRASTIVE)
   features_from: str | None = _features(None, 'Folder of another run on the same '
       'public records, whose feature map is taken.', free=True)
   feature_seed: int = _features(0, 'Public seed of feature map and queries.', low=0)

@@ -54,10 +54,9 @@ def spread_labels(features: np.ndarray, rows: np.ndarray, labels: np.ndarray,
                   num_classes: int) -> np.ndarray:
   """Spreads labels along a graph of nearest neighbours (Zhou et al. 2004).
 
-  Each class starts with the same mass, however many labels it has. Of features, float
-  [n, d], those in `rows`, int [q], have `labels`, int [q]. Returns float32 [n, C],
-  non-negative, each row of sum 1; records that no label reaches have equal weights.
-  Raises ValueError for fewer than 2 records.
+  Each class starts with the same mass. Of features, float [n, d], those in `rows`, int
+  [q], have `labels`, int [q]. Returns float32 [n, C], non-negative, each row of sum 1;
+  records that no label reaches have equal weights.
   """
   if len(features) < 2:
     raise ValueError('public records must be 2 or more to spread labels over, '
@@ -106,7 +105,6 @@ class Architecture:
 
 
 def of_network(network: classifiers.Network, seed: int) -> Architecture:
-  """A network of vectors or images, trained from its initial weights."""
   return Architecture(network=network, initial_weights=network.initial_weights(seed))
 
 
@@ -134,11 +132,9 @@ class Student:
                own_labels_after: float = 1 / 3):
     """Initializes the training; raises ValueError if no query was answered.
 
-    `public`, [P, ...], are all public records, images distorted at random; `features`,
-    float [P, d], are what labels are spread along; `rows` and `labels`, int [q], the
-    answered queries. Method 'labels' trains on these alone, 'spread' on all public
-    records, with the student's own labels after the fraction `own_labels_after` of the
-    epochs.
+    Method 'labels' trains on the answered queries, `rows` and `labels`, int [q], alone;
+    'spread' on all public records, [P, ...], with labels spread along `features`,
+    float [P, d], and its own after the fraction `own_labels_after` of the epochs.
     """
     if not len(rows):
       raise ValueError('labels must be at least one to train a student, found '
@@ -196,7 +192,6 @@ class Student:
                        f'{self.epochs_done}: lower --student_learning_rate')
 
   def restore(self, arrays: list[np.ndarray], epochs_done: int) -> None:
-    """Continues from what `adam.state_arrays` kept of a state."""
     self.state = adam.state_of_arrays(arrays)
     self.epochs_done = epochs_done
 
@@ -206,7 +201,6 @@ class Student:
         self.state[0], classifiers.to_float(tf.constant(x)), self._public)
 
   def test_metrics(self) -> dict[str, float]:
-    """'accuracy' and 'loss' on the test examples."""
     return metrics(self.predict(self._test['x']), self._test['y'])
 
 
