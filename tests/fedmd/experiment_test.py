@@ -59,7 +59,8 @@ class TestExperiment(contract.ExperimentContract):
 
 @pytest.mark.slow
 def test_models_that_stay_with_parties_are_not_measured(start, tmp_path):
-  settings = FedMdSettings(**{**_TINY, 'seed': None}, mode='ldp', epsilon=3.0, delta=1e-3)
+  settings = FedMdSettings(**{
+      **_TINY, 'seed': None, 'mode': 'ldp', 'epsilon': 3.0, 'delta': 1e-3})
   loud, quiet = tmp_path / 'loud', tmp_path / 'quiet'
   measured, summary = (run.distill(
       settings.replace(output_dir=str(folder), diagnostics=folder == loud),

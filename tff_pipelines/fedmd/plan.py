@@ -1,8 +1,6 @@
 """The privacy plan of FedMD: the guarantee of a record of a party.
 
-One object says how parties protect their records, what that costs, and with which
-parameters their predictions are averaged; the run executes it. No TensorFlow: wrong
-settings are refused at once.
+No TensorFlow: wrong settings are refused at once.
 """
 
 from collections.abc import Mapping

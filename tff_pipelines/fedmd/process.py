@@ -1,14 +1,12 @@
 """FedMD as a TFF process (arXiv 2009.05537, algorithm 1; arXiv 1910.03581).
 
-Parties keep their models, which may be of different architectures, and share
-their predictions on public records. In a round a party *digests* the consensus
-on the public records of the round before, *revisits* its own records, and
-predicts on new public records, which the next round digests. All of that
-is one graph; the index of a party's architecture selects a branch of it.
+In a round a party *digests* the consensus on the public records of the round before,
+*revisits* its own records, and predicts on new public records, which the next round
+digests. All of that is one graph; the party's architecture selects a branch of it.
 
-A party's state is placed at clients before and after a round. All randomness that
-leads to it derives from a key in it, because contexts of several workers run the
-clients' part twice, once for the sums and once for the state.
+A party's state is placed at clients. All randomness that leads to it derives from a key
+in it, because contexts of several workers run the clients' part twice, once for the
+sums and once for the state.
 """
 
 import collections

@@ -1,8 +1,4 @@
-"""Runs of the baselines of local distillation.
-
-All of them end in a linear classifier of the public features: they differ in who is
-trusted and where the noise is added.
-"""
+"""Runs of the baselines of local distillation, which end in linear classifiers too."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -154,12 +150,11 @@ class PateExperiment(_Baseline):
 
   def build_plan(self, task, recorded) -> pate.PatePlan:
     settings, task = self.settings, task.task
-    return pate.PatePlan.calibrate(
-        epsilon=settings.epsilon, stddev=recorded and recorded['noise_stddev'],
+    return pate.PatePlan.calibrate(epsilon=settings.epsilon, **declarations.shared(
+        pate.PatePlan, settings, stddev=recorded and recorded['noise_stddev'],
         threshold=settings.threshold * task.num_clients,
-        threshold_noise=settings.threshold_noise, answers=settings.answers,
         queries=min(settings.queries, len(task.public)), classes=task.num_classes,
-        delta=settings.delta, privacy_unit=task.privacy_unit, seed=settings.seed)
+        privacy_unit=task.privacy_unit))
 
   def build_rounds(self, task, plan) -> pate.PateRounds:
     random = np.random.default_rng([self.settings.feature_seed, 2])

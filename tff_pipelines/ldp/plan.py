@@ -1,8 +1,6 @@
 """The plan of a distillation: the cost of an answer, and the number of answers.
 
 Owners answer in groups, alternately, so that no owner answers more often than others.
-The plan has the maximum number of answers of an owner, the parameters of the mechanism
-that perturbs each, and the cost of all of them. No TensorFlow.
 """
 
 from collections.abc import Iterable, Mapping

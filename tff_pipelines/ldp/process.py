@@ -1,13 +1,9 @@
 """Distillation from locally private answers (arXiv 2202.02971).
 
-Every data owner trains a teacher on its own records. A data user, who has public
-images without labels, asks groups of owners about some of them; each owner answers
-with the soft labels of its teacher, perturbed before they leave it, and the data
-user sees answers and their mean. On the means it trains a student, which says what
-to ask next.
-
-Teachers and the student are linear classifiers of public features, and so have
-closed forms.
+Every data owner trains a teacher on its own records. A data user asks groups of owners
+about public images; each answers with the soft labels of its teacher, perturbed before
+they leave it. On the means of answers a student is trained, which says what to ask
+next. All are linear classifiers of public features, and so have closed forms.
 """
 
 import collections

@@ -1,7 +1,4 @@
-"""A run of distillation: features, teachers, steps of queries, and the student.
-
-The baselines share features and teachers.
-"""
+"""A run of distillation: features, teachers, steps of queries, and the student."""
 
 import collections
 from collections.abc import Callable, Mapping

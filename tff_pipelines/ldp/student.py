@@ -1,12 +1,10 @@
 """The student: learns from unbiased noisy answers and from unlabelled images.
 
-The mean answer to a query is its mean soft label plus noise of known variance. So
-the squared error, noise included, has its minimum where it would be without noise.
-That student is the first. A second one continues from it by expectation maximisation:
-the student's own opinion of every public image, times what the noisy answer says of
-the image, is its new label. The second is rejected if answers that were held out,
-which are noisy but unbiased too, speak against it. Everything here is computed from
-answers and public images, and costs no privacy.
+The mean answer to a query is its mean soft label plus noise of known variance, so the
+first student minimises the squared error. A second one continues by expectation
+maximisation: the student's own opinion of every public image, times what the noisy
+answer says of the image, is its new label. It is rejected if held-out answers speak
+against it. Everything is computed from answers and public images.
 """
 
 from collections.abc import Iterator

@@ -98,9 +98,9 @@ def read_finished(folder: str, party: str | None = None) -> FinishedRun:
   module, name = _FAMILIES[family]
   module = importlib.import_module(module)
   cls = getattr(module, name)
-  kept_paths, declared = path / files.PATHS, settings_lib.declared(cls)
+  paths_file, declared = path / files.PATHS, settings_lib.declared(cls)
   paths = {name: value for name, value in (
-      files.read_json(kept_paths) if kept_paths.exists() else {}).items()
+      files.read_json(paths_file) if paths_file.exists() else {}).items()
            if name in declared}
   experiment = module.experiment(settings_lib.of_configuration(
       cls, configuration['settings'], output_dir=folder, resume=True, **paths))

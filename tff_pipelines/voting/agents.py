@@ -1,11 +1,8 @@
 """An agent of AE-DPFL: it trains a model of its own and votes by it.
 
-Pure TensorFlow functions of explicit arguments; TFF maps them over agents.
-
 Training may be domain-adversarial (Ganin et al., arXiv 1505.07818): a discriminator
-learns to tell from the features whether a record is the agent's or the server's, while
-the gradient that reaches the features is reversed, so that they come to be the same in
-both domains. The server's records are public and need no labels.
+learns to tell the agent's records from the server's by their features, and the gradient
+that reaches these is reversed, so that they come to be the same in both domains.
 """
 
 from collections.abc import Callable
@@ -58,8 +55,8 @@ def shifted(images: tf.Tensor, key: tf.Tensor, most: int) -> tf.Tensor:
 
 
 def initial_discriminator(feature_size: int, seed: int) -> list[np.ndarray]:
-  return layers.layer_weights(
-      np.random.default_rng([seed, feature_size]), (feature_size, _HIDDEN), (_HIDDEN, 1))
+  rng = np.random.default_rng([seed, feature_size])
+  return layers.layer_weights(rng, (feature_size, _HIDDEN), (_HIDDEN, 1))
 
 
 @tf.custom_gradient

@@ -2,10 +2,8 @@
 
 Two distorted views of an image shall be nearer to each other than to views of other
 images (SimCLR, arXiv 2002.05709). Training sees the server's public images only, so
-features are public, and agents may use them without a cost in privacy.
-
-The encoder is three convolutions and a dense layer, each with batch normalisation. Its
-weights are a list: kernel, scale and offset of each layer.
+features are public. The encoder is three convolutions and a dense layer, each with
+batch normalisation; its weights are kernel, scale and offset of each layer.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,8 +1,4 @@
-"""The privacy plan of a vote: what is accounted for is what is executed.
-
-One object holds the parameters of the factory, and the event that the ledger and the
-report take their numbers from.
-"""
+"""The privacy plan of a vote: what is accounted for is what is executed."""
 
 import bisect
 from collections.abc import Iterable
@@ -27,8 +23,8 @@ _NO_BOUND = caveats.Caveat(
 class VotePlan(guarantee.Plan):
   """A calibrated plan for one vote on Q queries, answered or not.
 
-  `scheme` is 'ae' or 'knn', `level` 'agent' or 'instance'; `calibrated_by` is 'paper' if
-  the noise was calibrated by the published formula: the guarantee is 'tight' in any
+  `scheme` is 'ae' or 'knn', `level` 'agent' or 'instance'; `calibrated_by` is 'paper'
+  if the noise was calibrated by the published formula: the guarantee is 'tight' in any
   case. `privacy_unit` is what one of two neighbouring inputs lacks.
   """
 

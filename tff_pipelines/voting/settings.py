@@ -200,9 +200,6 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
     if self.algorithm == 'dp_fedavg' and self.noise == 'gaussian':
       raise ValueError('noise must be skellam or gaussian_central for '
                        f'algorithm=dp_fedavg, found {self.noise!r}')
-    if self.student_model == 'encoder' and self.features not in (None, 'contrastive'):
-      raise ValueError('student_model=encoder needs features=contrastive, found '
-                       f'features={self.features}')
 
   def check_paths(self) -> None:
     super().check_paths()

@@ -1,9 +1,8 @@
 """The student: the server's model, trained on released labels.
 
-It sees public records and labels that agents' votes gave them, so training it is
-post-processing: it costs no further privacy, however long it takes. With 'spread' it
-learns from all public records: labels are spread over them along their features, and
-later in the training the student's own labels of them take over.
+It sees public records and released labels, so training it is post-processing. With
+'spread' it learns from all public records: labels are spread over them along their
+features, and later in the training the student's own labels of them take over.
 """
 
 from collections.abc import Mapping
@@ -142,9 +141,10 @@ class Student:
     self.name, self.epochs, self.epochs_done = architecture.name, training.epochs, 0
     self._architecture, self._test = architecture, test
     self._public = classifiers.to_float(tf.constant(public))
-    self._is_image, key = self._public.shape.rank == 4, tf.constant(keys.from_seed(seed))
+    self._is_image = self._public.shape.rank == 4
     # The order of records; how they are distorted; and for the student's own labels.
-    order, self._strong_key, self._weak_key = (keys.derive(key, i) for i in range(3))
+    order, self._strong_key, self._weak_key = (
+        keys.derive(tf.constant(keys.from_seed(seed)), i) for i in range(3))
     if method == 'labels':
       rows = np.asarray(rows, np.int32)
       self._given = np.eye(num_classes, dtype=np.float32)[labels]
