@@ -45,7 +45,7 @@ class Runner:
       with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
         if settings.preparation_key != self._key:
           self._key = self._prepared = None  # Room for the next.
-          self._prepared = run.prepare(settings)
+          self._prepared = run.Prepared(settings)
           self._key = settings.preparation_key
         program = run if experiment.module == experiments_lib.LDP else baselines
         summary = program.run(settings, self._prepared)

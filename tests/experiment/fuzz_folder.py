@@ -100,7 +100,7 @@ class Ldp(Family):
         num_clients=40, clients_per_query=5, queries_per_step=4, epsilon=12.0,
         answers_per_client=4, mechanism='gaussian', output_dir=str(folder),
         resume=resume, refine='never')
-    Ldp._prepared = Ldp._prepared or ldp_run.prepare(settings)
+    Ldp._prepared = Ldp._prepared or ldp_run.Prepared(settings)
     return ldp_run.LdpExperiment(settings, Ldp._prepared)
 
   @functools.cache

@@ -58,34 +58,21 @@ class TestExperiment(contract.ExperimentContract):
 
 
 @pytest.mark.slow
-class TestNoisyExperiment(TestExperiment):
-
-  in_vain = (('replacement', True, {}), ('logit_bound', 3.0, {}))
-
-  def experiment(self, folder, **changes):
-    task, pretrained = self.start
-    return run.FedMdExperiment(FedMdSettings(**{
-        **_TINY, 'mode': 'ldp', 'epsilon': 3.0, 'delta': 1e-3, 'diagnostics': True,
-        'output_dir': str(folder), **changes}), task=task, pretrained=pretrained)
-
-  def test_models_that_stay_with_parties_are_not_measured(self, private, tmp_path):
-    folder, summary = private
-    assert 'diagnostics outside the guarantee' in summary['caveats']
-    assert summary['accuracy'] is not None
-    quiet = tmp_path / 'run'
-    experiment = self.experiment(quiet, seed=None, diagnostics=False)
-    summary = experiment.run()
-    assert summary['held_out'] == {} and summary['accuracy'] is None
-    assert 'diagnostics outside the guarantee' not in summary['caveats']
-    for path in quiet.rglob('*'):
-      if path.is_file() and files.PRIVATE not in path.parts and path.suffix != '.html':
-        assert b'/accuracy' not in path.read_bytes(), path
-    assert {path.name for path in folder.iterdir()} - {
-        path.name for path in quiet.iterdir()} == {files.FIGURE}
-
-  ledger_gives_the_same = True
-  test_ledger_alone_gives_the_epsilon_of_the_summary = (
-      contract.ExperimentContract.test_ledger_alone_gives_the_epsilon_of_the_summary)
-
-  # Restarts count here, so epsilon differs; the other class shows the rest.
-  test_restored_at_every_commit_it_ends_the_same = None
+def test_models_that_stay_with_parties_are_not_measured(start, tmp_path):
+  settings = FedMdSettings(**{
+      **_TINY, 'seed': None, 'mode': 'ldp', 'epsilon': 3.0, 'delta': 1e-3})
+  loud, quiet = tmp_path / 'loud', tmp_path / 'quiet'
+  measured, summary = (run.distill(
+      settings.replace(output_dir=str(folder), diagnostics=folder == loud),
+      task=start[0], pretrained=start[1]) for folder in (loud, quiet))
+  assert 'diagnostics outside the guarantee' in measured['caveats']
+  assert measured['accuracy'] is not None
+  assert summary['held_out'] == {} and summary['accuracy'] is None
+  assert 'diagnostics outside the guarantee' not in summary['caveats']
+  for path in quiet.rglob('*'):
+    if path.is_file() and files.PRIVATE not in path.parts and path.suffix != '.html':
+      assert b'/accuracy' not in path.read_bytes(), path
+  assert {path.name for path in loud.iterdir()} - {
+      path.name for path in quiet.iterdir()} == {files.FIGURE}
+  answer = ledger_query.answer(quiet / files.LEDGER)
+  assert answer.epsilon == pytest.approx(summary['epsilon'], rel=1e-6)

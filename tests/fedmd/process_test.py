@@ -311,8 +311,3 @@ def test_seeded_noise_comes_from_the_parties_keys(in_process):
   output = process.next(process.initialize(), _announced(0), parties, _data(2))
   assert int(output['metrics']['rejected']) == 0
   assert np.all(np.isfinite(output['state']['consensus']))
-
-
-def test_architectures_must_have_the_classes_of_the_mean():
-  with pytest.raises(ValueError, match='classes must be 4 as in the mean, found 3'):
-    _build(_mean(classes=4))

@@ -1,11 +1,7 @@
 """Settings of FedMD: checks, defaults of the task, former names of flags."""
 
-import subprocess
-import sys
-
 import pytest
 
-from tests import modules
 from tff_pipelines.experiment import cli
 from tff_pipelines.fedmd.settings import FedMdSettings
 
@@ -46,19 +42,10 @@ def test_setting_without_effect_is_refused(name, value, others):
 
 @pytest.mark.parametrize('changes, message', [
     (dict(task='cats'), 'task must be one of'),
-    (dict(num_clients=0), 'num_clients must be from 1 to 1000, found 0'),
-    (dict(final_rate_factor=0.0), 'final_rate_factor must be greater than 0 .*0.0'),
     (dict(mode='ldp', epsilon=1.0), 'epsilon and delta must be given together'),
-    (dict(mode='ldp', epsilon=1.0, delta=1.0),
-     'delta must be strictly between 0 and 1'),
     (dict(mode='ldp', weighting='agreement'), 'agreement needs another mode'),
     (dict(architectures=()), 'architectures must name at least one'),
-    (dict(simulated_dropout_rate=1.0),
-     'simulated_dropout_rate must be at least 0 and less than 1'),
-    (dict(knowledge='logits', bits=3), 'bits must be from 4 to 30'),
-    (dict(knowledge='logits', logit_bound=0.0), 'logit_bound must be from 0.001'),
-    (dict(task='cifar'), 'task=cifar needs data_path'),
-    (dict(resume=True), 'resume needs output_dir')])
+    (dict(task='cifar'), 'task=cifar needs data_path')])
 def test_impossible_settings_are_named(changes, message):
   with pytest.raises(ValueError, match=message):
     FedMdSettings(**changes)
@@ -67,10 +54,3 @@ def test_impossible_settings_are_named(changes, message):
 def test_architectures_are_separated_by_commas():
   settings = cli.parsed(FedMdSettings, ['--architectures=dense2, conv3'])
   assert settings.architectures == ('dense2', 'conv3')
-
-
-def test_settings_and_plan_need_no_tensorflow():
-  code = ('import sys; from tff_pipelines.fedmd import plan, settings; '
-          'settings.FedMdSettings(); assert "tensorflow" not in sys.modules')
-  subprocess.run([sys.executable, '-c', code], check=True, timeout=120,
-                 cwd=modules.ROOT)

@@ -1,14 +1,11 @@
 """Baselines of local distillation in this process: plans, charges, interruptions."""
 
-import copy
-import dataclasses
 import math
 import types
 
 import numpy as np
 import pytest
 
-from tasks.task import Note
 from tff_pipelines.accounting.guarantees import accountant, ledger as ledger_lib
 from tff_pipelines.baselines import pate
 from tff_pipelines.common import files
@@ -24,7 +21,7 @@ class Killed(Exception):
 
 @pytest.fixture(scope='module')
 def prepared():
-  return ldp_run.prepare(BaselineSettings(num_clients=NUM_CLIENTS))
+  return ldp_run.Prepared(BaselineSettings(num_clients=NUM_CLIENTS))
 
 
 def _run(prepared, folder, algorithm='pate', **changes):
@@ -112,15 +109,6 @@ def test_what_the_draws_of_a_vote_deviate_comes_out_of_delta(prepared, tmp_path)
   assert summary['consumed_delta'] >= (1 + math.exp(summary['epsilon'])) * drift
   with pytest.raises(ValueError, match='epsilon=50 at delta=1e-05 is beyond'):
     _run(prepared, tmp_path / 'large', epsilon=50.0)
-
-
-def test_notes_on_the_data_are_among_the_warnings(prepared, tmp_path):
-  noted = copy.copy(prepared)
-  noted.task = dataclasses.replace(
-      prepared.task, notes=(Note('classes', 'classes counted'),))
-  summary = _run(noted, tmp_path / 'run')
-  assert 'classes counted' in summary['warnings'] and 'classes' in summary['caveats']
-  assert len(summary['warnings']) > 1
 
 
 def test_no_answer_at_all_says_what_to_change(prepared, tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from tff_pipelines.ldp.settings import BaselineSettings, LdpSettings
 
 @functools.lru_cache(maxsize=None)
 def _prepared(num_clients):
-  return run.prepare(LdpSettings(num_clients=num_clients))
+  return run.Prepared(LdpSettings(num_clients=num_clients))
 
 
 def _ldp(folder, **changes):

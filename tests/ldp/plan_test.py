@@ -31,8 +31,7 @@ def test_without_a_wish_every_owner_answers_once_with_the_whole_budget():
 
 
 @pytest.mark.parametrize('mechanism', PURE)
-@pytest.mark.parametrize('answers', [1, 3, 7, 10, 49])
-@pytest.mark.parametrize('total', [0.7, 1.1, 5.0, 8.0])
+@pytest.mark.parametrize('answers, total', [(1, 5.0), (3, 0.7), (10, 1.1), (49, 8.0)])
 def test_a_shared_total_is_never_exceeded_and_next_to_all_used(
     mechanism, answers, total):
   plan = _plan(mechanism, epsilon=total, answers_per_client=answers)
@@ -180,23 +179,17 @@ def test_no_answers_spend_nothing():
 
 
 @pytest.mark.parametrize('arguments, message', [
-    (dict(mechanism='coin'), 'mechanism must be one of'),
     (dict(epsilon=math.nan), 'epsilon .*nan'),
-    (dict(epsilon=-1.0), 'epsilon .*-1'),
-    (dict(epsilon_per_query=0.0), 'epsilon_per_query .*0'),
     (dict(epsilon_per_query=40.0), 'epsilon_per_query must be from .*40'),
     (dict(epsilon=1e-5), 'epsilon_per_query must be from'),
-    (dict(answers_per_client=0), 'answers_per_client .*0'),
-    (dict(delta=1.0), 'delta .*1.0'), (dict(delta=0.0), 'delta .*0.0'),
+    (dict(delta=1.0), 'delta .*1.0'),
     (dict(epsilon=1.0, epsilon_per_query=1.0, answers_per_client=1),
      'answers_per_client must not be given'),
     (dict(epsilon=1.0, epsilon_per_query=2.0), 'less than one answer costs'),
     (dict(mechanism='gaussian', epsilon=1.0, epsilon_per_query=2.0),
      'less than one answer costs'),
     (dict(clients_per_query=3),
-     'clients_per_query must divide num_clients=40, found 3'),
-    (dict(clients_per_query=0), 'clients_per_query .*0'),
-    (dict(holdings=41), 'holdings .*41'), (dict(seed=-1), 'seed .*-1')])
+     'clients_per_query must divide num_clients=40, found 3')])
 def test_budgets_that_can_not_be_had_are_named(arguments, message):
   with pytest.raises(ValueError, match=message):
     _plan(**arguments)

@@ -43,15 +43,10 @@ def test_settings_prepare_the_same_for_the_same_data():
 
 
 @pytest.mark.parametrize('arguments, message', [
-    (['--clients_per_query=0'], 'clients_per_query .*0'),
     (['--task=npz'], 'task npz needs data_path'),
-    (['--stand_ins=3'], 'stand_ins needs records_per_client'),
-    (['--stand_ins=51', '--records_per_client=2'],
-     'stand_ins must be at most num_clients=50, found 51'),
     (['--data_path=a.npz'], 'data_path is not used with task=digits'),
     (['--partition=size', '--dirichlet_alpha=1'],
-     'dirichlet_alpha is not used with partition=size'),
-    (['--resume'], 'resume needs output_dir')])
+     'dirichlet_alpha is not used with partition=size')])
 def test_values_out_of_range_are_named(arguments, message):
   with pytest.raises(ValueError, match=message):
     _parse(*arguments)
@@ -75,10 +70,7 @@ def test_baselines_have_values_of_their_own():
     (['--algorithm=dp_fl', '--threshold=0.5'], 'threshold is not used'),
     (['--algorithm=dp_sgd', '--teacher_strength=1'], 'teacher_strength is not used'),
     (['--algorithm=dp_sgd', '--local_workers=1'], 'local_workers is not used'),
-    (['--delta=0'], 'delta .*0'), (['--threshold=1.5'], 'threshold .*1.5'),
-    (['--algorithm=dp_fl', '--clip=-1'], 'clip .*-1'),
-    (['--stand_ins=3', '--records_per_client=5'], 'stand_ins'),
-    (['--resume'], 'resume needs output_dir')])
+    (['--stand_ins=3', '--records_per_client=5'], 'stand_ins')])
 def test_mistakes_about_baselines_are_named(arguments, message):
   with pytest.raises(ValueError, match=message):
     _parse_baseline(*arguments)

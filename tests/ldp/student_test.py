@@ -76,12 +76,3 @@ def test_more_noise_asks_for_a_larger_penalty():
           np.arange(200), _answers(labels, np.arange(200), stddev, seed),
           stddev**2).strength for seed in range(12)]) for stddev in (0.3, 4.0)]
   assert strengths[0] < strengths[1]
-
-
-def test_probabilities_sum_to_one_and_agree_with_the_scores():
-  x, labels = _pool()
-  student = _trained(x, labels, 200, 0.5)
-  p = student.probabilities(x)
-  np.testing.assert_allclose(p.sum(axis=1), 1)
-  np.testing.assert_array_equal(p.argmax(axis=1), student.scores(x).argmax(axis=1))
-  assert p.min() >= 0

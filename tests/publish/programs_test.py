@@ -157,12 +157,6 @@ def test_tensorflow_alone_serves_the_saved_model_with_the_same_predictions(
       np.max(outputs['probabilities'], axis=1), atol=1e-6)
 
 
-def test_evaluation_gives_the_figures_of_the_run(programs, trained):
-  done = programs.run(EVALUATE, f'--run={trained[1]}', '--format=json')
-  assert done.code == 0, done.stderr
-  assert json.loads(done.stdout) == _summary(trained[1])['held_out']
-
-
 def test_evaluation_of_files_is_over_all_their_clients(programs, trained, predicted):
   done = programs.run(EVALUATE, f'--run={trained[1]}', '--format=json',
                       f'--data_path={trained[0] / "private.jsonl"}')

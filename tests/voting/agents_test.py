@@ -150,35 +150,6 @@ def test_strength_grows_from_nothing_to_the_largest():
   assert strengths == sorted(strengths)
 
 
-def _training(own, public, strength, steps=150):
-  """Losses of a linear map to 2 features and its discriminator."""
-  weights = [tf.Variable(np.eye(3, 2, dtype=np.float32))] + [
-      tf.Variable(w) for w in voting_agents.initial_discriminator(2, 0)]
-  losses = []
-  for _ in range(steps):
-    with tf.GradientTape() as tape:
-      loss = voting_agents.domain_loss(
-          weights[1:], own @ weights[0], public @ weights[0], strength)
-    for w, g in zip(weights, tape.gradient(loss, weights)):
-      w.assign_sub(0.1 * g)
-    losses.append(float(loss))
-  return weights[0].numpy(), losses
-
-
-@pytest.mark.slow
-def test_features_lose_what_tells_the_domains_apart_and_keep_the_rest():
-  rng = np.random.default_rng(0)
-  own, public = rng.normal(size=(2, 200, 3)).astype(np.float32)
-  public[:, 0] += 3.0  # The domains differ along the first coordinate alone.
-  kept, losses = _training(own, public, strength=0.0)
-  assert losses[-1] < 0.3
-  lost, losses = _training(own, public, strength=1.0)
-  assert losses[-1] > 0.9 * np.log(2)
-  shift = np.array([3.0, 0.0, 0.0])
-  assert np.linalg.norm(shift @ lost) < 0.35 * np.linalg.norm(shift @ kept)
-  assert abs(lost[1, 1]) > 0.7
-
-
 def test_both_domains_weigh_the_same():
   weights = [tf.constant(w) for w in voting_agents.initial_discriminator(2, 1)]
   rng = np.random.default_rng(1)

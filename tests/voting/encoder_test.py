@@ -51,18 +51,6 @@ def test_features_of_a_record_depend_on_no_other(digits, trained):
   assert features(digits.x[:0]).shape == (0, voting_encoder.FEATURES)
 
 
-@pytest.mark.slow
-def test_training_repeats(digits):
-  config = voting_training.AdamConfig(
-      learning_rate=2e-3, batch_size=16, epochs=1)
-  first, again, other = (
-      voting_encoder.train(digits.x[:32], seed=seed, config=config)
-      for seed in (1, 1, 2))
-  for left, right in zip(first, again):
-    np.testing.assert_allclose(left, right, atol=1e-5)
-  assert np.abs(first[0] - other[0]).max() > 1e-3
-
-
 def test_contrast_is_low_for_views_that_agree_and_high_for_others():
   rng = np.random.default_rng(0)
   views = tf.constant(rng.normal(size=(20, 8)).astype(np.float32))

@@ -1,12 +1,11 @@
-"""Votes and their baselines keep the contract of all experiments."""
-
+"""Votes keep the contract of all experiments; rounds of baselines in tests/fedavg."""
 
 import numpy as np
 import pytest
 
 from tasks.voting import task as voting_tasks
 from tests.experiment import contract
-from tff_pipelines.voting import baselines, run, student
+from tff_pipelines.voting import run, student
 from tff_pipelines.voting.settings import VoteSettings
 
 AGENTS, CLASSES, FEATURES = 5, 3, 4
@@ -35,35 +34,10 @@ class _TinyVote(run.VoteExperiment):
     return _task()
 
 
-class _TinyAveraging(baselines.AveragingExperiment):
-
-  def build_task(self):
-    return _task()
-
-
-class _TinyFedSgd(baselines.FedSgdExperiment):
-
-  def build_task(self):
-    return _task()
-
-
 def _vote(folder, **changes):
   return _TinyVote(VoteSettings(**{
       'queries': 10, 'features': 'standard', 'noise_stddev': 1.0, 'client_epochs': 2,
       'student_epochs': 2, 'student_model': 'softmax', 'seed': 8,
-      'output_dir': str(folder), **changes}))
-
-
-def _averaging(folder, **changes):
-  return _TinyAveraging(VoteSettings(**{
-      'algorithm': 'dp_fedavg', 'rounds': 2, 'noise_multiplier': 1.0,
-      'noise': 'gaussian_central', 'cohort_size': 3.0, 'seed': 8,
-      'output_dir': str(folder), **changes}))
-
-
-def _sgd(folder, **changes):
-  return _TinyFedSgd(VoteSettings(**{
-      'algorithm': 'dp_fedsgd', 'rounds': 2, 'record_rate': 0.5, 'seed': 8,
       'output_dir': str(folder), **changes}))
 
 
@@ -84,24 +58,6 @@ class TestVote(contract.ExperimentContract):
 
   def experiment(self, folder, **changes):
     return _vote(folder, **changes)
-
-
-@pytest.mark.slow
-class TestBaseline(contract.ExperimentContract):
-
-  commits = 2
-  in_vain = (
-      ('queries', 5, {}),
-      ('student', 'labels', {}),
-      ('noise_stddev', 1.0, {}),
-      ('client_confidence', 0.5, {}),
-      ('bits', 16, {}))
-
-  def settings_class(self):
-    return VoteSettings
-
-  def experiment(self, folder, **changes):
-    return _averaging(folder, **changes)
 
 
 @pytest.mark.slow

@@ -95,7 +95,7 @@ def test_no_record_decides_if_a_run_starts_and_what_is_public(
     check_task(task, settings)
     public.append((
         _plan(settings, task) if settings.is_vote else None,
-        task.num_classes, task.notes, experiment.seen_shape(task),
+        task.num_classes, task.notes, experiment.network(task).shapes,
         experiment.identity(task)))
   assert public[0] == public[1]
 

@@ -29,7 +29,7 @@ def _training(**changes):
 
 
 def _student(public=PUBLIC, rows=ROWS, labels=TRUTH[ROWS], **changes):
-  architecture = student_lib.network_architecture(voting_models.mlp((D,), C), 0)
+  architecture = student_lib.of_network(voting_models.mlp((D,), C), 0)
   return student_lib.Student(
       architecture, public, public, rows, labels, C, **{**dict(
           method='spread', training=_training(), test={'x': X_TEST, 'y': Y_TEST}),
@@ -60,20 +60,6 @@ def test_method_labels_sees_answered_queries_alone():
   assert np.any(states['spread'][0][0] != states['spread'][1][0])
 
 
-@pytest.mark.slow
-def test_a_training_that_resumes_is_one_that_was_not_interrupted():
-  whole = _trained(_student())
-  for split in (1, 5, 11):
-    part = _student()
-    for _ in range(split):
-      part.run_epoch()
-    rest = _student()
-    rest.restore(adam.state_arrays(part.state), split)
-    for left, right in zip(adam.state_arrays(whole.state),
-                           adam.state_arrays(_trained(rest).state)):
-      np.testing.assert_array_equal(left, right)
-
-
 def test_own_labels_of_few_records_keep_to_the_released_ones():
   student = _trained(_student(own_labels_after=0.0))
   assert student.test_metrics()['accuracy'] > 0.95
@@ -88,10 +74,10 @@ def digits():
 @pytest.mark.parametrize('kind', ['encoder', 'network'])
 def test_students_of_images_train_and_predict(digits, kind):
   if kind == 'encoder':
-    architecture = student_lib.encoder_architecture(
+    architecture = student_lib.of_encoder(
         encoder.initial_weights(16, 0), 10, 0)
   else:
-    architecture = student_lib.network_architecture(
+    architecture = student_lib.of_network(
         voting_models.cnn((16, 16), 10), 0)
   student = student_lib.Student(
       architecture, digits.x[:150], digits.x[:150].reshape(150, -1),
@@ -105,7 +91,7 @@ def test_students_of_images_train_and_predict(digits, kind):
 
 def test_predictions_of_an_encoder_do_not_depend_on_the_batch(digits):
   student = student_lib.Student(
-      student_lib.encoder_architecture(encoder.initial_weights(16, 0), 10, 0),
+      student_lib.of_encoder(encoder.initial_weights(16, 0), 10, 0),
       digits.x, digits.x.reshape(200, -1), np.arange(20), digits.y[:20], 10,
       method='labels', training=_training(), test={'x': digits.x, 'y': digits.y})
   together = student.predict(digits.x[:9])

@@ -1,7 +1,7 @@
 """DP-FedSGD of clients as a baseline; with one client, DP-SGD of a curator."""
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -13,20 +13,17 @@ from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.fedavg import loop, noisy_sgd
 from tff_pipelines.fedavg.noisy_sgd import NoisySgdPlan
 
-_Plan = TypeVar('_Plan', bound=NoisySgdPlan)
 
-
-def build_plan(plan_type: type[_Plan], settings: Any,
-               recorded: Mapping[str, Any] | None, *,
+def build_plan(settings: Any, recorded: Mapping[str, Any] | None, *,
                target_epsilon: float | None, noise_multiplier: float | None = None,
-               terms: Mapping[str, Any], **rest: Any) -> _Plan:
-  """Builds the plan of a baseline from its settings, or as an earlier start did.
+               terms: Mapping[str, Any], **rest: Any) -> NoisySgdPlan:
+  """Builds the plan of a baseline from `record_rate`, `clip`, `rounds` and `seed`.
 
   `terms` are fields of guarantee.Terms, except for the source.
   """
   if recorded is not None:
     target_epsilon, noise_multiplier = None, recorded['noise_multiplier']
-  return plan_type.calibrate(
+  return NoisySgdPlan.calibrate(
       terms=guarantee.Terms(source=events.NoisyGradients.source, **terms),
       target_epsilon=target_epsilon, noise_multiplier=noise_multiplier,
       sampling_rate=settings.record_rate, clip=settings.clip, rounds=settings.rounds,

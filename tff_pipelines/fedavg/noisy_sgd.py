@@ -19,7 +19,8 @@ import tensorflow_federated as tff
 from aggregators import keys, normal
 from tasks.task import Model
 from tff_pipelines.accounting.events import base, kinds as events
-from tff_pipelines.accounting.guarantees import calibration, plan as guarantee
+from tff_pipelines.accounting.guarantees import (
+    bounds, calibration, plan as guarantee)
 from tff_pipelines.common import caveats, validate
 from tff_pipelines.fedavg import process as fedavg
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
@@ -96,6 +97,16 @@ class NoisySgdPlan(guarantee.Plan):
 
   def released(self, rounds: int) -> base.Event:
     return events.SelfComposed(event=self._round_event, count=rounds)
+
+  def bound(self, event, releases, *, observer=bounds.OUTSIDERS,
+            delta=None) -> guarantee.Bound:
+    # The server does not know which records were sampled either.
+    return dataclasses.replace(
+        super().bound(event, releases, delta=delta), observer=observer)
+
+  def header(self, rounds, more=()) -> dict[str, Any]:
+    return {**super().header(rounds, more),
+            'population': self.clients if self.clients > 1 else None}
 
   def notes(self) -> list[caveats.Caveat]:
     return [

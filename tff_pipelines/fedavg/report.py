@@ -13,7 +13,7 @@ from tff_pipelines.accounting.events import base, preliminary
 from tff_pipelines.accounting.guarantees import release_noise
 from tff_pipelines.common import caveats, decimals, files
 from tff_pipelines.experiment import metrics as metrics_lib, report
-from tff_pipelines.fedavg import private_evaluation
+from tff_pipelines.fedavg import evaluation, private_evaluation
 from tff_pipelines.fedavg.plan import FedAvgPlan
 from tff_pipelines.fedavg.settings import TrainSettings
 
@@ -156,6 +156,12 @@ def finite_results(results: Results) -> dict[str, dict[str, float | None]]:
           for name, values in results.items()}
 
 
+def evaluated(task: Task, weights: Sequence[Any]) -> dict[str, dict[str, float | None]]:
+  """Metrics of weights on the held-out sets of a task, for JSON."""
+  return finite_results(
+      evaluation.Evaluator(task.model, task.held_out).evaluate(weights))
+
+
 def in_words(set_name: str, values: Mapping[str, float]) -> str:
   """The metrics of a held-out set in one line."""
   return f'{set_name}: ' + ', '.join(
@@ -185,8 +191,8 @@ def title(plan: FedAvgPlan, what: str, rounds: int) -> str:
   """Title of a figure of a run."""
   if not plan.is_private or plan.seed is not None:
     return what
-  return (f'{what}, epsilon {decimals.epsilon(plan.epsilon(rounds))}, delta '
-          f'{decimals.rounded_up(plan.delta, 3)}')
+  delta = f'delta {decimals.rounded_up(plan.delta, 3)}' if plan.delta else 'pure'
+  return f'{what}, epsilon {decimals.epsilon(plan.epsilon(rounds))}, {delta}'
 
 
 def fields(plan: FedAvgPlan) -> dict[str, Any]:

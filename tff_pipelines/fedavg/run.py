@@ -23,7 +23,7 @@ from tff_pipelines.common import declarations, files
 from tff_pipelines.experiment import (
     models, records as records_lib, report as report_lib, run as run_lib)
 from tff_pipelines.fedavg import (
-    evaluation, local_training, loop, plan as plan_lib, preliminary,
+    local_training, loop, plan as plan_lib, preliminary,
     private_evaluation, process as process_lib, report, validation, warm_start)
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.fedavg.settings import TrainSettings
@@ -193,8 +193,7 @@ class TrainExperiment(run_lib.Experiment):
           f'private_evaluation={self.settings.private_evaluation:g} leaves no exact '
           f'metrics of this run: summary.json has those of {private_evaluation.SET} '
           'with noise')
-    return report.finite_results(
-        evaluation.Evaluator(task.model, task.held_out).evaluate(trained.weights))
+    return report.evaluated(task, trained.weights)
 
   def identity(self, task: Task) -> dict[str, Any]:
     identity = {'data_fingerprint': fingerprint(task)}

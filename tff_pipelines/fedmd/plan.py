@@ -1,8 +1,6 @@
 """The privacy plan of FedMD: the guarantee of a record of a party.
 
-One object says how parties protect their records, what that costs, and with which
-parameters their predictions are averaged; the run executes it. No TensorFlow: wrong
-settings are refused at once.
+No TensorFlow: wrong settings are refused at once.
 """
 
 from collections.abc import Mapping
@@ -51,14 +49,9 @@ DELTA_IN_WORDS = {
 class FedMdPlan(guarantee.Plan):
   """The guarantee of a run for every single record of every party.
 
-  Rounds are counted from 1; the first one is the parties' own training.
-
-  Attributes:
-    settings: Settings of the run.
-    records: Number of private records of each party, each >= 1.
-    classes: Outputs of a party's model.
-    party: Description of a party.
-    recorded: `configuration` of an earlier start, whose numbers are taken over.
+  Rounds are counted from 1; the first one is the parties' own training. `records` are
+  the parties' numbers of private records, each >= 1; `recorded` is the `configuration`
+  of an earlier start, whose numbers are taken over.
   """
 
   settings: FedMdSettings
@@ -68,7 +61,7 @@ class FedMdPlan(guarantee.Plan):
   recorded: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def __post_init__(self):
-    if not self.records or min(self.records) < 1:
+    if min(self.records) < 1:
       raise ValueError(
           f'every party must have at least one record, found {self.records}')
     self.mean, self.event(1)  # Raise for settings that don't fit together.
@@ -83,7 +76,6 @@ class FedMdPlan(guarantee.Plan):
 
   @property
   def draws_subset(self) -> bool:
-    """Whether parties train on a random draw of their records only."""
     return self.settings.mode == 'nfdp'
 
   @property
@@ -93,12 +85,10 @@ class FedMdPlan(guarantee.Plan):
 
   @property
   def has_consensus(self) -> bool:
-    """Whether parties share predictions."""
     return self.settings.mode != 'centralized'
 
   @property
   def public_per_round(self) -> int:
-    """Number of public records of a round."""
     return self.recorded.get('public_per_round', self.settings.public_records)
 
   def weight(self, party: int) -> int:
@@ -113,20 +103,15 @@ class FedMdPlan(guarantee.Plan):
     return 1 if weighting == 'equal' else -FULL_WEIGHT
 
   def draw(self, party: int) -> events.Nfdp:
-    """The event of a party's draw.
-
-    Raises:
-      ValueError: If it takes every record for certain.
-    """
+    """The event of a party's draw; ValueError if it takes a record for certain."""
     settings, count = self.settings, self.records[party]
     event = events.Nfdp(records=count, subset_size=settings.subset_size or count,
                         replacement=settings.replacement)
     if event.draw_probability >= 1:
-      instead = ('give --epsilon and --delta' if settings.mode == 'ldp' else
-                 'draw fewer, or take mode=np')
       raise ValueError(
           f'subset_size={event.subset_size} of a party with {count} records draws each '
-          f'of them for certain, so delta is 1: {instead}')
+          'of them for certain, so delta is 1: draw fewer, take mode=np, or with '
+          'mode=ldp give --epsilon and --delta')
     return event
 
   @functools.cached_property
@@ -144,25 +129,17 @@ class FedMdPlan(guarantee.Plan):
 
   @property
   def releases(self) -> int:
-    """Number of rounds that are accounted for, the first training included.
-
-    The last one shares nothing and counts like the others.
-    """
+    """Number of rounds that are accounted for: the last, which shares nothing, too."""
     return self.settings.rounds + 1
 
   def _query_event(self, noise_multiplier: float) -> base.Event:
-    """The event of a party's noisy prediction on one record, for mode=ldp."""
     if self.settings.noise == 'gaussian':
       return events.LocalGaussian(noise_multiplier=noise_multiplier)
     return events.LocalLaplace(epsilon=1 / noise_multiplier)
 
   @functools.cached_property
   def noise_multiplier(self) -> float | None:
-    """Noise of a prediction over its sensitivity; None for other modes than ldp.
-
-    Gaussian noise: standard deviation over L2 sensitivity. Laplace noise: scale over
-    L1 sensitivity.
-    """
+    """Standard deviation over L2 sensitivity, or scale over L1; None without noise."""
     recorded = self.recorded.get('noise_multiplier')
     if recorded is not None or self.settings.mode != 'ldp':
       return recorded
@@ -174,7 +151,6 @@ class FedMdPlan(guarantee.Plan):
 
   @functools.cached_property
   def mean(self) -> PredictionMeanParams:
-    """Parameters of the mean of predictions, with the noise of each party."""
     return self._mean_of(self.settings.knowledge)
 
   def _mean_of(self, knowledge: str) -> PredictionMeanParams:
@@ -192,11 +168,7 @@ class FedMdPlan(guarantee.Plan):
     return noiseless.replace(noise=settings.noise, noise_scale=scale * _NOISE_EXCESS)
 
   def kinds_of_knowledge(self) -> dict[str, PredictionMeanParams | str]:
-    """Parameters of the mean for each kind of knowledge that parties may share.
-
-    The reason instead where these settings, the noise of that kind included, do not
-    allow it: too few bits, or more noise than the grid can hold.
-    """
+    """Parameters of the mean by kind of knowledge, or why settings do not allow it."""
     params = {}
     for kind in prediction_params.KNOWLEDGE:
       try:

@@ -1,14 +1,12 @@
 """FedMD as a TFF process (arXiv 2009.05537, algorithm 1; arXiv 1910.03581).
 
-Parties keep their models, which may be of different architectures, and share
-their predictions on public records. In a round a party *digests* the consensus
-on the public records of the round before, *revisits* its own records, and
-predicts on new public records, which the next round digests. All of that
-is one graph; the index of a party's architecture selects a branch of it.
+In a round a party *digests* the consensus on the public records of the round before,
+*revisits* its own records, and predicts on new public records, which the next round
+digests. All of that is one graph; the party's architecture selects a branch of it.
 
-A party's state is placed at clients before and after a round. All randomness that
-leads to it derives from a key in it, because contexts of several workers run the
-clients' part twice, once for the sums and once for the state.
+A party's state is placed at clients. All randomness that leads to it derives from a key
+in it, because contexts of several workers run the clients' part twice, once for the
+sums and once for the state.
 """
 
 import collections
@@ -24,7 +22,6 @@ from aggregators.prediction_mean import PredictionMeanFactory
 from aggregators.prediction_params import PredictionMeanParams
 from tasks.models import layers
 from tasks.models.fedmd import Architecture
-from tff_pipelines.common import validate
 from tff_pipelines.fedavg import adam
 
 # Purposes that a party's key of a round is derived for.
@@ -40,9 +37,7 @@ LABELS = 'labels'
 class FitConfig:
   """Settings of a training by Adam.
 
-  The last batch of an epoch is smaller where the examples do not fill it. `mirror`:
-  whether a random half of the images of each epoch is mirrored left to right, for
-  images that keep their meaning then, unlike letters.
+  `mirror`: whether a random half of the images of each epoch is mirrored left to right.
   """
 
   learning_rate: float
@@ -61,7 +56,6 @@ def losses(kind: str, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
     return layers.softmax_cross_entropy(logits, targets)
   if kind == 'logits':
     return tf.reduce_mean(tf.abs(logits - targets), axis=-1)
-  validate.one_of(('softmax', 'argmax'), kind=kind)
   return tf.nn.softmax_cross_entropy_with_logits(labels=targets, logits=logits)
 
 
@@ -74,8 +68,7 @@ def fit(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,
   `key`; the learning rate is multiplied by `rate_factor`.
   """
   count, batch_size = tf.shape(images)[0], config.batch_size
-  learning_rate = config.learning_rate * tf.convert_to_tensor(
-      rate_factor, tf.float32)
+  learning_rate = config.learning_rate * tf.convert_to_tensor(rate_factor)
   steps_per_epoch = (count + batch_size - 1) // batch_size
 
   def train_epoch(epoch, *state):
@@ -109,10 +102,9 @@ def fit(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,
     return epoch + 1, *state
 
   zeros, one = tf.zeros_like(weights), tf.constant(1.0)
-  _, trained, *_ = tf.while_loop(
+  return tf.while_loop(
       lambda epoch, *_: epoch < epochs, train_epoch,
-      (tf.constant(0), weights, zeros, zeros, one, one), parallel_iterations=1)
-  return trained
+      (tf.constant(0), weights, zeros, zeros, one, one), parallel_iterations=1)[1]
 
 
 def predict(architecture: Architecture, weights: tf.Tensor,
@@ -139,52 +131,16 @@ def agreement(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,
   return tf.reduce_mean(tf.cast(agreed, tf.float32))
 
 
-def party_type() -> tff.StructType:
-  """Returns the type of a party's state, see `new_party`."""
-  return tff.to_type(collections.OrderedDict(
-      architecture=np.int32, key=(np.int64, [2]), number=np.int32, rounds=np.int32,
-      weights=(np.float32, [None])))
-
-
 def new_party(number: int, architecture: int, weights: np.ndarray,
               key: np.ndarray):
-  """Builds the state of a party that has not participated yet.
+  """The state of a party that has not participated yet.
 
-  `number` tells its new state from those of others; `architecture` is an index in the
-  list that the process is built for.
+  `number` tells its state from others'; `architecture` is an index in the process's.
   """
   return collections.OrderedDict(
       architecture=np.int32(architecture), key=np.asarray(key, np.int64),
       number=np.int32(number), rounds=np.int32(0),
       weights=np.asarray(weights, np.float32))
-
-
-def data_type(image_shape: Sequence[int]) -> tff.StructType:
-  """Returns the type of a party's input besides its state: its records and weight.
-
-  A negative weight -w stands for w times the fraction of the public records of the
-  last round on which the party's model, before it digests, agrees with the
-  consensus, rounded; or for w where there is no consensus yet.
-  """
-  return tff.to_type(collections.OrderedDict(
-      images=(np.uint8, [None, *image_shape]), labels=(np.int32, [None]),
-      weight=np.int32))
-
-
-def round_type(image_shape: Sequence[int], records: int) -> tff.StructType:
-  """Returns the type of the server's announcement of a round.
-
-  * `digest_images`: public records that the consensus is about.
-  * `predict_images`: public records to predict on.
-  * `rate_factor`: multiplies the learning rates of digest and revisit, and not that
-    of a party's first training.
-  * `share`: False where parties send nothing of their predictions, as in the last
-    round.
-  """
-  return tff.to_type(collections.OrderedDict(
-      digest_images=(np.uint8, [None, *image_shape]), digest_epochs=np.int32,
-      revisit_epochs=np.int32, rate_factor=np.float32,
-      predict_images=(np.uint8, [records, *image_shape]), share=np.bool_))
 
 
 def build(architectures: Sequence[Architecture], *,
@@ -194,20 +150,22 @@ def build(architectures: Sequence[Architecture], *,
   """Builds the process.
 
   The server's state has `consensus`, float32 [records, classes], and `known`, whether
-  there is one. `next` takes it, the announcement of the round (`round_type`), and the
-  states (`party_type`) and data (`data_type`) of the parties that participate. It
-  returns `state`; `parties`, their new states, whose order several workers may change;
-  and `metrics`: `parties`, the number of those whose predictions are in the consensus,
-  `rejected`, of those whose predictions were NaN or infinite, and `total_weight`. The
-  noise of seeded runs derives from the parties' keys; other noise is drawn again
-  whenever it is computed. Raises ValueError if an architecture has other classes than
-  the mean.
+  there is one. `next` takes it, the announcement of the round, and the states
+  (`new_party`) and data of the parties that participate. It returns `state`; `parties`,
+  their new states, whose order several workers may change; and `metrics`: `parties`,
+  the number of those whose predictions are in the consensus, `rejected`, of those whose
+  predictions were NaN or infinite, and `total_weight`.
+
+  The announcement has `digest_images`, the public records that the consensus is about,
+  and `predict_images`, those to predict on; numbers of epochs; `rate_factor`, for the
+  learning rates of digest and revisit; and `share`, False where parties send nothing of
+  their predictions, as in the last round. In a party's data a negative weight -w stands
+  for w times the fraction of `digest_images` on which its model, before it digests,
+  agrees with the consensus, rounded; or for w where there is no consensus yet.
+
+  The noise of seeded runs derives from the parties' keys; other noise is drawn again
+  whenever it is computed.
   """
-  for architecture in architectures:
-    if architecture.num_classes != mean.classes:
-      raise ValueError(
-          f'classes must be {mean.classes} as in the mean, found '
-          f'{architecture.num_classes} in architecture {architecture.name}')
   seeded = simulation_seed is not None and mean.has_noise
   shape = [mean.records, mean.classes]
   value_type = tff.TensorType(np.float32, shape)
@@ -223,16 +181,24 @@ def build(architectures: Sequence[Architecture], *,
         consensus=tf.zeros(shape), known=tf.constant(False))
 
   server_type = nothing_known.type_signature.result
-  announced_type = round_type(image_shape, mean.records)
+  party_type, data_type, announced_type = map(tff.to_type, (
+      collections.OrderedDict(
+          architecture=np.int32, key=(np.int64, [2]), number=np.int32, rounds=np.int32,
+          weights=(np.float32, [None])),
+      collections.OrderedDict(
+          images=(np.uint8, [None, *image_shape]), labels=(np.int32, [None]),
+          weight=np.int32),
+      collections.OrderedDict(
+          digest_images=(np.uint8, [None, *image_shape]), digest_epochs=np.int32,
+          revisit_epochs=np.int32, rate_factor=np.float32,
+          predict_images=(np.uint8, [mean.records, *image_shape]), share=np.bool_)))
 
-  @tff.tensorflow.computation(
-      party_type(), data_type(image_shape), server_type, announced_type)
+  @tff.tensorflow.computation(party_type, data_type, server_type, announced_type)
   def participate(state, data, server, round_):
     """Runs a round of one party, in one graph.
 
-    A party that participates for the first time, in whatever round, first fits its own
-    records. If its weights or predictions become NaN or infinite, it keeps the weights
-    that it had, and its predictions are NaN.
+    In its first round, whichever, it first fits its own records. If its weights or
+    predictions become NaN or infinite, it keeps its weights, and predictions are NaN.
     """
     key = keys.derive(state['key'], 0)
     own_epochs = tf.where(tf.equal(state['rounds'], 0), initial_epochs, 0)
@@ -303,8 +269,8 @@ def build(architectures: Sequence[Architecture], *,
       tff.FederatedType(announced_type, tff.SERVER),
       # Several workers share the clients by the last argument, which must be one
       # that is placed at clients.
-      tff.FederatedType(party_type(), tff.CLIENTS),
-      tff.FederatedType(data_type(image_shape), tff.CLIENTS))
+      tff.FederatedType(party_type, tff.CLIENTS),
+      tff.FederatedType(data_type, tff.CLIENTS))
   def next_fn(server, announced, parties, data):
     outputs = tff.federated_map(
         participate, (parties, data, tff.federated_broadcast(server),

@@ -21,10 +21,7 @@ def _range(values: Sequence[float]) -> str:
 
 
 def communication(plan: FedMdPlan) -> dict[str, dict[str, float] | None]:
-  """Returns the bytes of a party in a round by kind of knowledge.
-
-  None for a kind that the settings do not allow.
-  """
+  """Bytes of a party in a round by kind of knowledge, None for one not allowed."""
   return {kind: None if isinstance(mean, str) else {
       'sent': mean.sent_bytes, 'received': mean.received_bytes,
       'sent_in_clear': mean.clear_bytes, 'bits': mean.wire_bits,
@@ -33,7 +30,6 @@ def communication(plan: FedMdPlan) -> dict[str, dict[str, float] | None]:
 
 
 def communication_lines(plan: FedMdPlan) -> list[str]:
-  """Returns the cost of a round for a party, a line for each kind of knowledge."""
   lines = [f'communication of a party in a round, {plan.public_per_round} public '
            f'records of {plan.classes} classes:']
   for kind, mean in plan.kinds_of_knowledge().items():
@@ -62,7 +58,6 @@ def _mechanism(plan: FedMdPlan) -> str:
 
 
 def describe(task: FedMdTask, plan: FedMdPlan) -> report.Description:
-  """Describes the run before its first round."""
   settings, mean = plan.settings, plan.mean
   rounds, details = f'{settings.rounds} after the first training', []
   if plan.has_consensus:
@@ -85,7 +80,6 @@ def describe(task: FedMdTask, plan: FedMdPlan) -> report.Description:
 
 def _party(plan: FedMdPlan, task: FedMdTask, index: int, rounds: int,
            accuracy: float | None) -> dict[str, Any]:
-  """Returns the summary of a party that participated in this many rounds."""
   party = task.parties[index]
   fields = {
       'architecture': task.architectures[party.architecture].name,
@@ -102,10 +96,6 @@ def _party(plan: FedMdPlan, task: FedMdTask, index: int, rounds: int,
 
 def draw(path: pathlib.Path, names: Sequence[str], title: str,
          delta: float | None) -> None:
-  """Draws the accuracy of every party over the rounds from the metrics of the run.
-
-  Epsilon, at this delta, is added to the title where there is one.
-  """
   rows = metrics_lib.read(path.parent / files.METRICS, 'communication_round')
   epsilon = float(rows[max(rows)].get('epsilon', math.inf))  # Seeded runs have none.
   if math.isfinite(epsilon):
@@ -122,48 +112,43 @@ def draw(path: pathlib.Path, names: Sequence[str], title: str,
 
 def outcome(plan: FedMdPlan, task: FedMdTask, states: Sequence[Mapping[str, Any]],
             accuracies: Sequence[float] | None) -> report.Outcome:
-  """Returns the result of a run.
-
-  `accuracies` are those of the parties' own models on the test records; None if they
-  are not measured.
-  """
+  """The outcome of a run; `accuracies`, if measured, are of the parties' own models."""
   settings, mean = plan.settings, plan.mean
   parties = [_party(plan, task, i, int(state['rounds']), accuracies and accuracies[i])
              for i, state in enumerate(states)]
   names = [f'{i}: {party["architecture"]}' for i, party in enumerate(parties)]
   shared = settings.knowledge if plan.has_consensus else None
-  result, weakest, figures, average, held_out = (
-      'not measured: models stay with parties', None, {}, None, {})
+  measured, held_out = {'result': 'not measured: models stay with parties'}, {}
   if accuracies is not None:
-    average = sum(accuracies) / len(accuracies)
-    held_out = {'test': {'accuracy': average}}
+    held_out = {'test': {'accuracy': sum(accuracies) / len(accuracies)}}
     lowest = min(range(len(parties)), key=accuracies.__getitem__)
-    result = f'mean accuracy {average:.4f}, of each party\'s own model'
-    if len(parties) > 1:
-      weakest = f'party {names[lowest]}, accuracy {accuracies[lowest]:.4f}'
-    figures = {files.FIGURE: lambda path: draw(
-        path, names, ', '.join(filter(None, (task.name, settings.mode, shared))),
-        plan.delta)}
+    title = ', '.join(filter(None, (task.name, settings.mode, shared)))
+    measured = dict(
+        result=f'mean accuracy {held_out["test"]["accuracy"]:.4f}, of each party\'s '
+        'own model',
+        weakest=f'party {names[lowest]}, accuracy {accuracies[lowest]:.4f}'
+        if len(parties) > 1 else None,
+        figures={files.FIGURE: lambda path: draw(path, names, title, plan.delta)})
   return report.Outcome(
-      result=result, weakest=weakest, files=(files.METRICS,), figures=figures,
+      **measured, files=(files.METRICS,),
       details=[f'party {name}, {party["records"]:,} records'
                + (f', {party["draws"]:,} draws' if 'draws' in party else '')
                + (f', accuracy {party["accuracy"]:.4f}' if accuracies else '')
                for name, party in zip(names, parties)],
       fields={
           'task': settings.task, 'algorithm': 'fedmd',
-          'model': ', '.join(a.name for a in task.architectures), 'accuracy': average,
+          'model': ', '.join(a.name for a in task.architectures),
           'headline_of': 'mean over the parties, each with its own model',
           'held_out': held_out, 'headline': 'accuracy' if accuracies else None,
           'mechanism': settings.mode if plan.is_private else 'none',
           'noise_multiplier': plan.noise_multiplier, 'population': len(parties),
           'bits': mean.wire_bits if shared else None, 'details': {
-              'split': settings.split, 'mode': settings.mode, 'knowledge': shared,
-              'parties': parties, 'communication_rounds': settings.rounds,
+              **{name: getattr(settings, name) for name in (
+                  'split', 'mode', 'initial_weights_seed', 'data_seed')},
+              'knowledge': shared, 'parties': parties,
+              'communication_rounds': settings.rounds,
               'public_per_round': plan.public_per_round,
               'communication_bytes': communication(plan) if shared else None,
               'noise': mean.noise if mean.has_noise else None,
               'noise_scale': mean.noise_scale or None,
-              'delta_in_words': DELTA_IN_WORDS.get(settings.mode),
-              'initial_weights_seed': settings.initial_weights_seed,
-              'data_seed': settings.data_seed}})
+              'delta_in_words': DELTA_IN_WORDS.get(settings.mode)}})

@@ -17,7 +17,7 @@ from tasks.models import classifiers, fedmd as fedmd_models
 from tasks.sources import further
 from tasks.task import Serving
 from tff_pipelines.accounting.sampling import schemes
-from tff_pipelines.common import files
+from tff_pipelines.common import declarations, files
 from tff_pipelines.experiment import (
     models, report as report_lib, rounds as rounds_lib, run as run_lib)
 from tff_pipelines.fedmd import process as process_lib, report
@@ -35,17 +35,15 @@ def _bits(*purpose: Any) -> bytes:
 
 
 def _fit_config(settings: FedMdSettings, prefix: str) -> process_lib.FitConfig:
-  return process_lib.FitConfig(
-      learning_rate=getattr(settings, f'{prefix}_learning_rate'),
-      batch_size=getattr(settings, f'{prefix}_batch_size'), mirror=settings.mirrors)
+  return process_lib.FitConfig(**declarations.shared(
+      process_lib.FitConfig, settings, prefix, mirror=settings.mirrors))
 
 
 def draw_subset(records: int, draws: int, replacement: bool,
                 seed: int | None) -> np.ndarray:
   """Draws the indices of the records that a party trains on, int64 [draws].
 
-  Without a seed they are of the operating system's entropy; only such a draw has a
-  privacy guarantee.
+  Only a draw without a seed, by the system's entropy, has a privacy guarantee.
   """
   if seed is not None:
     indices = np.random.default_rng(seed).choice(records, draws, replace=replacement)
@@ -57,17 +55,15 @@ def draw_subset(records: int, draws: int, replacement: bool,
 
 
 def pretrain(task: FedMdTask, settings: FedMdSettings) -> dict[str, np.ndarray]:
-  """Trains a model of every architecture on the labels of the public records.
+  """Weights by architecture, trained on the labels of the public records alone.
 
-  Weights, by name of the architecture, depend on the public records,
-  `initial_weights_seed` and the settings of pretraining alone. Raises ValueError if a
-  training diverges.
+  Raises ValueError if a training diverges.
   """
   pretrained, seed = {}, settings.initial_weights_seed
   for architecture in task.public_architectures:
     train = tf.function(functools.partial(
         process_lib.fit, architecture, kind=process_lib.LABELS,
-        config=_fit_config(settings, 'pretrain')), autograph=False)
+        config=_fit_config(settings, 'pretrain_')), autograph=False)
     weights = train(
         architecture.initial_weights(seed), task.public.x, task.public.y,
         np.int32(settings.pretrain_epochs),
@@ -81,7 +77,6 @@ def pretrain(task: FedMdTask, settings: FedMdSettings) -> dict[str, np.ndarray]:
 
 
 def _accuracy_of(architecture: fedmd_models.Architecture, test: Any) -> Callable:
-  """The function weights -> accuracy on labelled images."""
   predict = tf.function(
       functools.partial(process_lib.predict, architecture), autograph=False)
   return lambda weights: float(np.mean(test.y == np.argmax(
@@ -98,16 +93,15 @@ class FedMdRounds(rounds_lib.Rounds):
 
   def __init__(self, task: FedMdTask, plan: FedMdPlan,
                pretrained: Mapping[str, np.ndarray] | None = None):
-    """Initializes the rounds; models are trained on public records unless given."""
     self._task, self._plan, self._pretrained = task, plan, pretrained
     self._settings, self.count = plan.settings, plan.releases
-    self._latest: float | None = None
+    self._shown: dict[str, str] = {}
     self._accuracies = [_accuracy_of(a, task.test) for a in task.architectures]
     self._process = process_lib.build(
         task.architectures, image_shape=task.public.x.shape[1:], mean=plan.mean,
         initial_epochs=self._settings.initial_epochs,
-        private=_fit_config(self._settings, 'client'),
-        digest=_fit_config(self._settings, 'digest'),
+        private=_fit_config(self._settings, 'client_'),
+        digest=_fit_config(self._settings, 'digest_'),
         simulation_seed=self._settings.seed)
 
   def _seed(self, *purpose: Any) -> int | None:
@@ -116,15 +110,14 @@ class FedMdRounds(rounds_lib.Rounds):
     return None if seed is None else int.from_bytes(_bits(*purpose, seed), 'big')
 
   def initial_state(self, resumed: bool) -> Any:
-    settings, pretrained = self._settings, self._pretrained
+    settings = self._settings
     if resumed:
-      pretrained = {a.name: np.zeros(a.size, np.float32)
-                    for a in self._task.public_architectures}
-    elif pretrained is None:
-      pretrained = pretrain(self._task, settings)
-    initial_weights = [
-        a.transferred(pretrained[a.name], settings.initial_weights_seed)
-        for a in self._task.architectures]
+      initial_weights = [np.zeros(a.size) for a in self._task.architectures]
+    else:
+      pretrained = self._pretrained or pretrain(self._task, settings)
+      initial_weights = [
+          a.transferred(pretrained[a.name], settings.initial_weights_seed)
+          for a in self._task.architectures]
     parties, subsets = [], []
     for i, party in enumerate(self._task.parties):
       bits = (secrets.token_bytes(16) if settings.seed is None else
@@ -140,16 +133,12 @@ class FedMdRounds(rounds_lib.Rounds):
         digest=np.zeros([self._plan.public_per_round], np.int64), parties=parties,
         server=self._process.initialize(), subsets=subsets)
 
-  def step(self, state: Any, index: int,
-           present: list[int] | None = None) -> rounds_lib.Step:
-    """Runs round `index`, from 1; without `present` parties are sampled independently.
-    """
+  def step(self, state: Any, index: int) -> rounds_lib.Step:
     number, count = index - 1, len(self._task.parties)
-    if present is None:
-      expected = (1 - self._settings.simulated_dropout_rate) * count
-      present = schemes.Poisson(
-          population=count, cohort_size=expected,
-          simulation_seed=self._seed('dropout')).sample(number).tolist()
+    present = schemes.Poisson(
+        population=count,
+        cohort_size=(1 - self._settings.simulated_dropout_rate) * count,
+        simulation_seed=self._seed('dropout')).sample(number).tolist()
     metrics = {'parties': 0, 'rejected': 0}
     if present:
       state, metrics = self._round(state, number, present)
@@ -159,14 +148,14 @@ class FedMdRounds(rounds_lib.Rounds):
           state['server'], known=np.bool_(False)))
     metrics = {'communication_round': number, **metrics}
     if (accuracies := self.accuracies(state)) is not None:
-      self._latest = float(np.mean(accuracies))
-      metrics.update({'mean/accuracy': self._latest, **{
-          f'party_{i}/accuracy': value for i, value in enumerate(accuracies)}})
+      metrics |= {'mean/accuracy': float(np.mean(accuracies)), **{
+          f'party_{i}/accuracy': value for i, value in enumerate(accuracies)}}
+      self._shown = {'accuracy': f'{metrics["mean/accuracy"]:.4f}'}
     return rounds_lib.Step(state=state, metrics=metrics)
 
   def _round(self, state: Any, number: int,
              present: list[int]) -> tuple[Any, dict[str, int]]:
-    """Returns the state after a round of these parties, and the process's metrics."""
+    """The state after a round of these parties, and the process's metrics."""
     settings, public = self._settings, self._task.public
     shares = number < settings.rounds and self._plan.has_consensus
     chosen = draw_subset(
@@ -199,13 +188,10 @@ class FedMdRounds(rounds_lib.Rounds):
             {name: int(output['metrics'][name]) for name in ('parties', 'rejected')})
 
   def shown(self) -> Mapping[str, str]:
-    return {} if self._latest is None else {'accuracy': f'{self._latest:.4f}'}
+    return self._shown
 
   def accuracies(self, state: Any) -> list[float] | None:
-    """Accuracies of the parties' own models on the test records, if they are measured.
-
-    A party that never participated has the public weights.
-    """
+    """Accuracies of the parties' own models on the test records, if measured."""
     if not self._plan.measures_models:
       return None
     return [self._accuracies[int(party['architecture'])](party['weights'])
@@ -213,7 +199,7 @@ class FedMdRounds(rounds_lib.Rounds):
 
 
 def load_task(settings: FedMdSettings) -> FedMdTask:
-  """Builds the task of a run, with the parties that its mode has."""
+  """The task of a run, with the parties that its mode has."""
   task = fedmd_task.build(settings.task, **{name: getattr(settings, name) for name in (
       'split', 'num_clients', 'architectures', 'records_per_client', 'data_seed',
       'data_path', 'cache_dir')})
@@ -226,15 +212,12 @@ def load_task(settings: FedMdSettings) -> FedMdTask:
 
 
 class FedMdExperiment(run_lib.Experiment):
-  """FedMD between the parties of a task."""
-
   family = 'fedmd'
   settings: FedMdSettings
   describe = staticmethod(report.describe)
 
   def __init__(self, settings: FedMdSettings, *, task: FedMdTask | None = None,
                pretrained: Mapping[str, np.ndarray] | None = None):
-    """Initializes the experiment; a task and models of these settings may be given."""
     super().__init__(settings)
     self._task, self._pretrained = task, pretrained
 
@@ -268,11 +251,10 @@ class FedMdExperiment(run_lib.Experiment):
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
     outcome = report.outcome(plan, task, state['parties'], rounds.accuracies(state))
     inputs = {'x': (np.dtype(np.uint8), task.public.x.shape[1:])}
-    trained, folder = {}, self.folder / files.PRIVATE / PARTIES
-    folder = folder.relative_to(self.folder).as_posix()
+    trained = {}
     for i, party in enumerate(state['parties']):
       architecture = task.architectures[int(party['architecture'])]
-      trained[f'{folder}/party_{i}'] = models.Trained(
+      trained[f'{files.PRIVATE}/{PARTIES}/party_{i}'] = models.Trained(
           name=architecture.name, inputs=inputs, arrays=dict(zip(
               architecture.weight_names, architecture.arrays(party['weights']))))
     return dataclasses.replace(outcome, trained=trained)
@@ -300,8 +282,4 @@ experiment = FedMdExperiment
 
 
 def distill(settings: FedMdSettings, **prepared: Any) -> dict[str, Any]:
-  """Starts or resumes a run, and reports; returns the summary.
-
-  `prepared` are `task` and `pretrained`, as for `FedMdExperiment`.
-  """
   return FedMdExperiment(settings, **prepared).run()

@@ -22,8 +22,6 @@ _digest = declarations.group('training', **_SHARED)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FedMdSettings(settings.RunSettings):
-  """All settings of a run of FedMD."""
-
   task: str = _data('digits', 'Public and private images. digits: embedded. '
       'mnist_letters: MNIST and letters a to f. cifar: CIFAR-10 and CIFAR-100.',
       choices=tuple(fedmd_data.TASKS), essential=True)
@@ -133,11 +131,7 @@ class FedMdSettings(settings.RunSettings):
     return self.task == 'cifar' if self.mirror is None else self.mirror
 
   def rate_factor(self, number: int) -> float:
-    """Returns the factor of the learning rates of round `number`, 0 the first training.
-
-    It falls from 1 in the first round to `final_rate_factor` in the last, in equal
-    steps.
-    """
+    """The factor of the learning rates of round `number`, 0 the first training."""
     if number < 1 or self.rounds == 1:
       return 1.0
     return 1.0 - (1.0 - self.final_rate_factor) * (number - 1) / (self.rounds - 1)

@@ -1,8 +1,4 @@
-"""Runs of the baselines of local distillation.
-
-All of them end in a linear classifier of the public features: they differ in who is
-trusted and where the noise is added.
-"""
+"""Runs of the baselines of local distillation, which end in linear classifiers too."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,10 +10,10 @@ from tasks import task as task_lib
 from tasks.sources import records
 from tff_pipelines.accounting.guarantees import mechanisms
 from tff_pipelines.baselines import pate, sgd
-from tff_pipelines.common import caveats, files
+from tff_pipelines.common import caveats, declarations, files
 from tff_pipelines.experiment import report as report_lib, rounds as rounds_lib
 from tff_pipelines.fedavg import (
-    evaluation, local_training, report as fedavg_report, run as fedavg_run)
+    local_training, report as fedavg_report, run as fedavg_run)
 from tff_pipelines.fedavg.noisy_sgd import NoisySgdPlan
 from tff_pipelines.fedavg.plan import FedAvgPlan
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
@@ -28,16 +24,12 @@ from tff_pipelines.ldp.settings import BaselineSettings, LdpSettings
 
 def count_votes(features: np.ndarray, teachers: Sequence[np.ndarray]) -> np.ndarray:
   """int64 [n, classes]: number of teachers that name each class; private."""
-  votes = np.zeros([len(features), teachers[0].shape[1]], np.int64)
-  for weights in teachers:
-    named = process.scores(features, weights).argmax(axis=1)
-    votes[np.arange(len(features)), named] += 1
-  return votes
+  one_hot = np.eye(teachers[0].shape[1], dtype=np.int64)
+  return sum(one_hot[process.scores(features, weights).argmax(axis=1)]
+             for weights in teachers)
 
 
 class _Baseline(ldp_run.PreparedExperiment):
-  """A baseline; a subclass has a `mechanism_line` of the plan, for the report."""
-
   family = 'ldp_baselines'
   settings: BaselineSettings
 
@@ -47,25 +39,17 @@ class _Baseline(ldp_run.PreparedExperiment):
   def planned_rounds(self, plan) -> int:
     return self.settings.rounds or 1
 
-  def population_words(self, task: ldp_run.Prepared) -> str:
-    """Describes the owners: the number of their records only where it is public.
-
-    Where an owner is protected with all its records, their number is too.
-    """
-    if self.settings.algorithm != 'dp_sgd':
-      return 'with all their records'
-    return f'with {sum(map(len, task.task.holdings)):,} records'
-
   def describe(self, task, plan) -> report_lib.Description:
+    # Where an owner is protected with all its records, their number is private too.
+    count = f'{plan.records:,}' if self.settings.algorithm == 'dp_sgd' else 'all their'
     run = self.run_line(plan, self.planned_rounds(plan))
     return report.description(
-        task.task, self.population_words(task),
+        task.task, f'with {count} records',
         ('algorithm', f'{self.settings.algorithm}, {run}'),
         ('mechanism', self.mechanism_line(plan)))
 
   def _outcome(self, prepared: ldp_run.Prepared, predicted: np.ndarray,
                fields: dict[str, Any], **attributes: Any) -> report_lib.Outcome:
-    """`report.outcome_of` with a figure where there are rounds."""
     task, algorithm = prepared.task, self.settings.algorithm
     if self.settings.rounds is not None:
       attributes.update(files=(files.METRICS,), figures={
@@ -76,28 +60,19 @@ class _Baseline(ldp_run.PreparedExperiment):
 
 
 class _TrainedBaseline(_Baseline):
-  """A baseline that trains a network of the records' features by rounds.
-
-  A subclass has `fields` of its own for the summary.
-  """
-
-  def clients(self, task: ldp_run.Prepared) -> np.ndarray:
-    """int64 [n], the client of each record: its owner."""
-    holdings = task.task.holdings
-    return np.repeat(np.arange(len(holdings)), [len(held) for held in holdings])
 
   def federated(self, task: ldp_run.Prepared) -> task_lib.Task:
-    """The records' features as a task of federated averaging."""
-    examples, test = task.examples
+    (examples, test), holdings = task.examples, task.task.holdings
+    clients = np.repeat(np.arange(len(holdings)), list(map(len, holdings)))
+    if self.settings.algorithm == 'dp_sgd':
+      clients[:] = 0  # The curator is the one client and has all records.
     return task_lib.Task(
         name=task.task.name, model=task.network.as_model(),
-        train=records.ArraysByClient(examples, self.clients(task)),
+        train=records.ArraysByClient(examples, clients),
         held_out={'test': test}, privacy_unit=task.task.privacy_unit)
 
   def evaluate(self, task, trained):
-    federated = self.federated(task)
-    return fedavg_report.finite_results(evaluation.Evaluator(
-        federated.model, federated.held_out).evaluate(serving.own_weights(trained)))
+    return fedavg_report.evaluated(self.federated(task), serving.own_weights(trained))
 
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
     weights = state['process']['weights']
@@ -106,20 +81,15 @@ class _TrainedBaseline(_Baseline):
         task, logits.numpy().argmax(axis=1),
         {**self.fields(plan, sum(w.size for w in weights)), 'model': task.network.name},
         results=fedavg_report.finite_results(rounds.results(state)),
-        trained={'': serving.of_network(
-            task.feature_map, task.task.public, task.network, weights,
-            *task.normalisation)})
+        trained={'': serving.of_network(task, weights)})
 
 
 class SgdExperiment(_TrainedBaseline):
-  """DP-SGD of a curator, who is the one client and has all records."""
-
-  def clients(self, task: ldp_run.Prepared) -> np.ndarray:
-    return np.zeros_like(super().clients(task))
+  """DP-SGD of a curator."""
 
   def build_plan(self, task, recorded) -> NoisySgdPlan:
     return sgd.build_plan(
-        NoisySgdPlan, self.settings, recorded, target_epsilon=self.settings.epsilon,
+        self.settings, recorded, target_epsilon=self.settings.epsilon,
         delta=self.settings.delta, clients=1,
         records=sum(map(len, task.task.holdings)), terms=dict(
             privacy_unit='one record', against='observers of the model',
@@ -156,22 +126,19 @@ class FlExperiment(_TrainedBaseline):
     settings, num_clients = self.settings, task.task.num_clients
     return FedAvgPlan.calibrate(
         mechanisms.SumMechanism(
-            mechanism='skellam', clip=settings.clip, bits=18,
+            mechanism='skellam', clip=settings.clip, bits=18, rounds=settings.rounds,
             dimension=task.network.as_model().parameter_count(),
-            cohort_size=float(num_clients), population=num_clients,
-            rounds=settings.rounds),
+            cohort_size=float(num_clients), population=num_clients),
         delta=settings.delta, target_epsilon=settings.epsilon,
         recorded_noise=(recorded or {}).get('noise_multiplier'), seed=settings.seed,
         privacy_unit=task.task.privacy_unit)
 
   def build_rounds(self, task, plan) -> rounds_lib.Rounds:
-    settings = self.settings
     return fedavg_run.build_rounds(
         self.federated(task), plan, task.network.initial_weights(0),
-        local=local_training.LocalConfig(
-            learning_rate=settings.client_learning_rate,
-            batch_size=settings.client_batch_size, epochs=settings.client_epochs),
-        server=ServerConfig(learning_rate=settings.learning_rate),
+        local=local_training.LocalConfig(**declarations.shared(
+            local_training.LocalConfig, self.settings, 'client_')),
+        server=ServerConfig(learning_rate=self.settings.learning_rate),
         on_bad=self.write_bad())
 
   def fields(self, plan: FedAvgPlan, parameters: int) -> dict[str, Any]:
@@ -179,18 +146,15 @@ class FlExperiment(_TrainedBaseline):
 
 
 class PateExperiment(_Baseline):
-  """A noisy vote, and a student of its labels."""
-
   kept_as = 'labels.npz'
 
   def build_plan(self, task, recorded) -> pate.PatePlan:
     settings, task = self.settings, task.task
-    return pate.PatePlan.calibrate(
-        epsilon=settings.epsilon, stddev=recorded and recorded['noise_stddev'],
+    return pate.PatePlan.calibrate(epsilon=settings.epsilon, **declarations.shared(
+        pate.PatePlan, settings, stddev=recorded and recorded['noise_stddev'],
         threshold=settings.threshold * task.num_clients,
-        threshold_noise=settings.threshold_noise, answers=settings.answers,
         queries=min(settings.queries, len(task.public)), classes=task.num_classes,
-        delta=settings.delta, privacy_unit=task.privacy_unit, seed=settings.seed)
+        privacy_unit=task.privacy_unit))
 
   def build_rounds(self, task, plan) -> pate.PateRounds:
     random = np.random.default_rng([self.settings.feature_seed, 2])
@@ -206,8 +170,7 @@ class PateExperiment(_Baseline):
     return f'discrete gaussian, noise of {noise} votes, threshold {plan.threshold:g}'
 
   def evaluate(self, task, trained):
-    weights, = serving.own_weights(trained)
-    return {'test': {'accuracy': ldp_run.accuracy(weights, task, 'test')}}
+    return {'test': task.accuracies(*serving.own_weights(trained))['test']}
 
   def outcome(self, task, plan, rounds, records) -> report_lib.Outcome:
     kept, = records.kept
@@ -226,7 +189,7 @@ class PateExperiment(_Baseline):
          'model': 'ridge', 'parameters': student.weights.size,
          'details': {'queries': len(rows), 'answered': number}},
         words=f', {number:,} of {len(rows):,} queries answered', files=(self.kept_as,),
-        trained={'': serving.of_student(task.feature_map, task.task.public, student)},
+        trained={'': serving.of_student(task, student)},
         caveats=[caveats.Caveat(
             'vote repeated', f'the vote was interrupted and begun {votes} times; every '
             'time counts')] if votes > 1 else [],
@@ -239,14 +202,9 @@ EXPERIMENTS = {'dp_sgd': SgdExperiment, 'dp_fl': FlExperiment, 'pate': PateExper
 
 def experiment(settings: BaselineSettings,
                prepared: ldp_run.Prepared | None = None) -> _Baseline:
-  """The experiment of a baseline; arguments are those of `run`."""
   return EXPERIMENTS[settings.algorithm](settings, prepared)
 
 
 def run(settings: BaselineSettings,
         prepared: ldp_run.Prepared | None = None) -> dict[str, Any]:
-  """Runs a baseline, or resumes it, and reports; returns the summary.
-
-  `prepared` is as of `ldp_run.run`.
-  """
   return experiment(settings, prepared).run()

@@ -43,7 +43,6 @@ def measured_variance(name: str, epsilon: float, draws: int) -> tuple[float, flo
 
 def measured_error(name: str, epsilon: float, *, clients: int, dimension: int,
                    repeats: int) -> tuple[float, float]:
-  """Squared error of the mean a coordinate, and half its interval."""
   mechanism = local_dp.build(name, epsilon=epsilon, dimension=dimension)
   values = np.random.default_rng(0).uniform(-1, 1, [clients, dimension])
   drawn = (mechanism.perturb(tf.constant(values), keys.fresh()).numpy()
@@ -59,7 +58,6 @@ def expected_error(name: str, epsilon: float, *, clients: int, dimension: int) -
 
 
 def run(settings: FigureSettings) -> None:
-  """Draws the figure where the settings say."""
   import matplotlib  # pylint: disable=g-import-not-at-top
   matplotlib.use('Agg')
   from matplotlib import pyplot  # pylint: disable=g-import-not-at-top

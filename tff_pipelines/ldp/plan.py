@@ -1,8 +1,6 @@
 """The plan of a distillation: the cost of an answer, and the number of answers.
 
 Owners answer in groups, alternately, so that no owner answers more often than others.
-The plan has the maximum number of answers of an owner, the parameters of the mechanism
-that perturbs each, and the cost of all of them. No TensorFlow.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +12,6 @@ from aggregators import alias_table, local_dp_distributions
 from tff_pipelines.accounting.events import base, kinds as events
 from tff_pipelines.accounting.guarantees import (
     accountant, bounds, calibration, ledger as ledger_lib, plan as guarantee)
-from tff_pipelines.common import validate
 from tff_pipelines.ldp import settings as settings_lib
 
 _PURE = {'piecewise': events.Piecewise, 'duchi': events.Duchi,
@@ -30,14 +27,11 @@ class LdpPlan(guarantee.Plan):
   Events of the ledger are steps, `step_event`.
 
   Attributes:
-    settings: Settings of the run.
     dimension: Coordinates of an answer, >= 2.
     holdings: Sets of records behind the owners; fewer if they stand in.
     answers_per_client: Maximum number of answers of an owner.
     delta: Delta of all answers; 0 for a pure guarantee.
-    epsilon_per_query: Epsilon of one answer; None for the Gaussian mechanism.
-    noise_multiplier: Noise multiplier of the Gaussian mechanism; None for others.
-    privacy_unit: What one owner is.
+    epsilon_per_query, noise_multiplier: One is None, by the mechanism.
   """
 
   settings: settings_lib.LdpSettings
@@ -49,27 +43,20 @@ class LdpPlan(guarantee.Plan):
   noise_multiplier: float | None = None
   privacy_unit: str = 'one data owner, with all its records'
 
-  def __post_init__(self):
-    validate.integer(dimension=self.dimension, low=2)
-    validate.integer(holdings=self.holdings, low=1, high=self.settings.num_clients)
-
   @property
   def seed(self) -> int | None:
     return self.settings.seed
 
   @property
   def is_gaussian(self) -> bool:
-    """Whether the noise has a noise multiplier in place of an epsilon."""
     return self.settings.mechanism == 'gaussian'
 
   @property
   def groups(self) -> int:
-    """Groups of owners that answer alternately."""
     return self.settings.num_clients // self.settings.clients_per_query
 
   @property
   def queries(self) -> int:
-    """Number of queries that the budget allows."""
     return self.groups * self.answers_per_client
 
   def event(self, index: int) -> base.Event:
@@ -167,12 +154,10 @@ def charged_queries(lines: list[dict[str, Any]]) -> int:
 
 def build(settings: settings_lib.LdpSettings, *,
           recorded: Mapping[str, Any] | None = None, **attributes: Any) -> LdpPlan:
-  """The calibrated plan of a distillation.
+  """The calibrated plan of a distillation; ValueError if the budget can't be met.
 
-  Between the total, the cost of an answer and the number of answers, two are needed.
-  The default is a total of DEFAULT_EPSILON and one answer of every owner. `recorded` is
-  the `configuration` of an earlier start. Raises ValueError if the budget can't be met
-  or an argument is out of range.
+  Of the total, the cost of an answer and the number of answers two are needed; the
+  default is a total of DEFAULT_EPSILON and one answer of every owner.
   """
   if recorded:
     return LdpPlan(settings=settings, **attributes,

@@ -1,13 +1,9 @@
 """Distillation from locally private answers (arXiv 2202.02971).
 
-Every data owner trains a teacher on its own records. A data user, who has public
-images without labels, asks groups of owners about some of them; each owner answers
-with the soft labels of its teacher, perturbed before they leave it, and the data
-user sees answers and their mean. On the means it trains a student, which says what
-to ask next.
-
-Teachers and the student are linear classifiers of public features, and so have
-closed forms.
+Every data owner trains a teacher on its own records. A data user asks groups of owners
+about public images; each answers with the soft labels of its teacher, perturbed before
+they leave it. On the means of answers a student is trained, which says what to ask
+next. All are linear classifiers of public features, and so have closed forms.
 """
 
 import collections
@@ -119,9 +115,7 @@ def owners_of(query: int, *, groups: int, clients_per_query: int) -> range:
 def margins(probabilities: np.ndarray) -> np.ndarray:
   """Mean margins of a student on images, [n] (arXiv 2202.02971, equation 5).
 
-  The mean, over the other classes, of the largest probability minus theirs. As
-  probabilities, [n, k >= 2], sum to 1 that is (k P* - 1) / (k - 1): the image that the
-  student is least sure of has the smallest maximum.
+  The mean, over the other classes, of the largest probability, [n, k], minus theirs.
   """
   largest = probabilities.max(axis=1, keepdims=True)
   return (largest - probabilities).sum(axis=1) / (probabilities.shape[1] - 1)
@@ -130,10 +124,7 @@ def margins(probabilities: np.ndarray) -> np.ndarray:
 def choose_queries(candidates: np.ndarray, count: int, *, sampling: str,
                    probabilities: np.ndarray | None,
                    random: np.random.Generator) -> np.ndarray:
-  """Chooses `count` of the candidates, images that have not been asked about.
-
-  'active': those that the student is least sure of; 'random', or before there are
-  probabilities, any. Random choices are public.
+  """Chooses `count` of the candidates; random, or before there are probabilities, any.
   """
   if sampling == 'active' and probabilities is not None:
     return candidates[np.argsort(margins(probabilities), kind='stable')[:count]]

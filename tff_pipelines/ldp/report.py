@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tasks.ldp.task import DistillationTask
-from tasks.task import Breakdown
+from tasks.models import classifiers
 from tff_pipelines.common import caveats
 from tff_pipelines.experiment import report
 from tff_pipelines.fedavg import report as fedavg_report
@@ -18,27 +18,24 @@ def outcome_of(task: DistillationTask, predicted: np.ndarray, *,
                **attributes: Any) -> report.Outcome:
   """The outcome of a run whose classifier predicted classes of the test records.
 
-  `fields` of the summary have `details` among them; `words` follow the accuracy.
-  Without `results`, by held-out set, it is that of `predicted`.
+  `words` follow the accuracy; without `results` it is that of `predicted`.
   """
   results = results or {'test': {'accuracy': float(np.mean(predicted == task.test.y))}}
   # Records of the other tasks are of people whom no epsilon protects.
   outside = [] if task.name == 'digits' else list(results)
-  accuracy = results['test']['accuracy']
   confusion = np.zeros([task.num_classes] * 2, np.int64)
   np.add.at(confusion, (task.test.y, predicted), 1)
   breakdown = fedavg_report.describe_breakdown(
-      Breakdown(kind='class', names=[f'{i}' for i in range(task.num_classes)],
-                count=lambda *_: {}),
+      classifiers.numbered(task.num_classes, count=None),
       {'confusion': confusion, 'occurred': confusion.sum(axis=1),
        'right': np.diag(confusion), 'predicted': confusion.sum(axis=0)},
       outside_guarantee=bool(outside))
   return report.Outcome(
-      result=f'test: accuracy {accuracy:.4f}{words}',
+      result=f"test: accuracy {results['test']['accuracy']:.4f}{words}",
       weakest=fedavg_report.weakest(breakdown),
       details=fedavg_report.breakdown_lines('test', breakdown), fields={
-          'task': task.name, 'accuracy': accuracy, 'headline_of': 'test',
-          'headline': 'accuracy', 'held_out': results, 'outside_guarantee': outside,
+          'task': task.name, 'headline_of': 'test', 'headline': 'accuracy',
+          'held_out': results, 'outside_guarantee': outside,
           'breakdown': {'test': breakdown}, 'population': task.num_clients, **fields,
           'details': {'test_examples': len(task.test), **fields['details']}},
       **attributes)
@@ -46,7 +43,6 @@ def outcome_of(task: DistillationTask, predicted: np.ndarray, *,
 
 def description(task: DistillationTask, owners: str,
                 *lines: tuple[str, str]) -> report.Description:
-  """The description of a run; `owners` follows the number of owners."""
   return report.Description(
       lines=[('task', f'{task.name}, {task.num_clients:,} owners {owners}, '
               f'{task.num_classes} classes'), *lines],

@@ -1,13 +1,10 @@
-"""A run of distillation: features, teachers, steps of queries, and the student.
-
-The baselines share features and teachers.
-"""
+"""A run of distillation: features, teachers, steps of queries, and the student."""
 
 import collections
-from collections.abc import Mapping
-import dataclasses
+from collections.abc import Callable, Mapping
 import functools
 import hashlib
+import math
 from typing import Any
 
 import numpy as np
@@ -30,32 +27,27 @@ from tff_pipelines.simulation import contexts
 STUDENT = 'student.npz'
 
 
-@dataclasses.dataclass(eq=False)
+def _features(images: Callable) -> functools.cached_property:
+  """Features, float32 [n, dimension], of images of the task."""
+  return functools.cached_property(
+      lambda self: self.feature_map.transform(images(self.task)))
+
+
 class Prepared:
   """A task of raw records, and what is computed from it when it is first used."""
 
-  task: tasks_lib.DistillationTask
-  settings: DataSettings
+  public = _features(lambda task: task.public)
+  validation = _features(lambda task: task.validation.x)
+  test = _features(lambda task: task.test.x)
+
+  def __init__(self, settings: DataSettings):
+    self.settings = settings
+    self.task = tasks_lib.build(settings.task, **settings.task_options)
 
   @functools.cached_property
   def feature_map(self) -> features.FeatureMap:
     """The public map, fitted on public images."""
     return features.FeatureMap(self.task.public, seed=self.settings.feature_seed)
-
-  @functools.cached_property
-  def public(self) -> np.ndarray:
-    """float32 [P, dimension], features of the pool."""
-    return self.feature_map.transform(self.task.public)
-
-  @functools.cached_property
-  def validation(self) -> np.ndarray:
-    """float32 [n, dimension], features."""
-    return self.feature_map.transform(self.task.validation.x)
-
-  @functools.cached_property
-  def test(self) -> np.ndarray:
-    """float32 [n, dimension], features."""
-    return self.feature_map.transform(self.task.test.x)
 
   @functools.cached_property
   def normalisation(self) -> tuple[np.ndarray, np.float32]:
@@ -68,9 +60,8 @@ class Prepared:
   def examples(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """All owners' records, owner by owner, and the test records.
 
-    `x`: float32 [n, dimension], features, each record's independent of all others,
-    centred and scaled by public constants. Gradient descent needs it: what all images
-    share would hide what they do not. `y`: int32 [n], labels.
+    `x`: float32 [n, dimension], each record's features independent of all others,
+    centred and scaled by public constants, as gradient descent needs. `y`: int32 [n].
     """
     x, y = (np.concatenate([getattr(held, name) for held in self.task.holdings])
             for name in ('x', 'y'))
@@ -81,7 +72,6 @@ class Prepared:
 
   @property
   def network(self) -> classifiers.Network:
-    """A linear classifier of the features."""
     return classifiers.softmax(self.public.shape[1:], self.task.num_classes)
 
   @functools.cached_property
@@ -92,15 +82,16 @@ class Prepared:
                           self.settings.teacher_strength)
             for held in self.task.holdings]
 
-
-def prepare(settings: DataSettings) -> Prepared:
-  """The task of these settings."""
-  return Prepared(tasks_lib.build(settings.task, **settings.task_options), settings)
+  def accuracies(self, weights: np.ndarray) -> dict[str, dict[str, float]]:
+    """Accuracy of a student on each held-out set that has records."""
+    return {name: {'accuracy': float(np.mean(
+        process.scores(getattr(self, name), weights).argmax(axis=1) == held_out.y))}
+            for name, held_out in (
+                ('test', self.task.test), ('validation', self.task.validation))
+            if len(held_out)}
 
 
 class PreparedExperiment(run_lib.Experiment):
-  """The task of an experiment of this family, and what identifies it."""
-
   def __init__(self, settings: DataSettings, prepared: Prepared | None = None):
     """Initializes the experiment; `prepared` is of settings of equal `preparation_key`.
     """
@@ -108,7 +99,7 @@ class PreparedExperiment(run_lib.Experiment):
     self._prepared = prepared
 
   def build_task(self) -> Prepared:
-    return self._prepared or prepare(self.settings)
+    return self._prepared or Prepared(self.settings)
 
   def serving(self, trained: models.Trained) -> Serving:
     return serving.serving(trained)
@@ -116,23 +107,9 @@ class PreparedExperiment(run_lib.Experiment):
   def identity(self, task: Prepared) -> dict[str, Any]:
     """SHA-256 of the public images and the number of owners, in hexadecimal."""
     data = task.task
-    digest = hashlib.sha256(data.public.tobytes())
-    digest.update(
-        repr((data.num_clients, len(data.holdings), data.num_classes)).encode())
-    return {'data_fingerprint': digest.hexdigest()}
-
-
-def accuracy(weights: np.ndarray, prepared: Prepared, name: str) -> float:
-  """Accuracy of a student on 'test' or 'validation'."""
-  predicted = process.scores(getattr(prepared, name), weights).argmax(axis=1)
-  return float(np.mean(predicted == getattr(prepared.task, name).y))
-
-
-def held_out_accuracies(weights: np.ndarray,
-                        prepared: Prepared) -> dict[str, dict[str, float]]:
-  """Accuracy of a student on each held-out set that has records."""
-  return {name: {'accuracy': accuracy(weights, prepared, name)}
-          for name in ('test', 'validation') if len(getattr(prepared, name))}
+    sizes = data.num_clients, len(data.holdings), data.num_classes
+    return {'data_fingerprint': hashlib.sha256(
+        data.public.tobytes() + repr(sizes).encode()).hexdigest()}
 
 
 def mechanism_of(plan: plan_lib.LdpPlan) -> local_dp.LocalMechanism:
@@ -145,7 +122,8 @@ def mechanism_of(plan: plan_lib.LdpPlan) -> local_dp.LocalMechanism:
 class LdpRounds(rounds_lib.ChargedRounds):
   """Steps of queries; all except the answers follows from them and from public data.
 
-  `student` is that of all answers that are kept; None if there are none.
+  `student` is that of all answers that are kept, `accuracies` are its own; None and
+  empty if there are none.
   """
 
   unit = 'query'
@@ -163,46 +141,42 @@ class LdpRounds(rounds_lib.ChargedRounds):
   def restore(self, lines, kept) -> None:
     self._charged = plan_lib.charged_queries(lines)
     # Indices of the images that were asked about.
-    self._rows, self.student = np.zeros(0, np.int64), None
+    self._rows, self.student, self.accuracies = np.zeros(0, np.int64), None, {}
     if kept:
       self._rows, means = (np.concatenate([k.arrays[name] for k in kept])
                            for name in ('rows', 'means'))
       self.student = self._trainer.train(
           self._rows, means,
           self._mechanism.worst_variance / 4 / self._settings.clients_per_query)
+      self.accuracies = self._prepared.accuracies(self.student.weights)
 
   def done(self) -> int:
     return self._charged
 
-  def accuracy(self, name: str) -> float:
-    """The student's accuracy on 'test' or 'validation'."""
-    return accuracy(self.student.weights, self._prepared, name)
-
   def metrics(self, kept) -> Mapping[str, float]:
     charged = kept[-1].line['event']['queries_after']
-    metrics = {
+    return {
         'queries': float(len(self._rows)), 'queries_charged': float(charged),
         self._plan.epsilon_name: self._plan.epsilon(self._plan.most_answers(charged)),
-        'test/accuracy': self.accuracy('test'), 'refined': float(self.student.refined)}
-    if len(self._prepared.task.validation):
-      metrics['validation/accuracy'] = self.accuracy('validation')
-    return metrics
+        'test/accuracy': self.accuracies['test']['accuracy'],
+        'refined': float(self.student.refined),
+        **{f'{name}/accuracy': values['accuracy']
+           for name, values in self.accuracies.items()}}
 
   def shown(self) -> Mapping[str, str]:
-    return {'accuracy': f"{self.accuracy('test'):.4f}"}
+    return {'accuracy': f"{self.accuracies['test']['accuracy']:.4f}"}
 
   def _left(self) -> dict[str, int]:
     """Reason to stop, in words -> number of queries that are left until then."""
-    settings, public, answered = self._settings, self._prepared.public, len(self._rows)
-    left = {'every public image has been asked about': len(public) - answered}
-    if settings.max_queries is not None:
-      left[f'max_queries={settings.max_queries} have been answered'] = (
-          settings.max_queries - answered)
-    if settings.target_accuracy is not None and self.student is not None:
-      accuracy = self.accuracy('validation')
-      if accuracy >= settings.target_accuracy:
-        left[f'the student has an accuracy of {accuracy:.4f} on the '
-             f'{len(self._prepared.validation)} validation records'] = 0
+    most, target = self._settings.max_queries, self._settings.target_accuracy
+    left = {'every public image has been asked about': len(self._prepared.public)}
+    if most is not None:
+      left[f'max_queries={most} have been answered'] = most
+    left = {why: count - len(self._rows) for why, count in left.items()}
+    accuracy = self.accuracies.get('validation', {}).get('accuracy', -math.inf)
+    if target is not None and accuracy >= target:
+      left[f'the student has an accuracy of {accuracy:.4f} on the '
+           f'{len(self._prepared.validation)} validation records'] = 0
     return {**left, 'the budget is used up': self.total - self._charged}
 
   def reason_to_stop(self) -> str | None:
@@ -217,9 +191,8 @@ class LdpRounds(rounds_lib.ChargedRounds):
   def draw(self, line) -> dict[str, np.ndarray]:
     """Chooses queries and asks the owners, when a line has charged the step.
 
-    Returns `first_query`, its index in the run, which decides who answers; `rows`,
-    int64 [Q], the images in the pool; `means`, float32 [Q, classes]; `answers`, int32
-    [Q], number of owners that answered.
+    Returns `first_query`, which decides who answers; `rows`, int64 [Q], in the pool;
+    `means`, float32 [Q, classes]; `answers`, int32 [Q], how many owners answered.
     """
     settings, public = self._settings, self._prepared.public
     first, seed = line['event']['queries_before'], settings.seed
@@ -245,8 +218,6 @@ class LdpRounds(rounds_lib.ChargedRounds):
 
 
 class LdpExperiment(PreparedExperiment):
-  """Distillation from locally private answers."""
-
   family = 'ldp'
   settings: LdpSettings
   build_rounds = staticmethod(LdpRounds)
@@ -307,24 +278,21 @@ class LdpExperiment(PreparedExperiment):
     if student is None:
       return report_lib.Outcome(result='no answer was kept', **common)
     files.write_arrays(self.folder / STUDENT, {'weights': student.weights})
-    trained = serving.of_student(task.feature_map, task.task.public, student)
-    title = f'{task.task.name}, {settings.mechanism}, {settings.sampling} queries'
-    if plan.seed is None:
-      delta = f'delta {decimals.rounded_up(plan.delta, 3)}' if plan.delta else 'pure'
-      spent = plan.epsilon(plan.most_answers(charged))
-      title += f', epsilon {decimals.epsilon(spent)}, {delta}'
+    title = fedavg_report.title(
+        plan, f'{task.task.name}, {settings.mechanism}, {settings.sampling} queries',
+        plan.most_answers(charged))
     return report.outcome_of(
         task.task, student.predict(task.test),
         words=f' after {answered:,} queries of {plan.queries:,}; {stopped}',
-        results=held_out_accuracies(student.weights, task),
-        files=(files.METRICS, STUDENT), trained={'': trained}, figures={
+        results=rounds.accuracies,
+        files=(files.METRICS, STUDENT), trained={'': serving.of_student(task, student)},
+        figures={
             files.FIGURE: lambda path: fedavg_report.draw_metrics(
                 path, 'test', title, key='queries', xlabel='queries answered',
                 of=' of an owner')}, **common)
 
   def evaluate(self, task: Prepared, trained: models.Trained):
-    weights, = serving.own_weights(trained)
-    return held_out_accuracies(weights, task)
+    return task.accuracies(*serving.own_weights(trained))
 
 
 experiment = LdpExperiment
@@ -332,8 +300,4 @@ experiment = LdpExperiment
 
 def run(settings: LdpSettings,
         prepared: Prepared | None = None) -> dict[str, Any]:
-  """Asks and learns, or resumes, and reports; returns the summary.
-
-  `prepared` is what `prepare` returned for settings of the same `preparation_key`.
-  """
   return LdpExperiment(settings, prepared).run()

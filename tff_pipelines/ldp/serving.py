@@ -4,6 +4,8 @@ The arrays of the map stand before those of the classifier, so that `model.npz` 
 that a prediction takes: the public images that the map was fitted to are not needed.
 """
 
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -21,30 +23,28 @@ _SCALE = 'output/scale'
 _CENTRE, _SPREAD = f'{_MAP}centre', f'{_MAP}spread'
 
 
-def of_student(feature_map: features.FeatureMap, public: np.ndarray,
-               student) -> models.Trained:
+def of_student(prepared: Any, student: Any) -> models.Trained:
   """The student of answers, a student.Student, to be kept."""
-  return _trained(feature_map, public, 'ridge', {
+  return _trained(prepared, 'ridge', {
       'output/kernel': student.weights,
       _SCALE: np.float32(student.sharpness / student.spread)})
 
 
-def of_network(feature_map: features.FeatureMap, public: np.ndarray,
-               network: classifiers.Network, weights, centre: np.ndarray,
-               scale: np.floating) -> models.Trained:
+def of_network(prepared: Any, weights: Sequence[np.ndarray]) -> models.Trained:
   """The network of a baseline on centred and scaled features, to be kept."""
-  return _trained(feature_map, public, network.name, {
+  centre, scale = prepared.normalisation
+  return _trained(prepared, prepared.network.name, {
       _CENTRE: centre, _SPREAD: 1 / scale,
-      **dict(zip(network.as_model().weight_names, weights))})
+      **dict(zip(prepared.network.weight_names, weights))})
 
 
-def _trained(feature_map: features.FeatureMap, public: np.ndarray, name: str,
-             arrays: dict[str, np.ndarray]) -> models.Trained:
-  of_map = {f'{_MAP}{key}': array for key, array in feature_map.arrays.items()}
+def _trained(prepared: Any, name: str, arrays: dict[str, np.ndarray]) -> models.Trained:
+  of_map, public = prepared.feature_map.arrays, prepared.task.public
   return models.Trained(
       name=name, inputs={'x': (public.dtype, public.shape[1:])}, arrays={
           key: np.asarray(array, np.float32) for key, array in {
-              **of_map, **arrays}.items()})
+              **{f'{_MAP}{key}': array for key, array in of_map.items()},
+              **arrays}.items()})
 
 
 def own_weights(kept: models.Trained) -> list[np.ndarray]:

@@ -22,9 +22,9 @@ _DEFAULTS = {'rounds': {'dp_sgd': 60, 'dp_fl': 15},
 _data, _clients, _privacy, _queries, _student, _run, _figure = declarations.groups(
     'data', 'clients', 'privacy', 'queries', 'student', 'run', 'figure')
 _refined = declarations.group('student', refine=('auto', 'always'))
-_dp_sgd = declarations.group('privacy', algorithm=('dp_sgd',))
 _pate = declarations.group('privacy', algorithm=('pate',))
-_dp_fl = declarations.group('training', algorithm=('dp_fl',))
+_FEDERATED = {'algorithm': ('dp_fl',)}
+_dp_fl = declarations.group('training', **_FEDERATED)
 
 
 def _by_algorithm(name: str, text: str, **rest: Any) -> Any:
@@ -79,8 +79,6 @@ class DataSettings(settings.TaskSettings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LdpSettings(settings.RunSettings, DataSettings):
-  """Settings of a distillation."""
-
   stand_ins: int | None = _data(None, 'Sets of records that stand in for the owners '
       'alternately, for the reproduction of published experiments.', low=1)
   records_per_client: int | None = _data(None, 'Records of each of the --stand_ins.',
@@ -132,12 +130,6 @@ class LdpSettings(settings.RunSettings, DataSettings):
     if self.num_clients % self.clients_per_query:
       raise ValueError(f'clients_per_query must divide num_clients={self.num_clients}, '
                        f'found {self.clients_per_query!r}')
-    if self.stand_ins is not None:
-      if self.records_per_client is None:
-        raise ValueError('stand_ins needs records_per_client, the size of each set')
-      if self.stand_ins > self.num_clients:
-        raise ValueError(f'stand_ins must be at most num_clients={self.num_clients}, '
-                         f'found {self.stand_ins!r}')
 
   def unused(self):
     yield from super().unused()
@@ -165,9 +157,9 @@ class BaselineSettings(settings.RunSettings, DataSettings):
   them.
   """
 
-  algorithm: str = declarations.setting('pate', 'dp_sgd: noisy gradients of records that a '
-      'curator holds. pate: noisy votes of the owners\' teachers, counted by a '
-      'curator. dp_fl: federated averaging with distributed Skellam noise.',
+  algorithm: str = declarations.setting('pate', 'dp_sgd: noisy gradients of records '
+      'that a curator holds. pate: noisy votes of teachers, counted by a curator. '
+      'dp_fl: federated averaging with distributed Skellam noise.',
       group='algorithm', choices=('dp_sgd', 'pate', 'dp_fl'), essential=True)
   epsilon: float = train.like('epsilon', 8.0, when={})
   delta: float = train.like('delta', 1e-05, when={})
@@ -175,8 +167,8 @@ class BaselineSettings(settings.RunSettings, DataSettings):
       group='privacy', low=1, essential=True)
   clip: float | None = _by_algorithm('clip', 'L2 clip: of a gradient in dp_sgd, of an '
       'owner\'s update in dp_fl.', group='privacy', above=0, unit='model units')
-  record_rate: float = _dp_sgd(0.2, 'Probability that a record is sampled for a step '
-      'of dp_sgd.', above=0, high=1)
+  record_rate: float = _privacy(0.2, 'Probability that a record is sampled for a step '
+      'of dp_sgd.', above=0, high=1, when={'algorithm': ('dp_sgd',)})
   queries: int = _pate(1000, 'Public images that pate asks about at most.', low=1,
       essential=True)
   answers: int = _pate(500, 'Queries that pate answers at most.', low=1, essential=True)
@@ -193,9 +185,9 @@ class BaselineSettings(settings.RunSettings, DataSettings):
 
   teacher_strength: float = declarations.like(
       DataSettings, 'teacher_strength', when={'algorithm': ('pate',)})
-  local_workers: int = train.like('local_workers', when={'algorithm': ('dp_fl',)})
-  engine: str = train.like('engine', when={'algorithm': ('dp_fl',)})
-  slice_deadline: float = train.like('slice_deadline', when={'algorithm': ('dp_fl',)})
+  local_workers: int = train.like('local_workers', when=_FEDERATED)
+  engine: str = train.like('engine', when=_FEDERATED)
+  slice_deadline: float = train.like('slice_deadline', when=_FEDERATED)
 
   def __post_init__(self):
     for name, values in _DEFAULTS.items():
@@ -206,8 +198,6 @@ class BaselineSettings(settings.RunSettings, DataSettings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FigureSettings(settings.Settings):
-  """Settings of the figure of the mechanisms."""
-
   output: str = _run('out/figures/local_mechanisms.png', 'PNG file.', essential=True)
   num_clients: int = _figure(1000, 'Clients whose mean is estimated, on the right.',
       low=1, essential=True)

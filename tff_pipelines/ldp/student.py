@@ -1,12 +1,10 @@
 """The student: learns from unbiased noisy answers and from unlabelled images.
 
-The mean answer to a query is its mean soft label plus noise of known variance. So
-the squared error, noise included, has its minimum where it would be without noise.
-That student is the first. A second one continues from it by expectation maximisation:
-the student's own opinion of every public image, times what the noisy answer says of
-the image, is its new label. The second is rejected if answers that were held out,
-which are noisy but unbiased too, speak against it. Everything here is computed from
-answers and public images, and costs no privacy.
+The mean answer to a query is its mean soft label plus noise of known variance, so the
+first student minimises the squared error. A second one continues by expectation
+maximisation: the student's own opinion of every public image, times what the noisy
+answer says of the image, is its new label. It is rejected if held-out answers speak
+against it. Everything is computed from answers and public images.
 """
 
 from collections.abc import Iterator
@@ -73,12 +71,9 @@ def _spread(scores: np.ndarray) -> float:
 
 
 class Trainer:
-  """Trains students on one pool."""
-
   def __init__(self, features: np.ndarray, settings: LdpSettings):
     """Initializes the trainer; features are of all public images, [P, dimension]."""
-    self._features = features
-    self._settings = settings
+    self._features, self._settings = features, settings
 
   @functools.cached_property
   def _axes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -94,20 +89,18 @@ class Trainer:
     `answers` to the images `rows`, each once, are float [Q, classes], mean soft labels
     plus unbiased noise of at most this variance.
     """
-    answers = answers.astype(np.float64)
-    refine, refined = self._settings.refine, False
+    answers, settings = answers.astype(np.float64), self._settings
     strength = self._strength(rows, answers)
     weights = process.ridge(self._features[rows], answers, strength)
-    if refine == 'always' or (
-        refine == 'auto' and self._helps(rows, answers, strength, variance)):
-      weights, refined = self._refined(
-          rows, answers, weights, variance, self._settings.refine_steps), True
+    refined = settings.refine == 'always' or (
+        settings.refine == 'auto' and self._helps(rows, answers, strength, variance))
+    if refined:
+      weights = self._refined(rows, answers, weights, variance, settings.refine_steps)
     return Student(
         weights=weights, spread=_spread(process.scores(self._features, weights)),
-        sharpness=self._settings.sharpness, refined=refined, strength=strength)
+        sharpness=settings.sharpness, refined=refined, strength=strength)
 
   def _named(self, weights: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """int64, the classes that a student names."""
     return (self._features[rows] @ weights).argmax(axis=1)
 
   def _strength(self, rows: np.ndarray, answers: np.ndarray) -> float:

@@ -29,11 +29,7 @@ def _source(serving: task_lib.Serving, options: dict[str, Any],
 
 
 def evaluate(settings: EvaluateSettings) -> None:
-  """Prints the metrics of a model.
-
-  Raises:
-    OSError, ValueError: For a mistake of the user; the message is one line.
-  """
+  """Prints the metrics of a model; OSError or ValueError for mistakes of the user."""
   run = run_lib.read_finished(settings.run, settings.party)
   options = settings.reader_options
   if not options:
@@ -100,11 +96,7 @@ def _columns(serving: task_lib.Serving, outputs: dict[str, np.ndarray]
 
 
 def predict(settings: PredictSettings) -> None:
-  """Writes one row for each example: client, index, outputs.
-
-  Raises:
-    OSError, ValueError: For a mistake of the user; the message is one line.
-  """
+  """Writes one row for each example: client, index, outputs; errors as `evaluate`."""
   run = run_lib.read_finished(settings.run, settings.party)
   trained = run.trained()
   serving = run.serving(trained)

@@ -67,7 +67,6 @@ def _write_saved_model(folder: pathlib.Path, serving: Serving,
 
 def _write(folder: pathlib.Path, settings: ExportSettings, run: run_lib.FinishedRun,
            trained: models.Trained, serving: Serving) -> dict[str, Any]:
-  """Writes all files of an export; returns the statement."""
   if settings.format == 'npz':
     files.write_arrays(folder / models.ARRAYS, dict(trained.arrays))
   elif settings.format == 'keras':
@@ -97,11 +96,7 @@ def _write(folder: pathlib.Path, settings: ExportSettings, run: run_lib.Finished
 
 
 def export(settings: ExportSettings) -> pathlib.Path:
-  """Exports the model of a run.
-
-  Raises:
-    OSError, ValueError: For a mistake of the user; the message is one line.
-  """
+  """Exports the model of a run; OSError or ValueError for mistakes of the user."""
   run = run_lib.read_finished(settings.run, settings.party)
   if not verdict_on(run.folder).proves(run.summary):
     raise ValueError(f'run={settings.run}: its ledger does not prove the guarantee '

@@ -27,14 +27,7 @@ _OF_PARTIES, _PARTIES = 'fedmd', 'parties'
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FinishedRun:
-  """A run that is over.
-
-  Attributes:
-    folder: Folder of the run.
-    summary: Summary of the run.
-    experiment: Experiment of the run; starts nothing.
-    party: Party whose model is meant; None for the model of all.
-  """
+  """A run that is over; `party` whose model is meant, None for the model of all."""
 
   folder: pathlib.Path
   summary: dict[str, Any]
@@ -42,23 +35,20 @@ class FinishedRun:
   party: str | None = None
 
   def trained(self) -> models.Trained:
-    """The trained model.
-
-    Raises:
-      ValueError: If a party must be given, or there is no model.
-    """
+    """The trained model; ValueError if a party must be given, or there is none."""
     if self.party is None and self.experiment.family == _OF_PARTIES:
       raise ValueError(
           'party must be given, such as party_0: each has a model of its own')
-    return self._read(self.folder if self.party is None else
-                      self.folder / files.PRIVATE / _PARTIES / self.party)
-
-  def _read(self, folder: pathlib.Path) -> models.Trained:
+    folder = self.folder if self.party is None else self.parties / self.party
     trained = models.read(folder)
     if trained is None:
       raise ValueError(f'{folder} has no {models.ARRAYS}: --resume writes it, if the '
                        'run trained a model')
     return trained
+
+  @property
+  def parties(self) -> pathlib.Path:
+    return self.folder / files.PRIVATE / _PARTIES
 
   def serving(self, trained: models.Trained) -> Serving:
     """How the model is served. Raises ValueError if the weights do not fit."""
@@ -74,12 +64,9 @@ class FinishedRun:
     return serving
 
   def own_figures(self) -> dict[str, dict[str, float | None]]:
-    """Held-out set of the run -> metric -> value, computed again.
+    """Held-out set -> metric -> value, computed again; the mean over all parties.
 
-    Of parties without a choice, the means over all of them.
-
-    Raises:
-      ValueError: If the data are not those of the run.
+    Raises ValueError if the data are not those of the run.
     """
     experiment = self.experiment
     task = experiment.build_task()
@@ -88,22 +75,18 @@ class FinishedRun:
            for name, value in experiment.keyed_identity(task).items()):
       raise ValueError(f'the data are not those of the run in {self.folder}: '
                        'give --data_path to evaluate on other data')
-    if self.party is None and experiment.family == _OF_PARTIES:
-      folders = sorted((self.folder / files.PRIVATE / _PARTIES).iterdir(),
-                       key=lambda folder: int(folder.name.rpartition('_')[2]))
-      every = [experiment.evaluate(task, self._read(folder)) for folder in folders]
-      return {name: {metric: sum(one[name][metric] for one in every) / len(every)
-                     for metric in values} for name, values in every[0].items()}
-    return experiment.evaluate(task, self.trained())
+    if self.party is not None or experiment.family != _OF_PARTIES:
+      return experiment.evaluate(task, self.trained())
+    names = sorted((folder.name for folder in self.parties.iterdir()),
+                   key=lambda name: int(name.rpartition('_')[2]))
+    every = [experiment.evaluate(task, dataclasses.replace(self, party=name).trained())
+             for name in names]
+    return {name: {metric: sum(one[name][metric] for one in every) / len(every)
+                   for metric in values} for name, values in every[0].items()}
 
 
 def read_finished(folder: str, party: str | None = None) -> FinishedRun:
-  """Opens a finished run.
-
-  Raises:
-    ValueError: If there is no run, it is not finished or damaged, or there is no such
-      party.
-  """
+  """Opens a finished run; ValueError if it is none, is damaged, or lacks the party."""
   path = pathlib.Path(folder)
   configuration = configurations.read(path)
   if configuration is None:
@@ -115,10 +98,10 @@ def read_finished(folder: str, party: str | None = None) -> FinishedRun:
   module, name = _FAMILIES[family]
   module = importlib.import_module(module)
   cls = getattr(module, name)
-  paths = path / files.PATHS
-  paths = files.read_json(paths) if paths.exists() else {}
-  paths = {name: value for name, value in paths.items()
-           if name in settings_lib.declared(cls)}
+  paths_file, declared = path / files.PATHS, settings_lib.declared(cls)
+  paths = {name: value for name, value in (
+      files.read_json(paths_file) if paths_file.exists() else {}).items()
+           if name in declared}
   experiment = module.experiment(settings_lib.of_configuration(
       cls, configuration['settings'], output_dir=folder, resume=True, **paths))
   if party is not None:

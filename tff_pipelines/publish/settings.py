@@ -1,6 +1,7 @@
 """Settings of what is done with a trained model: export, evaluation, predictions."""
 
 import dataclasses
+import functools
 import pathlib
 
 from tff_pipelines.common import declarations, files
@@ -13,18 +14,13 @@ OUTPUTS = ('.csv', '.parquet')
 _run, _model = declarations.groups('run', 'model')
 
 
-def _reader(name: str, otherwise: str = 'as in the training', **changes) -> str | None:
-  """A field of the data that are read, named as in the training."""
-  return train.like(name, otherwise=otherwise, **changes)
+# A field of the data that are read, named as in the training.
+_reader = functools.partial(train.like, otherwise='as in the training')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _ModelSettings(settings.Settings):
-  """Settings that name a trained model.
-
-  Class attributes:
-    required: Fields that have no default.
-  """
+  """Settings that name a trained model; `required` fields have no default."""
 
   required = ('run',)
 
@@ -42,8 +38,6 @@ class _ModelSettings(settings.Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExportSettings(_ModelSettings):
-  """Settings of an export."""
-
   required = ('run', 'output_dir')
 
   format: str = _run('savedmodel', 'npz: named arrays. keras: for models from Keras. '
@@ -63,8 +57,6 @@ class ExportSettings(_ModelSettings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _DataSettings(_ModelSettings):
-  """Settings of the data that a model is applied to."""
-
   data_source: str | None = _reader('data_source')
   data_path: str | None = _reader('data_path', otherwise='')
   client_field: str | None = _reader('client_field')
@@ -95,8 +87,6 @@ class EvaluateSettings(_DataSettings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PredictSettings(_DataSettings):
-  """Settings of predictions."""
-
   required = ('run', 'output')
 
   output: str | None = _run(None, 'New file of the predictions, .csv or .parquet.',

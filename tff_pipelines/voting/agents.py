@@ -1,11 +1,8 @@
 """An agent of AE-DPFL: it trains a model of its own and votes by it.
 
-Pure TensorFlow functions of explicit arguments; TFF maps them over agents.
-
 Training may be domain-adversarial (Ganin et al., arXiv 1505.07818): a discriminator
-learns to tell from the features whether a record is the agent's or the server's, while
-the gradient that reaches the features is reversed, so that they come to be the same in
-both domains. The server's records are public and need no labels.
+learns to tell the agent's records from the server's by their features, and the gradient
+that reaches these is reversed, so that they come to be the same in both domains.
 """
 
 from collections.abc import Callable
@@ -32,9 +29,8 @@ _HIDDEN, _GROWTH = 64, 10.0
 class AgentConfig:
   """How an agent trains by Adam, and votes.
 
-  It abstains where its model gives no class more than `confidence`, in [0, 1).
-  `adversarial` is the maximum strength of domain-adversarial training, 0 for none;
-  images are shifted at random by up to `shift` pixels in training.
+  It abstains where no class has more than `confidence`, in [0, 1). `adversarial` is the
+  maximum strength of domain-adversarial training; images are shifted by up to `shift`.
   """
 
   training: adam.AdamConfig
@@ -45,8 +41,7 @@ class AgentConfig:
 
 def own_classes(labels: tf.Tensor, num_classes: int) -> tf.Tensor:
   """Which classes occur among labels; bool [classes]."""
-  return tf.reduce_any(tf.one_hot(labels, num_classes, on_value=True,
-                                  off_value=False, dtype=tf.bool), axis=0)
+  return tf.reduce_any(tf.one_hot(labels, num_classes, True, False), axis=0)
 
 
 def shifted(images: tf.Tensor, key: tf.Tensor, most: int) -> tf.Tensor:
@@ -60,11 +55,8 @@ def shifted(images: tf.Tensor, key: tf.Tensor, most: int) -> tf.Tensor:
 
 
 def initial_discriminator(feature_size: int, seed: int) -> list[np.ndarray]:
-  """Weights of the discriminator: one hidden layer, one logit."""
   rng = np.random.default_rng([seed, feature_size])
-  return [layers.glorot_uniform(rng, feature_size, _HIDDEN),
-          layers.zeros(_HIDDEN), layers.glorot_uniform(rng, _HIDDEN, 1),
-          layers.zeros(1)]
+  return layers.layer_weights(rng, (feature_size, _HIDDEN), (_HIDDEN, 1))
 
 
 @tf.custom_gradient
@@ -81,10 +73,7 @@ def adversarial_strength(progress: tf.Tensor, largest: float) -> tf.Tensor:
 
 def domain_loss(weights, own: tf.Tensor, public: tf.Tensor,
                 strength: tf.Tensor) -> tf.Tensor:
-  """Mean cross-entropy of the domains, seen by the features in reverse; scalar.
-
-  Both domains, float32 [n, feature_size], weigh the same.
-  """
+  """Mean cross-entropy of both domains, which weigh the same; reversed for features."""
   features = reverse_gradient(tf.concat([own, public], axis=0), strength)
   hidden = tf.nn.relu(layers.dense(features, weights[0], weights[1]))
   logits = layers.dense(hidden, weights[2], weights[3])[:, 0]
@@ -96,10 +85,9 @@ def domain_loss(weights, own: tf.Tensor, public: tf.Tensor,
 
 def train(network: Network, initial_weights, examples, unlabelled,
           key: tf.Tensor, config: AgentConfig) -> list[tf.Tensor]:
-  """Trains an agent's model on its records, with logits of its own classes only.
+  """The weights of an agent's model, trained with logits of its own classes only.
 
-  `examples` has 'x' and 'y'; `unlabelled`, [m, ...], the public records. The order of
-  the records and all other randomness derives from `key`. Returns the weights.
+  `examples` has 'x' and 'y'; all randomness derives from `key`.
   """
   x, y = examples['x'], examples['y']
   count = tf.shape(y)[0]
@@ -137,8 +125,7 @@ def train(network: Network, initial_weights, examples, unlabelled,
 def trained_votes(network: Network, initial_weights, config: AgentConfig) -> Callable:
   """An agent's answer, as `process.build` takes it: one vote a query, or none.
 
-  The vote is for the label of a model that the agent trains, among the classes that it
-  has records of. An agent without records abstains from all queries.
+  The vote is that of a model of its own, among the classes that it has records of.
   """
   def answer(public, examples, key):
     queries = public['queries']

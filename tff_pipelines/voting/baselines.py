@@ -10,14 +10,14 @@ from tasks.models import classifiers
 from tasks.voting import task as voting_tasks
 from tasks.voting.task import VotingTask
 from tff_pipelines.accounting.guarantees import (
-    bounds, mechanisms, noise_budget, plan as guarantee)
+    mechanisms, noise_budget, plan as guarantee)
 from tff_pipelines.baselines import sgd
-from tff_pipelines.common import files
+from tff_pipelines.common import declarations, files
 from tff_pipelines.experiment import (
     models, report as report_lib, rounds as rounds_lib, run as run_lib)
 from tff_pipelines.fedavg import (
-    evaluation, local_training, loop, noisy_sgd, report as fedavg_report,
-    run as fedavg_run)
+    local_training, loop, report as fedavg_report, run as fedavg_run)
+from tff_pipelines.fedavg.noisy_sgd import NoisySgdPlan
 from tff_pipelines.fedavg.plan import FedAvgPlan
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.voting import encoder, features as features_lib, report, serving
@@ -45,13 +45,9 @@ class VotingExperiment(run_lib.Experiment):
     return 'vote', self.settings.task, self.settings.algorithm
 
   def build_task(self) -> VotingTask:
-    """The task; ValueError for bad data, or settings that do not fit the task.
-
-    Whether they fit is decided by public numbers alone: whether a run starts must not
-    depend on a record of an agent. The number and the classes of an agent's records are
-    not looked at.
-    """
     settings = self.settings
+    # Whether they fit is decided by public numbers alone: whether a run starts must not
+    # depend on a record of an agent, nor on how many there are, of which classes.
     task = voting_tasks.build(settings.task, **settings.task_options)
     if settings.is_vote and settings.queries > len(task.public):
       raise ValueError(f'queries must be at most the {len(task.public)} public '
@@ -63,36 +59,22 @@ class VotingExperiment(run_lib.Experiment):
 
   def identity(self, task: VotingTask) -> dict[str, Any]:
     """SHA-256 of the agents, the shape of a record and the public records."""
-    digest = hashlib.sha256(repr(sorted(
-        (name, str(dtype), tuple(shape))
-        for name, (dtype, shape) in task.agents.element_spec.items())).encode())
-    for agent in task.agents.client_ids:
-      digest.update(agent.encode() + b'\0')
-    digest.update(task.public.tobytes())
-    return {'data_fingerprint': digest.hexdigest()}
+    spec = sorted((name, str(dtype), tuple(shape))
+                  for name, (dtype, shape) in task.agents.element_spec.items())
+    agents = ''.join(f'{agent}\0' for agent in task.agents.client_ids)
+    return {'data_fingerprint': hashlib.sha256(
+        f'{spec}{agents}'.encode() + task.public.tobytes()).hexdigest()}
 
   def privacy_unit(self, task: VotingTask) -> str:
     """The difference of two neighbouring inputs, at the level of the run."""
-    if self.settings.privacy_level == 'instance':
-      return f'one record of an agent (an agent is {task.privacy_unit})'
-    return task.privacy_unit
-
-  def units(self, task: VotingTask) -> int:
-    """Number of agents, or of records where one is protected."""
-    agents = task.agents.client_ids
-    if self.settings.privacy_level == 'agent':
-      return len(agents)
-    return sum(len(task.agents.examples(agent)['y']) for agent in agents)
+    return task.privacy_unit if self.settings.privacy_level == 'agent' else (
+        f'one record of an agent (an agent is {task.privacy_unit})')
 
   def feature_config(self, task: VotingTask) -> features_lib.FeatureConfig:
-    """Parameters of the feature map; its kind suits the records if none is given."""
     settings, training = self.settings, encoder.DEFAULT_TRAINING
-    suitable = 'none'
-    if len(task.record_shape) == 1:
-      suitable = 'standard'
-    elif settings.is_vote:
-      height, width = task.record_shape
-      suitable = 'contrastive' if height == width else 'pca'
+    shape = task.record_shape
+    suitable = ('standard' if len(shape) == 1 else 'none' if not settings.is_vote else
+                'contrastive' if shape[0] == shape[1] else 'pca')
     return features_lib.FeatureConfig(
         kind=settings.features or suitable, dimensions=settings.pca_dimensions,
         seed=settings.feature_seed, training=dataclasses.replace(
@@ -101,7 +83,6 @@ class VotingExperiment(run_lib.Experiment):
                                     training.batch_size, steps=240)))
 
   def given_map(self, task: VotingTask) -> features_lib.PublicFeatures | None:
-    """The map of the folder features_from; None if none is given."""
     folder = self.settings.features_from
     if folder is None:
       return None
@@ -113,22 +94,16 @@ class VotingExperiment(run_lib.Experiment):
   def serving(self, trained: models.Trained) -> task_lib.Serving:
     return serving.serving(trained, self.settings.task)
 
-  def seen_shape(self, task: VotingTask) -> tuple[int, ...]:
-    """The shape of a record as models see it; the feature map need not be fitted yet.
-    """
-    if not self.settings.clients_see_features:
-      return task.record_shape
-    given = self.given_map(task)
-    if given is not None:
-      return given(task.public[:1]).shape[1:]
-    return features_lib.check(task.public, self.feature_config(task))
-
   def network(self, task: VotingTask) -> classifiers.Network:
     """The model that is trained, or that federated averaging would send instead.
 
-    Where none is given, a baseline has one of few parameters.
+    The feature map need not be fitted yet.
     """
-    shape, settings = self.seen_shape(task), self.settings
+    shape, settings = task.record_shape, self.settings
+    if settings.clients_see_features:
+      given = self.given_map(task)
+      shape = given(task.public[:1]).shape[1:] if given else features_lib.check(
+          task.public, self.feature_config(task))
     if len(shape) == 2:
       suitable = 'cnn' if settings.is_vote else 'cnn_small'
     else:
@@ -143,32 +118,15 @@ class VotingExperiment(run_lib.Experiment):
     features = self.given_map(task)
     if features is None:
       config = self.feature_config(task)
-      if config.kind == 'contrastive':
-        with rounds_lib.progress(config.training.epochs, 0, 'feature epoch') as bar:
-          features = features_lib.fit(task.public, config, lambda _: bar.update())
-      else:
-        features = features_lib.fit(task.public, config)
+      with rounds_lib.progress(config.training.epochs, 0, 'feature epoch',
+                               quiet=config.kind != 'contrastive') as bar:
+        features = features_lib.fit(task.public, config, lambda _: bar.update())
     features_lib.write_map(self.folder, features, task.public)
     return features
 
 
-class SgdPlan(noisy_sgd.NoisySgdPlan):
-  """Rounds of DP-FedSGD, whose server does not know which records were sampled."""
-
-  def bound(self, event, releases, *, observer=bounds.OUTSIDERS,
-            delta=None) -> guarantee.Bound:
-    return dataclasses.replace(
-        super().bound(event, releases, delta=delta), observer=observer)
-
-  def header(self, rounds, more=()) -> dict[str, Any]:
-    return {**super().header(rounds, more), 'population': self.clients}
-
-
 class _BaselineExperiment(VotingExperiment):
-  """Rounds of a baseline on the agents' records, seen through the public map.
-
-  A subclass has a `mechanism_line` of the plan, for the report.
-  """
+  """Rounds on the agents' records, seen through the public map."""
 
   def planned_rounds(self, plan) -> int:
     return self.settings.rounds
@@ -181,7 +139,6 @@ class _BaselineExperiment(VotingExperiment):
         ('mechanism', self.mechanism_line(plan))])
 
   def federated(self, task: VotingTask) -> task_lib.Task:
-    """The records through the public map, as a task of federated averaging."""
     # No record may change the others' features, which one row of many does.
     seen = features_lib.map_records(task, self.public_map(task), alone=True)
     return task_lib.Task(
@@ -189,9 +146,7 @@ class _BaselineExperiment(VotingExperiment):
         held_out={'test': seen.test}, privacy_unit=task.privacy_unit)
 
   def evaluate(self, task, trained):
-    federated = self.federated(task)
-    return fedavg_report.finite_results(evaluation.Evaluator(
-        federated.model, federated.held_out).evaluate(serving.own_weights(trained)))
+    return fedavg_report.evaluated(self.federated(task), serving.own_weights(trained))
 
   def _outcome(self, task: VotingTask, plan: guarantee.Plan, state: Any,
                metrics: fedavg_report.Results, details: dict[str, Any],
@@ -199,14 +154,14 @@ class _BaselineExperiment(VotingExperiment):
     settings = self.settings
     title = fedavg_report.title(
         plan, f'{task.name}, {settings.algorithm}', settings.rounds)
-    features = features_lib.read_map(self.folder, task.public)
-    name, weights = self.network(task).name, state['process']['weights']
+    features, network = self.public_map(task), self.network(task)
     return report.outcome(
         task, settings, metrics['test'], files=(files.METRICS,),
-        trained={'': serving.trained(task, features, name, weights)},
+        trained={'': serving.trained(
+            task, features, network.name, state['process']['weights'])},
         figures={files.FIGURE: lambda path: fedavg_report.draw_metrics(
             path, 'test', title)},
-        fields={**fields, 'model': name,
+        fields={**fields, 'model': network.name,
                 'details': {**details, 'features': features.kind}})
 
 
@@ -221,13 +176,11 @@ class AveragingExperiment(_BaselineExperiment):
     if settings.algorithm == 'dp_fedavg':
       mechanism = 'skellam' if settings.noise == 'skellam' else 'gaussian'
     return FedAvgPlan.calibrate(
-        mechanisms.SumMechanism(
-            mechanism=mechanism, noise_multiplier=settings.noise_multiplier,
-            clip=settings.clip, bits=settings.bits,
+        mechanisms.SumMechanism(**declarations.shared(
+            mechanisms.SumMechanism, settings, mechanism=mechanism, population=agents,
             dimension=self.network(task).as_model().parameter_count(),
-            cohort_size=cohort, population=agents, rounds=settings.rounds,
-            sampling='none' if cohort == agents else 'poisson'),
-        delta=settings.privacy_delta(self.units(task), recorded),
+            cohort_size=cohort, sampling='none' if cohort == agents else 'poisson')),
+        delta=settings.privacy_delta(agents, recorded),
         target_epsilon=settings.target_epsilon,
         recorded_noise=recorded and recorded['noise_multiplier'], seed=settings.seed,
         privacy_unit=self.privacy_unit(task))
@@ -240,8 +193,7 @@ class AveragingExperiment(_BaselineExperiment):
     return fedavg_run.build_rounds(
         task, plan, task.model.initial_weights(settings.initial_weights_seed),
         local=local_training.LocalConfig(**settings.client_training(task.model.name)),
-        server=ServerConfig(learning_rate=settings.server_learning_rate,
-                            momentum=settings.server_momentum),
+        server=ServerConfig(**declarations.shared(ServerConfig, settings, 'server_')),
         clients_per_call=settings.clients_per_call, on_bad=self.write_bad(),
         rounds_per_evaluation=settings.rounds_per_evaluation)
 
@@ -260,15 +212,15 @@ class AveragingExperiment(_BaselineExperiment):
 class FedSgdExperiment(_BaselineExperiment):
   """DP-FedSGD."""
 
-  def build_plan(self, task, recorded) -> SgdPlan:
-    settings, agents = self.settings, task.agents
+  def build_plan(self, task, recorded) -> NoisySgdPlan:
+    settings, agents = self.settings, task.agents.client_ids
     self.network(task)  # Raises what does not fit.
-    records = self.units(task)
+    records = sum(len(task.agents.examples(agent)['y']) for agent in agents)
     return sgd.build_plan(
-        SgdPlan, settings, recorded, target_epsilon=settings.target_epsilon,
+        settings, recorded, target_epsilon=settings.target_epsilon,
         noise_multiplier=settings.noise_multiplier,
-        delta=settings.privacy_delta(records, recorded),
-        clients=len(agents.client_ids), records=records, terms=dict(
+        delta=settings.privacy_delta(records, recorded), clients=len(agents),
+        records=records, terms=dict(
             privacy_unit=self.privacy_unit(task),
             observers='everyone who does not learn which records were sampled, and '
                       f'holds no share of the noise {_ALL_SHARES}',
@@ -279,7 +231,7 @@ class FedSgdExperiment(_BaselineExperiment):
             trust_model=_SHARED_NOISE,
             sampler=noise_budget.describe_sum(None, False), secure_aggregation=True))
 
-  def run_line(self, plan: SgdPlan, rounds: int) -> str:
+  def run_line(self, plan: NoisySgdPlan, rounds: int) -> str:
     return (f'dp_fedsgd: {rounds} rounds of all {plan.clients:,} agents, '
             f'{plan.expected_records:.6g} of {plan.records:,} records expected')
 

@@ -21,8 +21,7 @@ def affine(images: tf.Tensor, key: tf.Tensor, *, turn: float, log_scale: float,
            shear: float, shift: float) -> tf.Tensor:
   """Each image turned (radians), scaled (by e^log_scale), sheared and shifted (pixels).
 
-  Each by a random amount up to the given one, about the centre; axes are scaled
-  independently.
+  About the centre, by random amounts up to these; axes are scaled independently.
   """
   batch, size = tf.shape(images)[0], images.shape[1]
 
@@ -87,6 +86,5 @@ def strong(images: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
 
 
 def weak(images: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-  """A little turned and shifted."""
   pixel = images.shape[1] / 28
   return affine(images, key, turn=0.12, log_scale=0.06, shear=0.1, shift=1.0 * pixel)

@@ -2,13 +2,12 @@
 
 Two distorted views of an image shall be nearer to each other than to views of other
 images (SimCLR, arXiv 2002.05709). Training sees the server's public images only, so
-features are public, and agents may use them without a cost in privacy.
-
-The encoder is three convolutions and a dense layer, each with batch normalisation. Its
-weights are a list: kernel, scale and offset of each layer.
+features are public. The encoder is three convolutions and a dense layer, each with
+batch normalisation; its weights are kernel, scale and offset of each layer.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -21,8 +20,13 @@ from tff_pipelines.voting import distortions
 FEATURES = 64
 DEFAULT_TRAINING = adam.AdamConfig(learning_rate=2e-3, batch_size=256, epochs=20)
 
-_WIDTHS, _KERNELS, _STRIDES = (24, 48, 64), (5, 3, 3), (2, 2, 1)
-_WEIGHTS = 12
+_CONVOLUTIONS = tuple(
+    layers.Convolution(size, width, stride, padding='SAME')
+    for size, width, stride in ((5, 24, 2), (3, 48, 2), (3, 64, 1)))
+_LAYERS = ('convolution_0', 'convolution_1', 'convolution_2', 'dense_0')
+_ARRAYS = ('kernel', 'scale', 'offset', 'mean', 'variance')
+# Names of the weights, in their order.
+WEIGHTS = tuple(f'{layer}/{name}' for layer in _LAYERS for name in _ARRAYS[:3])
 _PROJECTED = 64
 _TEMPERATURE = 0.2
 _BLOCK = 1000
@@ -34,21 +38,18 @@ Statistics = Sequence[tuple[tf.Tensor, tf.Tensor]]
 def initial_weights(size: int, seed: int) -> list[np.ndarray]:
   """Weights for images of `size` pixels a side."""
   rng = np.random.default_rng(seed)
-  kernels, inputs = [], 1
-  for kernel, width, stride in zip(_KERNELS, _WIDTHS, _STRIDES):
-    kernels.append((kernel, kernel, inputs, width))
-    size, inputs = -(-size // stride), width
-  return [array for shape in (*kernels, (size * size * inputs, FEATURES)) for array in (
+  shapes = layers.kernel_shapes('encoder', _CONVOLUTIONS, (size, size, 1), FEATURES)
+  return [array for shape in shapes for array in (
       layers.glorot_uniform(rng, *shape), np.ones(shape[-1:], np.float32),
       layers.zeros(shape[-1]))]
 
 
 def apply(weights, images: tf.Tensor, statistics: Statistics | None = None
           ) -> tuple[tf.Tensor, Statistics]:
-  """Computes features, and the statistics that they were normalised by.
+  """Features, float32 [batch, FEATURES], and the statistics that normalised them.
 
-  Images are float32 [batch, size, size, 1], features float32 [batch, FEATURES]. Without
-  statistics, those of this batch are taken; further weights are ignored.
+  Images are float32 [batch, size, size, 1]; without statistics those of the batch are
+  taken. Further weights are ignored.
   """
   used = []
 
@@ -57,13 +58,26 @@ def apply(weights, images: tf.Tensor, statistics: Statistics | None = None
                 if statistics is None else statistics[len(used)])
     return tf.nn.batch_normalization(x, *used[-1], offset, scale, 1e-3)
 
-  x = images
-  for i, stride in enumerate(_STRIDES):
-    kernel, scale, offset = weights[3 * i:3 * i + 3]
-    x = tf.nn.conv2d(x, kernel, stride, 'SAME')
-    x = tf.nn.relu(normalised(x, scale, offset))
-  kernel, scale, offset = weights[9:_WEIGHTS]
-  return normalised(tf.matmul(layers.flatten(x), kernel), scale, offset), used
+  x, arrays = images, iter(weights)
+  for layer in _CONVOLUTIONS:
+    x = tf.nn.conv2d(x, next(arrays), layer.stride, 'SAME')
+    x = tf.nn.relu(normalised(x, next(arrays), next(arrays)))
+  x = tf.matmul(layers.flatten(x), next(arrays))
+  return normalised(x, scale=next(arrays), offset=next(arrays)), used
+
+
+def named(weights, public: np.ndarray) -> dict[str, np.ndarray]:
+  """Weights of an encoder by name, and the statistics of public images, uint8."""
+  _, statistics = apply(weights, classifiers.to_float(tf.constant(public)))
+  return {f'{layer}/{name}': np.asarray(array) for i, layer in enumerate(_LAYERS)
+          for name, array in zip(_ARRAYS, (*weights[3 * i:3 * i + 3], *statistics[i]))}
+
+
+def encoded(arrays: Mapping[str, Any], images: tf.Tensor) -> tf.Tensor:
+  """Features, float32 [batch, FEATURES], of uint8 images, by arrays of `named`."""
+  return apply(
+      [arrays[name] for name in WEIGHTS], classifiers.to_float(images),
+      [[arrays[f'{layer}/{name}'] for name in _ARRAYS[3:]] for layer in _LAYERS])[0]
 
 
 def contrast(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
@@ -82,9 +96,8 @@ def train(images: np.ndarray, *, seed: int,
           on_epoch: Callable[[int], object] | None = None) -> list[np.ndarray]:
   """Trains an encoder on public images, uint8 [n, size, size]; returns its weights.
 
-  They follow from `seed` except for the order of sums of floats. `on_epoch` is called
-  with the number of epochs that are done. Raises ValueError for fewer than 2 images, or
-  if a weight becomes NaN or infinite.
+  `on_epoch` is called with the number of epochs that are done. Raises ValueError for
+  fewer than 2 images, or if a weight becomes NaN or infinite.
   """
   if len(images) < 2:
     raise ValueError('public images must be 2 or more to learn features from, '
@@ -103,7 +116,7 @@ def train(images: np.ndarray, *, seed: int,
         distortions.strong(batch, keys.derive(step_key, i))
         for i in range(2)], axis=0)
     features, _ = apply(weights, views)
-    projected = layers.dense(tf.nn.relu(features), *weights[_WEIGHTS:])
+    projected = layers.dense(tf.nn.relu(features), *weights[len(WEIGHTS):])
     return contrast(*tf.split(projected, 2))
 
   run_epoch = adam.epoch_function(loss, keys.derive(key, 0), len(images), config)
@@ -111,7 +124,7 @@ def train(images: np.ndarray, *, seed: int,
     state = run_epoch(state, tf.constant(epoch))
     if on_epoch is not None:
       on_epoch(epoch + 1)
-  weights = [w.numpy() for w in state[0][:_WEIGHTS]]
+  weights = [w.numpy() for w in state[0][:len(WEIGHTS)]]
   if not all(np.isfinite(w).all() for w in weights):
     raise ValueError('the public feature map is not finite: lower '
                      '--feature_learning_rate')
@@ -119,17 +132,15 @@ def train(images: np.ndarray, *, seed: int,
 
 
 class FeatureMap:
-  """A trained encoder as a function of images."""
+  """A trained encoder as a function of images; `arrays` are `named`."""
 
   def __init__(self, weights: list[np.ndarray], public: np.ndarray):
-    """Initializes the map; the statistics of `public` normalise all features."""
-    constants = [tf.constant(w) for w in weights]
-    _, statistics = apply(constants, classifiers.to_float(tf.constant(public)))
+    self.weights, self.arrays = weights, named(weights, public)
+    constants = {name: tf.constant(array) for name, array in self.arrays.items()}
 
     @tf.function(autograph=False, reduce_retracing=True)
     def features(images):
-      mapped, _ = apply(constants, classifiers.to_float(images), statistics)
-      return tf.math.l2_normalize(mapped, axis=1)
+      return tf.math.l2_normalize(encoded(constants, images), axis=1)
 
     @tf.function(autograph=False, reduce_retracing=True)
     def features_alone(images):
@@ -140,10 +151,9 @@ class FeatureMap:
     self._features, self._features_alone = features, features_alone
 
   def __call__(self, images: np.ndarray, alone: bool = False) -> np.ndarray:
-    """Computes features of length 1, float32 [n, FEATURES], of uint8 [n, size, size].
+    """Features of length 1, float32 [n, FEATURES], of uint8 [n, size, size].
 
-    With `alone` each image is a batch of its own: in a larger one features depend on
-    the other images in their last bits.
+    With `alone` no image changes another's features, not even in their last bits.
     """
     if not len(images):
       return np.zeros([0, FEATURES], np.float32)

@@ -30,9 +30,8 @@ LENGTH = 8.0
 class FeatureConfig:
   """Parameters of a feature map.
 
-  'none': records as they are. 'standard': each coordinate by the mean and standard
-  deviation of the public records. 'pca': their principal components, as many as
-  `dimensions`. 'contrastive': a network that was trained on them (`voting.encoder`).
+  'none': records as they are. 'standard': coordinates are scaled as in public. 'pca':
+  principal components, as many as `dimensions`. 'contrastive': `voting.encoder`.
   """
 
   kind: str
@@ -48,29 +47,23 @@ def flat(x: np.ndarray) -> np.ndarray:
 
 
 class PublicFeatures:
-  """A feature map: its kind, and its public parameters by name.
-
-  `encoder_weights` are those of a contrastive map; None for others.
-  """
+  """A feature map: its kind, its public parameters by name, and its encoder if any."""
 
   def __init__(self, kind: str, arrays: dict[str, np.ndarray], public: np.ndarray):
-    """Initializes the map from its arrays; `public` are the public records."""
-    self.kind, self.arrays, self.encoder_weights = kind, arrays, None
-    if kind == 'contrastive':
-      self.encoder_weights = [arrays[name] for name in sorted(arrays)]
-      self._encoder = encoder.FeatureMap(self.encoder_weights, public)
+    self.kind, self.arrays = kind, arrays
+    self.encoder = kind == 'contrastive' and encoder.FeatureMap(
+        [arrays[name] for name in sorted(arrays)], public)
 
   def __call__(self, x: np.ndarray, alone: bool = False) -> np.ndarray:
-    """Computes features, float32 [n, d]; for 'none' the records themselves.
+    """Features, float32 [n, d]; for 'none' the records themselves.
 
-    With `alone` each record goes through the map independently. Products of many rows
-    round each of them by its index and by how many there are, so that one more record
-    changes the last bits of the others.
+    With `alone` each record goes through the map independently: products of many rows
+    round each by its index and by how many there are.
     """
     if self.kind == 'none':
       return x
     if self.kind == 'contrastive':
-      return LENGTH * self._encoder(x, alone)
+      return LENGTH * self.encoder(x, alone)
     centred = (flat(x) - self.arrays['mean']) / self.arrays['scale']
     if self.kind == 'standard':
       return centred
@@ -112,10 +105,7 @@ def check(public: np.ndarray, config: FeatureConfig) -> tuple[int, ...]:
 
 def fit(public: np.ndarray, config: FeatureConfig,
         on_epoch: Callable[[int], object] | None = None) -> PublicFeatures:
-  """The map that follows from public records; raises ValueError as `check`.
-
-  `on_epoch` is called with the number of epochs that are done, where there are any.
-  """
+  """The map that follows from public records; raises ValueError as `check`."""
   shape, arrays = check(public, config), {}
   if config.kind == 'contrastive':
     weights = encoder.train(
@@ -143,17 +133,13 @@ def _digest(public: np.ndarray) -> str:
 
 def write_map(folder: pathlib.Path, features: PublicFeatures,
               public: np.ndarray) -> None:
-  """Keeps a feature map of public records."""
   files.write_checked_arrays(folder, MAP, {
       'kind': np.array(features.kind), 'public': np.array(_digest(public)),
       **{f'map_{name}': array for name, array in features.arrays.items()}})
 
 
 def read_map(folder: pathlib.Path, public: np.ndarray) -> PublicFeatures | None:
-  """The feature map that `write_map` kept; None if there is none.
-
-  Raises ValueError if it is damaged, or is of other public records.
-  """
+  """The map that `write_map` kept, if any; ValueError if it is of other records."""
   arrays = files.read_checked_arrays(folder, MAP)
   if arrays is None:
     return None
@@ -165,7 +151,6 @@ def read_map(folder: pathlib.Path, public: np.ndarray) -> PublicFeatures | None:
 
 
 def _with_records(task: VotingTask, convert: Callable) -> VotingTask:
-  """The task with all records converted, each independently."""
   converted = {}
   with np.errstate(all='ignore'):  # Warnings would tell of an agent's records.
     for agent in task.agents.client_ids:
@@ -187,8 +172,7 @@ def map_records(task: VotingTask, features: PublicFeatures,
 def as_grid(task: VotingTask) -> VotingTask:
   """The task with vectors on a grid of small integers, for exact distances; int8.
 
-  The step is that of the public records: all but one in a thousand of their
-  coordinates fit; the others, and agents', are cut off.
+  All but one in a thousand of the public coordinates fit; others are cut off.
   """
   public = flat(task.public)
   most = knn.largest_feature(public.shape[1])
@@ -205,8 +189,7 @@ def choose_queries(features: np.ndarray, count: int, choice: str,
                    seed: int) -> np.ndarray:
   """Chooses public records that agents are asked about: int64 [count], sorted.
 
-  With 'spread' they are nearest to the centres of as many clusters of features, float
-  [n, d], so that few answers speak for all records; else random.
+  With 'spread' the nearest to the centres of as many clusters of features [n, d].
   """
   if choice == 'random' or count == len(features):
     return np.sort(np.random.default_rng(seed).permutation(len(features))[:count])

@@ -1,11 +1,9 @@
 """An agent of kNN-DPFL: it votes by its records nearest to a query.
 
-Features are small integers, so that every distance is exact in float32 whatever
-the order of summation. A record's distance then depends on that record and the
-query alone: with another record in the agent's data the other distances are the
-same to the last bit, and at most one neighbour of a query changes, as the
-guarantee for one record needs. With rounded distances that would not be so,
-since fast matrix products round by the index of a row.
+Features are small integers, so that every distance is exact in float32 whatever the
+order of summation: with another record in the agent's data the other distances are the
+same to the last bit, and at most one neighbour of a query changes, as the guarantee for
+one record needs. Fast matrix products of other numbers round by the index of a row.
 """
 
 from collections.abc import Callable

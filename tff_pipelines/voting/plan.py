@@ -1,8 +1,4 @@
-"""The privacy plan of a vote: what is accounted for is what is executed.
-
-One object holds the parameters of the factory, and the event that the ledger and the
-report take their numbers from.
-"""
+"""The privacy plan of a vote: what is accounted for is what is executed."""
 
 import bisect
 from collections.abc import Iterable
@@ -27,15 +23,9 @@ _NO_BOUND = caveats.Caveat(
 class VotePlan(guarantee.Plan):
   """A calibrated plan for one vote on Q queries, answered or not.
 
-  Attributes:
-    params: Parameters of the vote.
-    scheme: 'ae' or 'knn'.
-    level: 'agent' or 'instance'.
-    delta: Strictly between 0 and 1.
-    calibrated_by: 'tight', or 'paper' if the noise was calibrated by the published
-      formula; the guarantee is the tight one in any case.
-    seed: A simulation seed voids the guarantee.
-    privacy_unit: What one of two neighbouring inputs lacks.
+  `scheme` is 'ae' or 'knn', `level` 'agent' or 'instance'; `calibrated_by` is 'paper'
+  if the noise was calibrated by the published formula: the guarantee is 'tight' in any
+  case. `privacy_unit` is what one of two neighbouring inputs lacks.
   """
 
   params: VotingParams
@@ -55,7 +45,6 @@ class VotePlan(guarantee.Plan):
 
   @property
   def vote(self) -> events.Vote:
-    """The event of one query."""
     params = self.params
     return events.Vote(
         scheme=self.scheme, level=self.level, noise_stddev=params.noise_stddev,
@@ -81,7 +70,6 @@ class VotePlan(guarantee.Plan):
 
   @property
   def epsilon_published(self) -> float:
-    """Epsilon by the published sensitivity and conversion, for comparison."""
     return votes_lib.published_epsilon(
         self.published, self.params.queries, self.delta)
 
@@ -110,7 +98,6 @@ class VotePlan(guarantee.Plan):
         secure_aggregation=shares)
 
   def degeneracy(self) -> str | None:
-    """Reason why labels would be of the noise alone; None if they are not."""
     params = self.params
     most = params.agents * params.max_weight
     if params.noise_stddev < most:
@@ -141,7 +128,6 @@ class VotePlan(guarantee.Plan):
             'agents': self.params.agents, 'classes': self.params.classes}
 
   def _with(self, **changes: Any) -> 'VotePlan':
-    """The same plan with other parameters of the vote."""
     return dataclasses.replace(self, params=self.params.replace(**changes))
 
   def largest_queries(self, epsilon: float) -> int:
@@ -172,17 +158,10 @@ class VotePlan(guarantee.Plan):
   def calibrate(cls, params: VotingParams, *, target_epsilon: float | None,
                 noise_stddev: float | None, allow_degenerate: bool = False,
                 **attributes: Any) -> 'VotePlan':
-    """Builds the plan for a target, or for a given noise.
+    """Builds the plan for a target, never exceeded, or for a given noise, agents.
 
-    Args:
-      params: All but the noise, which is ignored.
-      target_epsilon: Never exceeded; with `noise_stddev`, a limit.
-      noise_stddev: Standard deviation of the noise, agents; None to calibrate it.
-      allow_degenerate: Whether noise may drown the votes.
-      **attributes: Further attributes of the plan.
-
-    Raises:
-      ValueError: If the target can't be met; the message says how many queries fit.
+    With both the target is a limit. The noise of `params` is ignored. Raises ValueError
+    if the target can't be met; the message says how many queries fit.
     """
     given = {name: value for name, value in (
         ('epsilon', target_epsilon), ('noise_stddev', noise_stddev))
@@ -200,14 +179,8 @@ class VotePlan(guarantee.Plan):
           f'queries={params.queries} at noise_stddev={noise_stddev:g}, which gives '
           f'{plan.epsilon_planned:.4g}: the largest number of queries that fits is '
           f'{plan.largest_queries(target_epsilon)}')
-    message = plan.degeneracy()
-    if message is None or allow_degenerate:
-      return plan
-    if target_epsilon is not None:
-      # Just below what would be degenerate.
-      limit = plan._with(noise_stddev=0.999 * params.agents * params.max_weight)
-      message = (
-          f'epsilon={target_epsilon:g} cannot be reached in earnest with '
-          f'queries={params.queries}: it takes {message}; the largest number of '
-          f'queries that fits is {limit.largest_queries(target_epsilon)}')
-    raise ValueError(f'{message}; allow it with --allow_degenerate')
+    if (message := plan.degeneracy()) and not allow_degenerate:
+      raise ValueError(f'queries={params.queries} with epsilon={target_epsilon} take '
+                       f'{message}; lower --queries, or allow it with '
+                       '--allow_degenerate')
+    return plan

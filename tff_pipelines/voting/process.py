@@ -1,8 +1,7 @@
 """AE-DPFL and kNN-DPFL (Zhu et al. 2020) as a TFF process.
 
-One call of `next` is the whole vote: every agent answers the queries from its own
-records, ballots are summed in secure aggregation, and labels are released. No model,
-no count and no measurement of training leaves an agent.
+One call of `next` is the whole vote: agents answer the queries, ballots are summed in
+secure aggregation, and labels are released. Nothing else leaves an agent.
 """
 
 import collections

@@ -27,11 +27,8 @@ DETAILS = (
 
 
 def _bytes(count: float) -> str:
-  """A number of bytes for the reader of a report."""
-  for unit, size in (('MB', 1e6), ('kB', 1e3)):
-    if count >= size:
-      return f'{count / size:.4g} {unit}'
-  return f'{count:.4g} bytes'
+  unit, size = ('MB', 1e6) if count >= 1e6 else ('kB', 1e3)
+  return f'{count / size:.4g} {unit}' if count >= size else f'{count:.4g} bytes'
 
 
 def describe(task: VotingTask, lines: Sequence[tuple[str, str]]) -> report.Description:
@@ -49,8 +46,7 @@ def outcome(task: VotingTask, settings: VoteSettings, metrics: Mapping[str, floa
             **attributes: Any) -> report.Outcome:
   """The outcome of a run of any algorithm, with `metrics` on the test examples.
 
-  `fields` of the summary have `details` among them; `labels` follows the metrics in the
-  result, `lines` are further ones of the full report.
+  `labels` follows them in the result; `lines` are further ones of the full report.
   """
   details, compared = fields['details'], ''
   sent = details['uplink_bytes_per_agent']

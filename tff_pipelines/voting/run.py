@@ -11,7 +11,7 @@ from aggregators.voting import VotingFactory
 from aggregators.voting_params import VotingParams
 from tasks.models import classifiers
 from tasks.voting.task import VotingTask
-from tff_pipelines.common import decimals, files
+from tff_pipelines.common import declarations, decimals, files
 from tff_pipelines.experiment import report as report_lib, rounds as rounds_lib
 from tff_pipelines.fedavg import adam, report as fedavg_report
 from tff_pipelines.simulation import contexts
@@ -29,8 +29,7 @@ QUERIES = 'queries.npz'
 class VoteRounds(rounds_lib.Rounds):
   """The one round of a vote; its state is the labels and no more.
 
-  `public`, float32 [P, d], are the public records through the feature map; `rows`,
-  int64 [Q], the queries among them.
+  `public`, float32 [P, d], are records through the map; `rows`, int64 [Q], the queries.
   """
 
   task: VotingTask
@@ -92,44 +91,35 @@ def student_view(task: VotingTask, settings: VoteSettings,
 
   `flat`, float32 [P, d], are the public records through the feature map.
   """
-  seed = settings.student_seed
+  public, test, seed = task.public, task.test, settings.student_seed
   images = len(task.record_shape) == 2
-  suitable = 'cnn' if images else 'softmax'
-  if features.kind == 'contrastive':
-    suitable = 'encoder'
-  name, public, test = settings.student_model or suitable, task.public, task.test
+  name = settings.student_model or (
+      'encoder' if features.encoder else 'cnn' if images else 'softmax')
   if name == 'encoder':
-    architecture = student_lib.encoder_architecture(
-        features.encoder_weights, task.num_classes, seed)
-  else:
-    if not images or name not in ('cnn', 'cnn_small'):
-      public = flat
-      test = {**test, 'x': features_lib.flat(features(test['x']))}
-    architecture = student_lib.network_architecture(
-        classifiers.build(name, public.shape[1:], task.num_classes), seed)
-  return architecture, public, test
+    return student_lib.of_encoder(
+        features.encoder.weights, task.num_classes, seed), public, test
+  if not images or name not in serving.OF_IMAGES:
+    public, test = flat, {**test, 'x': features_lib.flat(features(test['x']))}
+  return student_lib.of_network(
+      classifiers.build(name, public.shape[1:], task.num_classes), seed), public, test
 
 
 def build_student(rounds: VoteRounds, labels: np.ndarray) -> student_lib.Student:
-  """The student of released labels, int [Q], -1 where a query was not answered."""
-  task, settings = rounds.task, rounds.settings
+  task, settings, answered = rounds.task, rounds.settings, labels >= 0
   architecture, public, test = student_view(
       task, settings, rounds.features, rounds.public)
-  answered = labels >= 0
   count = len(public) if settings.student == 'spread' else max(1, answered.sum())
-  epochs = baselines.number_of_epochs(
-      settings.student_epochs, int(count), settings.student_batch_size, steps=180)
+  training = adam.AdamConfig(**declarations.shared(
+      adam.AdamConfig, settings, 'student_', weight_decay=1e-3,
+      epochs=baselines.number_of_epochs(
+          settings.student_epochs, int(count), settings.student_batch_size, steps=180)))
   return student_lib.Student(
       architecture, public, rounds.public, rounds.rows[answered], labels[answered],
       task.num_classes, method=settings.student, seed=settings.student_seed, test=test,
-      own_labels_after=settings.own_labels_after, training=adam.AdamConfig(
-          learning_rate=settings.student_learning_rate, epochs=epochs,
-          batch_size=settings.student_batch_size, weight_decay=1e-3))
+      own_labels_after=settings.own_labels_after, training=training)
 
 
 class VoteExperiment(baselines.VotingExperiment):
-  """One vote, and a student of its labels."""
-
   def build_task(self) -> VotingTask:
     task = super().build_task()
     self.network(task)  # Raises what does not fit.
@@ -146,16 +136,13 @@ class VoteExperiment(baselines.VotingExperiment):
 
   def build_plan(self, task, recorded) -> VotePlan:
     settings = self.settings
+    agents = len(task.agents.client_ids)
     # How many records there are is no one's to know: one may be added or removed.
-    units = self.units(task) if settings.privacy_level == 'agent' else None
+    units = agents if settings.privacy_level == 'agent' else None
     return VotePlan.calibrate(
-        VotingParams(
-            queries=settings.queries, classes=task.num_classes,
-            agents=len(task.agents.client_ids), noise_stddev=1.0,
-            votes=settings.neighbours or 1, noise=settings.noise,
-            threshold=settings.threshold,
-            min_honest_fraction=settings.min_honest_fraction,
-            assumed_colluders=settings.assumed_colluders),
+        VotingParams(**declarations.shared(
+            VotingParams, settings, classes=task.num_classes, noise_stddev=1.0,
+            agents=agents, votes=settings.neighbours or 1)),
         target_epsilon=None if recorded else settings.target_epsilon,
         noise_stddev=settings.noise_stddev or (recorded and recorded['noise_stddev']),
         allow_degenerate=settings.allow_degenerate, scheme=settings.algorithm,
@@ -167,30 +154,31 @@ class VoteExperiment(baselines.VotingExperiment):
     params = plan.params
     stddev, counts = (decimals.rounded_up(value) for value in (
         params.noise_stddev, params.votes * params.noise_stddev))
-    noise = f'{params.noise}, standard deviation {stddev} agents'
-    noise += f' ({counts} counts)' if params.votes > 1 else ''
-    noise += f', sum modulo 2^{params.bits}' if params.is_integer else ''
     return report.describe(task, [
-        ('run', self.run_line(plan, 1)), ('mechanism', noise),
+        ('run', self.run_line(plan, 1)), ('mechanism', (
+            f'{params.noise}, standard deviation {stddev} agents'
+            + f' ({counts} counts)' * (params.votes > 1)
+            + f', sum modulo 2^{params.bits}' * params.is_integer)),
         ('published', f'epsilon {decimals.epsilon(plan.epsilon_published)} by the '
                       'formula of the paper')])
 
   def run_line(self, plan: VotePlan, rounds: int) -> str:
-    by = (f'their {plan.params.votes} nearest records' if plan.scheme == 'knn' else
-          'models of their own')
-    return f'{plan.params.agents} agents vote on {plan.params.queries} queries by {by}'
+    params, by = plan.params, 'models of their own'
+    if plan.scheme == 'knn':
+      by = f'their {params.votes} nearest records'
+    return f'{params.agents} agents vote on {params.queries} queries by {by}'
 
   def build_rounds(self, task, plan) -> VoteRounds:
     settings, features = self.settings, self.public_map(task)
     public = features_lib.flat(features(task.public))
-    kept = files.read_checked_arrays(self.folder, QUERIES)
-    if kept is None:
-      kept = {'rows': features_lib.choose_queries(
+    queries = files.read_checked_arrays(self.folder, QUERIES)
+    if queries is None:
+      queries = {'rows': features_lib.choose_queries(
           public, settings.queries, settings.query_choice, settings.feature_seed)}
-      files.write_checked_arrays(self.folder, QUERIES, kept)
+      files.write_checked_arrays(self.folder, QUERIES, queries)
     return VoteRounds(
         task=task, plan=plan, settings=settings, network=self.network(task),
-        features=features, public=public, rows=kept['rows'])
+        features=features, public=public, rows=queries['rows'])
 
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
     settings, params, labels = self.settings, plan.params, np.asarray(state['labels'])
@@ -221,11 +209,10 @@ class VoteExperiment(baselines.VotingExperiment):
             'model': rounds.network.name if is_ae else None,
             'parameters': parameters if is_ae else None,
             'details': {
-                'noise': params.noise, 'bound': plan.calibrated_by,
-                'queries': params.queries, 'answered': float(answered.mean()),
-                'labels_right': right, 'threshold': params.threshold,
-                'neighbours': settings.neighbours, 'features': rounds.features.kind,
-                'student': settings.student, 'student_model': student.name,
+                **{name: getattr(settings, name) for name in (
+                    'noise', 'bound', 'queries', 'threshold', 'neighbours', 'student')},
+                'answered': float(answered.mean()), 'labels_right': right,
+                'features': rounds.features.kind, 'student_model': student.name,
                 'epsilon_published': files.finite(plan.epsilon_published),
                 'uplink_bytes_per_agent': params.uplink_bytes,
                 'uplink_of_federated_averaging': 4.0 * parameters * settings.rounds,
@@ -235,7 +222,7 @@ class VoteExperiment(baselines.VotingExperiment):
     features = self.public_map(task)
     architecture, public, test = student_view(
         task, self.settings, features, features_lib.flat(features(task.public)))
-    predicted = student_lib.probabilities(architecture, serving.own_weights(trained), *(
+    predicted = architecture.probabilities(serving.own_weights(trained), *(
         classifiers.to_float(tf.constant(x)) for x in (test['x'], public)))
     return fedavg_report.finite_results(
         {'test': student_lib.metrics(predicted, test['y'])})
@@ -251,8 +238,5 @@ def experiment(settings: VoteSettings) -> baselines.VotingExperiment:
 
 
 def vote(settings: VoteSettings) -> dict[str, Any]:
-  """Votes and trains the student, or runs a baseline; or resumes either.
-
-  Returns the summary, as it is written to summary.json.
-  """
+  """Votes and trains the student, or runs a baseline; returns the summary."""
   return experiment(settings).run()

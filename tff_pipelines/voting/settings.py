@@ -41,15 +41,6 @@ _SHARES = {'algorithm': VOTES, 'noise': ('skellam', 'gaussian')}
 _OF_LOCAL = {'algorithm': ('ae', 'fedavg', 'dp_fedavg')}
 _CONTRASTIVE = {'features': (None, 'contrastive')}
 
-
-def _of_client(name: str, text: str, **attributes: Any) -> Any:
-  """A field of a client's training, whose default depends on the model."""
-  by_model = ', '.join(f'{values[name]:g} {model}' for model, values in _AGENTS.items())
-  return declarations.setting(
-      None, text, group='training', when=_OF_LOCAL,
-      otherwise=f'{by_model}; {_IN_BASELINES[name]:g} in baselines', **attributes)
-
-
 _data, _privacy, _features, _training = declarations.groups(
     'data', 'privacy', 'vote', 'training')
 # Settings of votes alone.
@@ -57,6 +48,13 @@ _noise = declarations.group('privacy', algorithm=VOTES)
 _vote = declarations.group('vote', algorithm=VOTES)
 _student = declarations.group('student', algorithm=VOTES)
 _ae = declarations.group('training', algorithm=('ae',))
+
+
+def _of_client(name: str, text: str, **attributes: Any) -> Any:
+  """A field of a client's training, whose default depends on the model."""
+  by_model = ', '.join(f'{values[name]:g} {model}' for model, values in _AGENTS.items())
+  return _training(None, text, when=_OF_LOCAL, **attributes, otherwise=(
+      f'{by_model}; {_IN_BASELINES[name]:g} in baselines'))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,8 +83,8 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
       low=0, otherwise='10')
   image_size: int | None = _data(None, 'Side of all images, for task=digits.', low=1,
       unit='pixels', otherwise='16')
-  num_classes: int | None = _data(None, 'Number of classes, for task=npz; labels are '
-      'below it.', low=2, high=labelled.MAX_CLASSES, otherwise='as the file says')
+  num_classes: int | None = train.like('num_classes', high=labelled.MAX_CLASSES,
+      help='Number of classes, for task=npz.', otherwise='as the file says')
   public_records: int | None = _data(None, 'Unlabelled records of the server.', low=0,
       otherwise='300 embedded, 3000 mnist and digits')
   public_fraction: float | None = _data(None, 'Fraction of the test records that the '
@@ -96,11 +94,11 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
   algorithm: str = _privacy('ae', 'ae: agents vote by models of their own. knn: by '
       'their nearest records. fedavg, dp_fedavg, dp_fedsgd: baselines without votes.',
       choices=ALGORITHMS, essential=True)
-  epsilon: float | None = _privacy(None, 'Target; the noise is calibrated to it. With '
-      '--noise_stddev: a limit.', above=0, essential=True, when=_GUARANTEED,
+  epsilon: float | None = train.like('epsilon', help='Target; the noise is calibrated '
+      'to it. With --noise_stddev: a limit.', when=_GUARANTEED,
       otherwise=f'{DEFAULT_EPSILON:g} where no noise is given')
-  noise_stddev: float | None = _noise(None, 'Noise standard deviation of a label\'s '
-      'sum, in which an agent\'s votes sum to 1.', above=0, unit='agents')
+  noise_stddev: float | None = _noise(None, 'Noise standard deviation of the sum of '
+      'a label.', above=0, unit='agents')
   noise_multiplier: float | None = train.like(
       'noise_multiplier', essential=False, when=_CLIPPED)
   delta: float | None = train.like('delta', when=_GUARANTEED, otherwise=', '.join(
@@ -142,8 +140,8 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
       when={'features': (None, 'pca')})
   feature_epochs: int | None = _features(None, 'Epochs of the contrastive network.',
       low=1, when=_CONTRASTIVE, otherwise='by the number of public records')
-  feature_learning_rate: float = _features(0.002, 'Learning rate of Adam for the '
-      'contrastive network.', above=0, when=_CONTRASTIVE)
+  feature_learning_rate: float = _features(
+      0.002, 'Learning rate of the contrastive network.', above=0, when=_CONTRASTIVE)
   features_from: str | None = _features(None, 'Folder of another run on the same '
       'public records, whose feature map is taken.', free=True)
   feature_seed: int = _features(0, 'Public seed of feature map and queries.', low=0)
@@ -202,9 +200,6 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
     if self.algorithm == 'dp_fedavg' and self.noise == 'gaussian':
       raise ValueError('noise must be skellam or gaussian_central for '
                        f'algorithm=dp_fedavg, found {self.noise!r}')
-    if self.student_model == 'encoder' and self.features not in (None, 'contrastive'):
-      raise ValueError('student_model=encoder needs features=contrastive, found '
-                       f'features={self.features}')
 
   def check_paths(self) -> None:
     super().check_paths()
@@ -223,9 +218,8 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
   @property
   def clients_see_features(self) -> bool:
     """Whether agents see records through the public feature map."""
-    if self.clients_see is None:
-      return self.adversarial_strength == 0
-    return self.clients_see == 'features'
+    return self.clients_see == 'features' or (
+        self.clients_see is None and self.adversarial_strength == 0)
 
   @property
   def privacy_level(self) -> str:
@@ -239,11 +233,9 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
 
     `units` is the number of agents, or of records; None if it is not public.
     """
-    if self.delta is not None:
-      return self.delta
     usual = DEFAULT_DELTA[self.privacy_level]
-    if recorded is not None:
-      return recorded.get('delta') or usual
+    if self.delta is not None or recorded is not None:
+      return self.delta or recorded.get('delta') or usual
     return min(usual, accountant.default_delta(units)) if units else usual
 
   @property
@@ -256,6 +248,5 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
   def client_training(self, model: str) -> dict[str, Any]:
     """`learning_rate`, `batch_size` and `epochs` of an agent with a model."""
     defaults = _AGENTS[model] if self.algorithm == 'ae' else _IN_BASELINES
-    given = {name: getattr(self, f'client_{name}') for name in defaults}
-    return {name: defaults[name] if value is None else value
-            for name, value in given.items()}
+    return {name: getattr(self, f'client_{name}') or default
+            for name, default in defaults.items()}

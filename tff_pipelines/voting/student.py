@@ -1,16 +1,14 @@
 """The student: the server's model, trained on released labels.
 
-It sees public records and labels that agents' votes gave them, so training it is
-post-processing: it costs no further privacy, however long it takes. With 'spread' it
-learns from all public records: labels are spread over them along their features, and
-later in the training the student's own labels of them take over.
+It sees public records and released labels, so training it is post-processing. With
+'spread' it learns from all public records: labels are spread over them along their
+features, and later in the training the student's own labels of them take over.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 import dataclasses
 import json
 import pathlib
-from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -40,13 +38,11 @@ def _graph(features: np.ndarray) -> sparse.csr_matrix:
   lengths = np.linalg.norm(features, axis=1, keepdims=True)
   unit = features / np.maximum(lengths, 1e-12)
   count = min(_NEIGHBOURS, len(features) - 1)
-  distances, columns = neighbors.NearestNeighbors(
-      n_neighbors=count, algorithm='brute').fit(unit).kneighbors()
+  one_way = neighbors.NearestNeighbors(n_neighbors=count, algorithm='brute').fit(
+      unit).kneighbors_graph(mode='distance')
   # The cosine of unit vectors is 1 - distance^2 / 2.
-  weights = np.exp(-distances**2 / 2 / _TEMPERATURE)
-  rows = np.repeat(np.arange(len(unit)), count)
-  one_way = sparse.csr_matrix(
-      (weights.ravel(), (rows, columns.ravel())), shape=(len(unit),) * 2)
+  one_way.data = np.exp(-one_way.data**2 / 2 / _TEMPERATURE)
+  one_way.sort_indices()
   both = one_way.maximum(one_way.T)
   degrees = np.asarray(both.sum(axis=1)).ravel()
   inverse = sparse.diags(1 / np.sqrt(np.maximum(degrees, 1e-12)))
@@ -57,10 +53,9 @@ def spread_labels(features: np.ndarray, rows: np.ndarray, labels: np.ndarray,
                   num_classes: int) -> np.ndarray:
   """Spreads labels along a graph of nearest neighbours (Zhou et al. 2004).
 
-  Each class starts with the same mass, however many labels it has. Of features, float
-  [n, d], those in `rows`, int [q], have `labels`, int [q]. Returns float32 [n, C],
-  non-negative, each row of sum 1; records that no label reaches have equal weights.
-  Raises ValueError for fewer than 2 records.
+  Each class starts with the same mass. Of features, float [n, d], those in `rows`, int
+  [q], have `labels`, int [q]. Returns float32 [n, C], non-negative, each row of sum 1;
+  records that no label reaches have equal weights.
   """
   if len(features) < 2:
     raise ValueError('public records must be 2 or more to spread labels over, '
@@ -79,56 +74,44 @@ def spread_labels(features: np.ndarray, rows: np.ndarray, labels: np.ndarray,
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Architecture:
-  """A student's network.
+  """A student's network; without one, an encoder and a classifier on its features."""
 
-  `logits` is (weights, x, statistics=None) -> float32 [batch, C]: without statistics x
-  is normalised by its own, as in training. `statistics` is (weights, x) -> those of x.
-  """
-
-  name: str
   initial_weights: list[np.ndarray]
-  logits: Callable[..., tf.Tensor]
-  statistics: Callable[[Any, tf.Tensor], encoder.Statistics | None]
+  network: classifiers.Network | None = None
 
+  @property
+  def name(self) -> str:
+    return self.network.name if self.network else 'encoder'
 
-def network_architecture(network: classifiers.Network, seed: int) -> Architecture:
-  """A network of vectors or images, trained from its initial weights."""
-
-  def logits(weights, x, statistics=None):
-    del statistics
-    return network.logits(weights, x[..., 0] if x.shape.rank == 4 else x)
-
-  return Architecture(
-      name=network.name, initial_weights=network.initial_weights(seed), logits=logits,
-      statistics=lambda weights, x: None)
-
-
-def encoder_architecture(weights: list[np.ndarray], num_classes: int,
-                         seed: int) -> Architecture:
-  """A public encoder, trained further, and a classifier on its features."""
-  rng = np.random.default_rng([seed, 2])
-
-  def logits(weights, x, statistics=None):
+  def logits(self, weights, x: tf.Tensor,
+             statistics: encoder.Statistics | None = None) -> tf.Tensor:
+    """float32 [batch, C]; without statistics, an encoder normalises x by its own."""
+    if self.network:
+      return self.network.logits(weights, x[..., 0] if x.shape.rank == 4 else x)
     features, _ = encoder.apply(weights, x, statistics)
     return layers.dense(tf.nn.relu(features), *weights[-2:])
 
-  return Architecture(
-      name='encoder', logits=logits, initial_weights=[
-          *weights, layers.glorot_uniform(rng, encoder.FEATURES, num_classes),
-          layers.zeros(num_classes)],
-      statistics=lambda weights, x: encoder.apply(weights, x)[1])
+  def probabilities(self, weights, x: tf.Tensor, normalised_by: tf.Tensor
+                    ) -> np.ndarray:
+    """Probabilities of the classes, float32 [n, C].
+
+    Statistics of `normalised_by` normalise x; both as from `classifiers.to_float`.
+    """
+    statistics = None if self.network else encoder.apply(weights, normalised_by)[1]
+    return np.concatenate([
+        tf.nn.softmax(self.logits(weights, x[i:i + _BLOCK], statistics)).numpy()
+        for i in range(0, x.shape[0], _BLOCK)])
 
 
-def probabilities(architecture: Architecture, weights, x: tf.Tensor,
-                  normalised_by: tf.Tensor) -> np.ndarray:
-  """Probabilities of the classes, float32 [n, C].
+def of_network(network: classifiers.Network, seed: int) -> Architecture:
+  return Architecture(network=network, initial_weights=network.initial_weights(seed))
 
-  Statistics of `normalised_by` normalise x; both as from `classifiers.to_float`.
-  """
-  statistics = architecture.statistics(weights, normalised_by)
-  return np.concatenate([
-      tf.nn.softmax(architecture.logits(weights, x[i:i + _BLOCK], statistics)).numpy()
-      for i in range(0, x.shape[0], _BLOCK)])
+
+def of_encoder(weights: list[np.ndarray], num_classes: int, seed: int) -> Architecture:
+  """A public encoder, trained further, and a classifier on its features."""
+  kernel = layers.glorot_uniform(
+      np.random.default_rng([seed, 2]), encoder.FEATURES, num_classes)
+  return Architecture(initial_weights=[*weights, kernel, layers.zeros(num_classes)])
 
 
 def metrics(predicted: np.ndarray, y: np.ndarray) -> dict[str, float]:
@@ -148,11 +131,9 @@ class Student:
                own_labels_after: float = 1 / 3):
     """Initializes the training; raises ValueError if no query was answered.
 
-    `public`, [P, ...], are all public records, images distorted at random; `features`,
-    float [P, d], are what labels are spread along; `rows` and `labels`, int [q], the
-    answered queries. Method 'labels' trains on these alone, 'spread' on all public
-    records, with the student's own labels after the fraction `own_labels_after` of the
-    epochs.
+    Method 'labels' trains on the answered queries, `rows` and `labels`, int [q], alone;
+    'spread' on all public records, [P, ...], with labels spread along `features`,
+    float [P, d], and its own after the fraction `own_labels_after` of the epochs.
     """
     if not len(rows):
       raise ValueError('labels must be at least one to train a student, found '
@@ -161,7 +142,9 @@ class Student:
     self._architecture, self._test = architecture, test
     self._public = classifiers.to_float(tf.constant(public))
     self._is_image = self._public.shape.rank == 4
-    self._key = tf.constant(keys.from_seed(seed))
+    # The order of records; how they are distorted; and for the student's own labels.
+    order, self._strong_key, self._weak_key = (
+        keys.derive(tf.constant(keys.from_seed(seed)), i) for i in range(3))
     if method == 'labels':
       rows = np.asarray(rows, np.int32)
       self._given = np.eye(num_classes, dtype=np.float32)[labels]
@@ -173,13 +156,12 @@ class Student:
     self._targets = np.eye(num_classes, dtype=np.float32)[self._given.argmax(axis=1)]
     self._records = tf.gather(self._public, rows)
     self.state = adam.initial_state(architecture.initial_weights)
-    self._train = adam.epoch_function(
-        self._loss, keys.derive(self._key, 0), len(rows), training)
+    self._train = adam.epoch_function(self._loss, order, len(rows), training)
 
   def _loss(self, weights, rows: tf.Tensor, step: tf.Tensor, targets) -> tf.Tensor:
     batch = tf.gather(self._records, rows)
     if self._is_image:
-      batch = distortions.strong(batch, keys.derive(keys.derive(self._key, 1), step))
+      batch = distortions.strong(batch, keys.derive(self._strong_key, step))
     return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(
         tf.gather(targets, rows), self._architecture.logits(weights, batch)))
 
@@ -190,8 +172,8 @@ class Student:
       x = self._records
       if self._is_image:
         x = distortions.weak(x, keys.derive(
-            keys.derive(self._key, 2), self.epochs_done * _VIEWS + view))
-      total += probabilities(self._architecture, self.state[0], x, x)
+            self._weak_key, self.epochs_done * _VIEWS + view))
+      total += self._architecture.probabilities(self.state[0], x, x)
     # Half of it stays what the released labels say: on their own, the student's
     # labels of few records drift.
     sharp = ((total / _VIEWS + self._given) / 2)**2
@@ -210,17 +192,15 @@ class Student:
                        f'{self.epochs_done}: lower --student_learning_rate')
 
   def restore(self, arrays: list[np.ndarray], epochs_done: int) -> None:
-    """Continues from what `adam.state_arrays` kept of a state."""
     self.state = adam.state_of_arrays(arrays)
     self.epochs_done = epochs_done
 
   def predict(self, x: np.ndarray) -> np.ndarray:
     """Probabilities, float32 [n, C], of records like the public ones."""
-    return probabilities(self._architecture, self.state[0],
-                         classifiers.to_float(tf.constant(x)), self._public)
+    return self._architecture.probabilities(
+        self.state[0], classifiers.to_float(tf.constant(x)), self._public)
 
   def test_metrics(self) -> dict[str, float]:
-    """'accuracy' and 'loss' on the test examples."""
     return metrics(self.predict(self._test['x']), self._test['y'])
 
 
