@@ -35,25 +35,18 @@ _INTRODUCTION = (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Curve:
+class Curve(page_elements.Curve):
   """A curve of a run.
 
   Attributes:
     metric: Name of the vertical axis; curves of one name share a chart.
     over: Name of the horizontal axis: 'round' or 'epsilon'.
-    label: Text that distinguishes it from others of the run.
-    x, y: Finite coordinates of its points, of equal length, at least one.
-    main: Whether several runs are compared by it.
     log: Whether the vertical axis is logarithmic.
     covered: Whether it is made of what was released and of held-out sets alone.
   """
 
   metric: str
   over: str
-  label: str
-  x: Sequence[float]
-  y: Sequence[float]
-  main: bool = True
   log: bool = False
   covered: bool = True
 
@@ -263,10 +256,9 @@ def _curves(runs: Sequence[Run]) -> list[Element]:
   for (metric, over), curves in groups.items():
     one_label = len({curve.label for _, curve in curves}) == 1
     figures.append(page_elements.chart(f'{metric} over {over}', over, [
-        page_elements.Series(
-            label=(curve.label if len(runs) == 1 else
-                   run.name if one_label else f'{run.name}: {curve.label}'),
-            colour=keys.index(_key(runs, run, curve)), x=curve.x, y=curve.y)
+        (keys.index(_key(runs, run, curve)),
+         curve.label if len(runs) == 1 else
+         run.name if one_label else f'{run.name}: {curve.label}', curve)
         for run, curve in curves], log=all(curve.log for _, curve in curves)))
   note = [element('p', 'Epsilon in the charts is that against the observers: the '
                   'first number of the guarantee.')] if any(
