@@ -321,7 +321,7 @@ def test_atomic_write_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):
 
 def _charged(folder, resume=False):
   result = charged_records.ChargedRecords(
-      _open(folder, resume=resume), 'answers/{:06}.npz'.format)
+      _open(folder, resume=resume), 'answers/{:06}.npz')
   result.restore()
   return result
 

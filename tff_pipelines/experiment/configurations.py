@@ -81,12 +81,11 @@ def record_start(folder: pathlib.Path, engine: str,
       records.append(_starts(path))
     except ValueError as error:
       problems.append(str(error))
-  if (folder / files.CONFIGURATION).exists():
+  if problems and (folder / files.CONFIGURATION).exists():
     if not records:
       raise ValueError(f'{" and ".join(problems)}: how often the run was started is '
                        'not known')
-    if problems:
-      print(f'warning: {problems[0]}; the other copy has the starts', file=sys.stderr)
+    print(f'warning: {problems[0]}; the other copy has the starts', file=sys.stderr)
   now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds')
   lines = max(records, key=len, default=[])
   missing = [f'{now} {_UNKNOWN}'] * (at_least - len(lines))
@@ -124,9 +123,8 @@ def sealed(configuration: Mapping[str, Any],
     earlier: Configuration of the same run that it replaces; None for a new run.
   """
   # No other run has this name, which checkpoints have too.
-  run, before = secrets.token_hex(16), []
-  if earlier is not None:
-    run, before = earlier['run'], [*earlier['earlier'], earlier['hash']]
+  run = secrets.token_hex(16) if earlier is None else earlier['run']
+  before = [] if earlier is None else [*earlier['earlier'], earlier['hash']]
   result = {**configuration, 'version': VERSION, 'run': run, 'earlier': before}
   return {**result, 'hash': hash_of(result)}
 

@@ -65,8 +65,7 @@ class Table:
     """Initializes the table; reads and writes nothing."""
     self._path, self._key = path, key
     self._names: dict[str, None] | None = None  # In order.
-    self._last = -1
-    self.digest = ''
+    self._last, self.digest = -1, ''
 
   def open(self, last: int | None = None) -> dict[int, dict[str, str]]:
     """Reads the rows, and removes those after `last` and one that was torn."""
@@ -88,7 +87,7 @@ class Table:
       self.open()
     if self._names and index > self._last and self._names.keys() >= values.keys():
       digest = self.digest_with(index, values)
-      files.append(self._path, _text(self._columns, [(index, values)], header=False),
+      files.append(self._path, _text([self._key, *self._names], [(index, values)], header=False),
                    durable=durable)
       self._last, self.digest = index, digest
     else:
@@ -98,15 +97,11 @@ class Table:
     """`digest` after another row, of a later index; see `add` for the arguments."""
     return _digest_with(self.digest, index, values)
 
-  @property
-  def _columns(self) -> list[str]:
-    return [self._key, *self._names]
-
   def _write(self, by_index: Mapping[int, Mapping[str, Any]]) -> None:
     """Writes all rows, seen complete or not at all, unless they are there."""
     self._names = dict.fromkeys(name for row in by_index.values() for name in row)
     self._last, self.digest = max(by_index, default=-1), digest_of(by_index)
-    content = _text(self._columns, sorted(by_index.items()))
+    content = _text([self._key, *self._names], sorted(by_index.items()))
     if not self._path.exists() or self._path.read_bytes() != content:
       files.write_bytes(self._path, content)
 
@@ -133,10 +128,8 @@ def _digest_with(before: str, index: int, values: Mapping[str, Any]) -> str:
 
   Columns without a value, and their order, do not count.
   """
-  names = sorted(values)
-  row, = csv.reader(io.StringIO(
-      _text(['', *names], [(index, values)], header=False).decode('utf-8'), newline=''))
-  cells = [(name, value) for name, value in zip(['', *names], row) if value]
+  cells = [('', str(index)), *((name, str(value)) for name, value in sorted(
+      values.items()) if value not in (None, ''))]
   return hashlib.sha256(json.dumps([before, cells]).encode()).hexdigest()
 
 

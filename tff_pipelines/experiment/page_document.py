@@ -112,8 +112,10 @@ def document(runs: Sequence[Run]) -> str:
       ('warnings', 'Warnings', False, _cards(_warnings(runs)))]
   parts = [part for part in parts if part[-1]]
   sections = [
-      element('section', element('h2', heading, ' ', _tag(public), id=name), *content,
-              aria_labelledby=name) for name, heading, public, content in parts]
+      element('section', element('h2', heading, ' ', _judged(
+          'may be published' if public else 'operator only', public, 'tag '), id=name),
+              *content, aria_labelledby=name)
+      for name, heading, public, content in parts]
   links = [element('a', heading, href=f'#{name}') for name, heading, *_ in parts]
   return page_elements.written(element(
       'html', element(
@@ -127,10 +129,9 @@ def document(runs: Sequence[Run]) -> str:
       lang='en'))
 
 
-def _tag(public: bool) -> Element:
-  if public:
-    return element('span', 'may be published', class_='tag ok')
-  return element('span', 'operator only', class_='tag no')
+def _judged(text: str, is_good: bool, kind: str = '') -> Element:
+  """A text in the colour of what is good, or is not."""
+  return element('span', text, class_=kind + ('ok' if is_good else 'no'))
 
 
 def _bounds(run: Run, guarantee: Guarantee | None) -> list[str]:
@@ -320,8 +321,8 @@ def _matrix(caption: str, rows: Sequence[str], columns: Sequence[str],
   def cell(row: str, column: str) -> Child:
     if (row, column) not in cells:
       return element('span', '·', class_='heat')
-    total = sum(cells.get((row, other), 0) for other in columns)
-    share = cells[row, column] / total if total else 0.0
+    share = cells[row, column] / max(1, sum(
+        cells.get((row, other), 0) for other in columns))
     return element('span', f'{cells[row, column]:,}', class_='heat',
                    style=f'--share: {share:.3f}')
 
@@ -332,25 +333,20 @@ def _matrix(caption: str, rows: Sequence[str], columns: Sequence[str],
 
 def _settings(runs: Sequence[Run]) -> list[Element]:
   names = sorted(set().union(*(run.settings for run in runs)))
-  heads = [run.name for run in runs]
-
-  def rows(chosen: Sequence[str]) -> list[list[str]]:
-    return [[name, *(_shown(run.settings[name]) if name in run.settings else '–'
-                     for run in runs)] for name in chosen]
-
-  same = [name for name in names if all(
-      name in run.settings and run.settings[name] == runs[0].settings[name]
-      for run in runs)]
-  differing = [name for name in names if name not in same]
+  rows = {name: [run.settings.get(name, '–') for run in runs] for name in names}
+  same = [name for name, values in rows.items() if all(
+      value == values[0] for value in values)]
+  differing = [[name, *map(_shown, values)] for name, values in rows.items()
+               if name not in same]
   result = []
   if len(runs) > 1:
-    result.append(table(['setting', *heads], rows(differing),
+    result.append(table(['setting', *(run.name for run in runs)], differing,
                         caption='Settings that differ') if differing else
                   element('p', 'All settings are the same.'))
   if same:
     result.append(folded(
         f'{len(same)} settings' + ' that are the same' * (len(runs) > 1),
-        table(['setting', 'value'], [row[:2] for row in rows(same)],
+        table(['setting', 'value'], [[name, _shown(rows[name][0])] for name in same],
               caption='Settings')))
   return result
 
@@ -362,10 +358,9 @@ def _ledgers(runs: Sequence[Run]) -> list[Element]:
     proved = verdict.proves(run.summary)
     rows.append([
         run.name, f'{verdict.rounds:,}',
-        element('span', f'broken: {"; ".join(verdict.problems)}', class_='no')
-        if verdict.problems else element('span', 'holds', class_='ok'),
-        *_bounds(run, verdict.guarantee),
-        element('span', 'yes' if proved else 'no', class_='ok' if proved else 'no')])
+        _judged(f'broken: {"; ".join(verdict.problems)}' if verdict.problems else
+                'holds', not verdict.problems),
+        *_bounds(run, verdict.guarantee), _judged('yes' if proved else 'no', proved)])
   return [table(
       ['run', 'releases', 'hash chain', *_BOUNDS, 'proves the guarantee'], rows,
       caption='Verdict on the ledgers'), element(

@@ -108,38 +108,31 @@ class RunRecords:
     """Whether there is a checkpoint to continue from, damaged or not."""
     return bool(checkpoints.list_all(self._checkpoints))
 
-  def release_first(self, event: base.Event, name: str,
-                    draw: Callable[[], str]) -> None:
+  def release_once(self, event: base.Event, name: str, draw: Callable[[], str], *,
+                   is_last: bool = False) -> None:
     """Releases a result before the first round, in a file, unless the file is there.
 
     It is charged before it is drawn: a run that is killed between charge and file
     loses the content that it may have drawn, which stays charged, and draws again for
     another charge.
 
+    Args:
+      event: Event of the release.
+      name: Name of the file.
+      draw: Draws its content.
+      is_last: Whether the release is after the last round instead.
+
     Raises:
-      ValueError: If rounds were committed and the file is missing, or the file is
-        there and the ledger has no charge for it, or it is not what was released.
+      ValueError: If rounds were committed and the file of a first release is missing,
+        or the file is there and the ledger has no charge for it, or it is not what was
+        released.
     """
-    charges(self.folder, name, preliminary.PreliminaryRelease)
+    charges(self.folder, name, preliminary.EvaluationRelease if is_last else
+            preliminary.PreliminaryRelease)
     path = self.folder / name
-    if not path.exists() and self.has_checkpoint():
+    if not (is_last or path.exists()) and self.has_checkpoint():
       raise ValueError(f'{path} is missing, and it is released once only: the run '
                        'can\'t be continued')
-    self._release_once(event, name, draw)
-
-  def release_last(self, event: base.Event, name: str,
-                   draw: Callable[[], str]) -> None:
-    """Releases a result after the last round; see `release_first` for the arguments.
-
-    Raises:
-      ValueError: If the file is there and the ledger has no charge for it.
-    """
-    charges(self.folder, name, preliminary.EvaluationRelease)
-    self._release_once(event, name, draw)
-
-  def _release_once(self, event: base.Event, name: str,
-                    draw: Callable[[], str]) -> None:
-    """Charges, draws and keeps, unless the file is there and what was kept."""
     if files.read_checked(self.folder, name) is None:
       self.ledger.drop_torn()
       # Starts are not counted: a repeated release has a line of its own.
@@ -191,8 +184,8 @@ class RunRecords:
           "it cost is not known, so the run can't be continued")
     if not rounds + len(lost):
       self._check_nothing_was_released()
-    self.lost = tuple(events_lib.from_json(dict(one)) for one in checkpoint.lost)
-    self.lost += tuple(one.repeated() for one in lost)
+    self.lost = (*map(events_lib.from_json, checkpoint.lost),
+                 *(one.repeated() for one in lost))
     self._repeats_due = checkpoint.repeats_due + sum(
         one.repeated() != one for one in lost)
     if lost and event is not None:
@@ -203,10 +196,11 @@ class RunRecords:
         if one != event(rounds + 1):
           self.charge(one.repeated())
           self.lost += (one.repeated(),)
-    if problems or lost:
-      what = problems[0] if problems else (
-          f'{self.ledger.path} has {len(lost)} rounds more than the last checkpoint')
-      print(f'warning: {what}; the run resumes after round {rounds}, and epsilon '
+    if lost and not problems:
+      problems = [f'{self.ledger.path} has {len(lost)} rounds more than the last '
+                  'checkpoint']
+    if problems:
+      print(f'warning: {problems[0]}; the run resumes after round {rounds}, and epsilon '
             f'counts what was released after it, too ({len(lost)} rounds)',
             file=sys.stderr)
     self._complete(checkpoint)
@@ -263,17 +257,14 @@ class RunRecords:
              starts: int | None = None) -> None:
     """Writes a line of the ledger, durably.
 
-    Args:
-      event: Event that is charged.
-      outcome: Outcome in the line.
-      starts: Number of starts in the line; None for that of the run.
+    `starts` is the number of starts in the line; None for that of the run.
     """
     self.ledger.append_line(self._line(event, outcome, starts))
 
   def _line(self, event: base.Event, outcome: str, starts: int | None = None) -> str:
     return self.ledger.next_line(
         event, outcome=outcome, configuration_hash=self.configuration_hash,
-        starts=self.starts if starts is None else starts)
+        starts=starts or self.starts)
 
   def _complete(self, checkpoint: checkpoints.Checkpoint) -> None:
     """Writes the metrics of kept rounds that a crash, or a power cut, left out.
@@ -284,14 +275,11 @@ class RunRecords:
     table = self.folder / files.METRICS
     rows = {index: row for index, row in metrics_lib.read(table, 'round').items()
             if index <= checkpoint.rounds}
-    missing, superseded = {}, []
-    for rounds, path in reversed(checkpoints.list_all(self._checkpoints)):
+    missing, paths = {}, checkpoints.list_all(self._checkpoints)
+    for rounds, path in reversed(paths):
       if 0 < rounds <= checkpoint.rounds and rounds not in rows:
         with contextlib.suppress(ValueError):  # It is damaged.
-          missing[rounds] = (checkpoint if rounds == checkpoint.rounds else
-                             checkpoints.read(path)).metrics
-      elif rounds <= checkpoint.rounds - checkpoints.KEPT:
-        superseded.append(path)
+          missing[rounds] = checkpoints.read(path).metrics
     if metrics_lib.digest_of({**rows, **missing}) != checkpoint.table:
       raise ValueError(
           f'{table} is damaged: its rows up to round {checkpoint.rounds} are not those '
@@ -299,8 +287,9 @@ class RunRecords:
     self._table.open(last=checkpoint.rounds)
     for rounds, metrics in missing.items():
       self._release(metrics, rounds)
-    for path in superseded:
-      path.unlink()
+    for rounds, path in paths:
+      if rounds <= checkpoint.rounds - checkpoints.KEPT:
+        path.unlink()
 
   def commit(self, state: Any, rounds: int, event: base.Event, *, suppressed: bool,
              metrics: dict[str, float]) -> None:
@@ -345,16 +334,13 @@ class RunRecords:
     """Charges all rounds up to the last that was planned, which are not run.
 
     They cost what they would have cost: those whose repeats are due, as repeated ones.
-
-    Args:
-      event: Index of a round -> its event.
-      rounds: Number of planned rounds.
     """
-    unused = self.unused  # Of a start that was killed meanwhile.
     done = len(self.ledger.lines()) - self.outside_rounds - len(self.lost)
-    for number, index in enumerate(range(done + 1, rounds + 1), start=unused):
-      one = event(index).repeated() if number < self._repeats_due else event(index)
-      self.charge(one, outcome=ledger_lib.UNUSED)
+    # Those of a start that was killed meanwhile are done.
+    for number, index in enumerate(range(done + 1, rounds + 1), start=self.unused):
+      one = event(index)
+      self.charge(one.repeated() if number < self._repeats_due else one,
+                  outcome=ledger_lib.UNUSED)
 
   def _release(self, metrics: dict[str, float], rounds: int) -> None:
     """Writes metrics to TensorBoard and then to the CSV file."""

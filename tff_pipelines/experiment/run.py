@@ -26,9 +26,9 @@ from tff_pipelines.simulation import contexts, ray_transport
 
 # Digests of data of all clients.
 _FINGERPRINTS = ('data_fingerprint', 'examples_fingerprint')
-# Settings that may change with the number of rounds: it and the targets that it costs.
 # Relative error that the order of operations may make.
 _ROUNDING = 1e-9
+# Settings that may change with the number of rounds: it and the targets that it costs.
 _RESTATED = frozenset({'rounds', 'epsilon', 'epsilon_server'})
 
 
@@ -96,9 +96,8 @@ class Experiment(abc.ABC):
 
   def targets(self) -> dict[str, float]:
     """Name of an epsilon -> target that the plan's must not exceed."""
-    given = {name: getattr(self.settings, name, None)
-             for name in ('epsilon', 'epsilon_server')}
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: value for name in ('epsilon', 'epsilon_server')
+            if (value := getattr(self.settings, name, None)) is not None}
 
   @abc.abstractmethod
   def build_plan(self, task: Any,
@@ -205,10 +204,9 @@ class Experiment(abc.ABC):
       self._check_same(name for name, value in identity.items()
                        if recorded['identity'].get(name, value) != value)
     plan = self.build_plan(task, None if recorded is None else recorded['plan'])
-    description = self.describe(task, plan)
+    description, more = self.describe(task, plan), []
     if self._on_ray:
-      description = dataclasses.replace(description, caveats=[
-          *description.caveats, caveats_lib.PARTIAL_SUMS])
+      more.append(caveats_lib.PARTIAL_SUMS)
     if recorded is None:
       files.check_folder(self.folder, resume=self.settings.resume)
       files.create_folder(self.folder)
@@ -220,8 +218,9 @@ class Experiment(abc.ABC):
         'plan': plan.configuration()}
     if self.earlier_rounds:
       configuration['earlier_rounds'] = list(self.earlier_rounds)
-      description = dataclasses.replace(description, caveats=[
-          *description.caveats, _rounds_added(self.earlier_rounds)])
+      more.append(_rounds_added(self.earlier_rounds))
+    description = dataclasses.replace(
+        description, caveats=[*description.caveats, *more])
     planned = plan.guarantee(self.planned_rounds(plan))
     if recorded is not None:
       calibrated = plan.calibrated
@@ -240,7 +239,7 @@ class Experiment(abc.ABC):
     with contexts.simulation(**getattr(self.settings, 'where', {}), data=data):
       rounds = self.build_rounds(task, plan)
       if isinstance(rounds, rounds_lib.ChargedRounds):
-        last = charged_records.ChargedRecords(records, self.kept_as.format)
+        last = charged_records.ChargedRecords(records, self.kept_as)
         rounds_lib.run_charged(rounds, last, self.quiet)
       else:
         last = rounds_lib.run(rounds, plan, records, self.callbacks, self.quiet)
@@ -274,9 +273,9 @@ class Experiment(abc.ABC):
 
   def _check_targets(self, planned: guarantee_lib.Guarantee) -> None:
     """Raises ValueError if the plan of a resumed run exceeds its targets."""
-    bounds = {'epsilon': planned.outsiders, 'epsilon_server': planned.server}
-    for name, target in self.targets().items():
-      bound = bounds[name]
+    for name, bound in (
+        ('epsilon', planned.outsiders), ('epsilon_server', planned.server)):
+      target = self.targets().get(name, math.inf)
       if bound is not None and bound.epsilon > target * (1 + _ROUNDING):
         raise ValueError(
             f'output_dir={self.folder} holds a run whose recorded noise gives '
@@ -303,12 +302,14 @@ class Experiment(abc.ABC):
       self.weights = outcome.trained[''].arrays
     planned = len(records.ledger.lines()) - records.outside_rounds
     rounds = planned - records.unused
-    stopped = [_stopped(rounds, planned)] if records.unused else []
-    again = [_run_again(len(records.lost))] if records.lost else []
-    sums = [caveats_lib.PARTIAL_SUMS] if 'ray' in records.engines else []
-    caveats = report.ordered([
-        *guarantee.caveats, *stopped, *again, *sums, *description.caveats,
-        *outcome.caveats])
+    caveats = list(guarantee.caveats)
+    if records.unused:
+      caveats.append(_stopped(rounds, planned))
+    if records.lost:
+      caveats.append(_run_again(len(records.lost)))
+    if 'ray' in records.engines:
+      caveats.append(caveats_lib.PARTIAL_SUMS)
+    caveats = report.ordered([*caveats, *description.caveats, *outcome.caveats])
     summary = report.summary_of(
         self.family, guarantee, outcome, caveats, rounds=rounds,
         starts=records.starts, configuration=records.configuration_hash)

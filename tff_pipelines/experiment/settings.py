@@ -39,12 +39,12 @@ def _parsed(field: Setting, value: Any) -> Any:
     return tuple(value)
   if not field.is_tuple:
     return value
-  kinds = {int: 'integers', float: 'numbers', str: 'names'}
   try:
     return tuple(field.kind(text.strip()) for text in value.split(',') if text.strip())
   except ValueError:
-    raise ValueError(f'{field.name} must be a comma-separated list of '
-                     f'{kinds[field.kind]}, found {value!r}') from None
+    kind = 'integers' if field.kind is int else 'numbers'
+    raise ValueError(f'{field.name} must be a comma-separated list of {kind}, found '
+                     f'{value!r}') from None
 
 
 def _default_in_words(field: Setting) -> str:
@@ -70,17 +70,12 @@ def _field_lines(field: Setting, *, full: bool) -> list[str]:
   elif field.default is not None and default and (
       len(flag) + len(default) < _COLUMN + 6):
     flag, default = f'{flag}={default}', ''
-  if default:
-    text += f' Default: {default}.'
-  if full and field.details:
-    text += f' [{field.details}]'
-  indent = ' ' * _COLUMN
-  first, lines = flag.ljust(_COLUMN), []
-  if len(flag) >= _COLUMN - 1:
-    first, lines = indent, [flag]
-  return lines + textwrap.wrap(
-      text, _WIDTH, initial_indent=first, subsequent_indent=indent,
-      break_on_hyphens=False)
+  text += f' Default: {default}.' if default else ''
+  text += f' [{field.details}]' if full and field.details else ''
+  indent, is_wide = ' ' * _COLUMN, len(flag) >= _COLUMN - 1
+  return [flag] * is_wide + textwrap.wrap(
+      text, _WIDTH, initial_indent=indent if is_wide else flag.ljust(_COLUMN),
+      subsequent_indent=indent, break_on_hyphens=False)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -183,8 +178,7 @@ def of_configuration(cls: type[Settings], recorded: Mapping[str, Any],
   for name in recorded:
     if name not in fields:
       raise ValueError(f'the configuration has the setting {name}, which is unknown')
-  values = {name: recorded.get(name, _json(field.default))
-            for name, field in fields.items()}
+  values = {name: recorded.get(name, field.default) for name, field in fields.items()}
   values = {name: tuple(value) if isinstance(value, list) else value
             for name, value in values.items()}
   # Defaults that were filled in are recorded, too, whether they have an effect or not.
@@ -213,15 +207,13 @@ def from_flags(cls: type[Settings], values: flags.FlagValues,
   Raises:
     ValueError: For a wrong value, and for such an argument where no field takes it.
   """
-  given, positional = {}, None
+  given = {}
   for name, field in declared(cls).items():
     if field.positional:
-      positional = name
+      given[name], rest = tuple(rest), ()
     elif values[name].present:
       given[name] = _parsed(field, values[name].value)
-  if positional is not None:
-    given[positional] = tuple(rest)
-  elif rest:
+  if rest:
     raise ValueError(
         f'unexpected argument {rest[0]!r}: every argument is a --flag=value')
   return cls(**given)
@@ -257,34 +249,23 @@ class TaskSettings(Settings):
   defaults_by_task: ClassVar[Mapping[str | None, Mapping[str, Any]]] = {None: {}}
 
   def __post_init__(self):
-    for name, value in self._defaults.items():
-      if getattr(self, name) is None:
+    fields, defaults = declared(type(self)), self.defaults_by_task
+    task = self.task if isinstance(self.task, str) else None
+    for name, value in defaults.get(task, defaults[None]).items():
+      if name in fields and getattr(self, name) is None:
         object.__setattr__(self, name, value)
     super().__post_init__()
 
-  @property
-  def _defaults(self) -> dict[str, Any]:
-    """The defaults of the task for the fields that there are."""
-    fields, defaults = declared(type(self)), self.defaults_by_task
-    task = self.task if isinstance(self.task, str) else None
-    return {name: value
-            for name, value in defaults.get(task, defaults[None]).items()
-            if name in fields}
-
   def unused(self) -> Iterator[tuple[str, str]]:
     yield from super().unused()
-    if self.task is not None:
-      options = self._options_of_task
-      for name in self._options:
-        if options is not None and name not in options:
-          yield name, f'task={_json(self.task)}'
-
-  @property
-  def _options_of_task(self) -> Sequence[str] | None:
-    """The task's options; None if only the task knows them, when it is built."""
-    if not isinstance(self.task, str):
-      return ()
-    return self.options_by_task.get(self.task)
+    if self.task is None:
+      return
+    # Only a task of another module knows its options, when it is built.
+    options = self.options_by_task.get(self.task, self._options) if isinstance(
+        self.task, str) else ()
+    for name in self._options:
+      if name not in options:
+        yield name, f'task={_json(self.task)}'
 
   @property
   def task_options(self) -> dict[str, Any]:
