@@ -243,7 +243,7 @@ def test_ledger_that_was_cut_comes_back_from_the_checkpoint_or_is_refused(
   assert (folder / files.LEDGER).read_bytes().startswith(whole)
   assert _summary(folder)['epsilon_server'] == undisturbed['epsilon_server']
   (copy / 'private/checkpoints/round_000004').unlink()
-  _refused(copy, capsys, files.LEDGER, 'no line of round 4')
+  _refused(copy, capsys, files.LEDGER, 'has a round without a line in ledger.jsonl, 4')
 
 
 @pytest.mark.parametrize('damage', [

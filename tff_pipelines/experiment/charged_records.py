@@ -73,8 +73,8 @@ class ChargedRecords:
       if path.name.startswith('.'):
         path.unlink()  # A crash left it while it was written.
       elif path not in known:
-        raise ValueError(f'{path} belongs to no line of {ledger.path}: what it cost is '
-                         'not known, so the run can\'t be continued')
+        raise ValueError(f'{path} belongs to no line of {ledger.path}: '
+                         f'{metrics_lib.UNKNOWN_COST}')
     table = ''
     for path, line in known.items():
       arrays = kept_arrays(path)
@@ -88,23 +88,9 @@ class ChargedRecords:
         raise ValueError(
             f'{path} must belong to round {line["round"]} of {ledger.path}')
       self.kept.append(Kept(line=line, arrays=arrays))
-    self._check_metrics(table)
-
-  def _check_metrics(self, table: str) -> None:
-    """Reads the metrics of all kept steps but the last, which are measured again.
-
-    Raises:
-      ValueError: Unless `table` is their digest, or if one is of a step without a line.
-    """
-    path, ledger = self.run.folder / files.METRICS, self.run.ledger
-    if max(metrics_lib.read(path, 'step'), default=0) > len(ledger.lines()):
-      raise ValueError(f'{path} has a step without a line in {ledger.path}: what it '
-                       'cost is not known, so the run can\'t be continued')
+    # Metrics of the last step are measured again.
     last = self.kept[-1].line['round'] if self.kept else 0
-    rows = self._table.open(last=last - 1)
-    if self._table.digest != table:
-      raise ValueError(f'{path} is damaged: its rows before step {last} are not those '
-                       'that the run wrote; restore it from a copy')
+    rows, _ = self._table.restore(last - 1, table, len(ledger.lines()))
     self.metrics = {step: {name: float(value) for name, value in row.items()}
                     for step, row in rows.items()}
 

@@ -30,7 +30,8 @@ _DIGEST = hashlib.sha256().digest_size
 _KINDS = {'run': str, 'rounds': int, 'line': str, 'metrics': dict, 'table': str,
           'repeats_due': int}
 _NAME = re.compile(r'round_(\d+)')
-_PARTIAL = '.round_'
+# Names of the files that a killed process was writing.
+PARTIAL = '.round_*'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -173,11 +174,6 @@ def list_all(folder: pathlib.Path) -> list[tuple[int, pathlib.Path]]:
   """Lists (rounds, path) of all checkpoints in a folder, damaged or not, latest first."""
   return sorted(((int(match[1]), path) for path in folder.iterdir()
                  if (match := _NAME.fullmatch(path.name))), reverse=True)
-
-
-def is_partial(path: pathlib.Path) -> bool:
-  """Whether a path is of a checkpoint that a killed process was writing."""
-  return path.name.startswith(_PARTIAL)
 
 
 def superseded(folder: pathlib.Path, rounds: int) -> list[pathlib.Path]:

@@ -31,8 +31,7 @@ from tff_pipelines.experiment import settings as settings_lib
 
 # Flag files that come with the project.
 _CONFIGS = pathlib.Path(tff_pipelines.__file__).parent / 'configs'
-_HELP = {'--help': False, '-h': False, '-help': False, '--helpshort': False,
-         '--helpfull': True, '-helpfull': True}
+_HELP = ('--help', '-h', '-help', '--helpshort', '--helpfull', '-helpfull')
 
 
 def quiet() -> None:
@@ -138,7 +137,7 @@ def start(doc: str, cls: type[settings_lib.Settings], run: str,
   arguments = sys.argv[1:] if arguments is None else arguments
   for argument in arguments:
     if argument in _HELP:
-      print(help_text(doc, cls, full=_HELP[argument]))
+      print(help_text(doc, cls, full=argument.endswith('full')))
       return 0
     if argument == '--version':
       print(f'tff-pipelines {tff_pipelines.__version__}')

@@ -33,6 +33,7 @@ _CHECKPOINTS = 'checkpoints'
 _TENSORBOARD = 'tensorboard'
 # Files that are written only after a round, where rounds are committed.
 _OF_ROUNDS = (files.METRICS, _TENSORBOARD, files.SUMMARY, files.REPORT, models.ARRAYS)
+_OVER = "the run can't be continued; account for it by the ledger and start another"
 
 
 class RunRecords:
@@ -96,7 +97,7 @@ class RunRecords:
     self._events = None
     self._table = metrics_lib.Table(self.folder / files.METRICS, 'round')
     # A crash left these rounds half committed: they were never released.
-    for path in filter(checkpoints.is_partial, self._checkpoints.iterdir()):
+    for path in self._checkpoints.glob(checkpoints.PARTIAL):
       path.unlink()
 
   @property
@@ -166,8 +167,7 @@ class RunRecords:
     if not self.has_checkpoint():
       if len(self.ledger.lines()) != self.outside_rounds:
         raise ValueError(
-            f'{self.ledger.path} has rounds but there is no checkpoint: the run '
-            "can't be continued; account for it by the ledger and start another")
+            f'{self.ledger.path} has rounds but there is no checkpoint: {_OVER}')
       self._check_nothing_was_released()
       checkpoints.write(self._checkpoints, checkpoints.Checkpoint(
           run=self.configuration['run'], rounds=0,
@@ -177,13 +177,10 @@ class RunRecords:
     rounds = checkpoint.rounds
     state = checkpoints.rebuilt(initial_state, checkpoint.arrays, derived)
     lost = self._reconcile(checkpoint)
-    table = self.folder / files.METRICS
-    if (latest := max(metrics_lib.read(table, 'round'), default=0)) > rounds + len(lost):
-      raise ValueError(
-          f'{self.ledger.path} has no line of round {latest}, which {table} has: what '
-          "it cost is not known, so the run can't be continued")
     if not rounds + len(lost):
       self._check_nothing_was_released()
+    _, missing = self._table.restore(
+        rounds, checkpoint.table, rounds + len(lost), self._metrics_of)
     self.lost = (*map(events_lib.from_json, checkpoint.lost),
                  *(one.repeated() for one in lost))
     self._repeats_due = checkpoint.repeats_due + sum(
@@ -203,8 +200,19 @@ class RunRecords:
       print(f'warning: {problems[0]}; the run resumes after round {rounds}, and epsilon '
             f'counts what was released after it, too ({len(lost)} rounds)',
             file=sys.stderr)
-    self._complete(checkpoint)
+    # A crash, or a power cut, left them out.
+    for number, metrics in missing.items():
+      self._release(metrics, number)
+    for number, path in checkpoints.list_all(self._checkpoints):
+      if number <= rounds - checkpoints.KEPT:
+        path.unlink()
     return state, rounds
+
+  def _metrics_of(self, rounds: int) -> Mapping[str, float] | None:
+    """Metrics in the checkpoint of a round; None if it is gone or damaged."""
+    with contextlib.suppress(ValueError, FileNotFoundError):
+      return checkpoints.read(checkpoints.path_of(self._checkpoints, rounds)).metrics
+    return None
 
   def _check_nothing_was_released(self) -> None:
     """Raises ValueError if there is something that only rounds write."""
@@ -227,8 +235,7 @@ class RunRecords:
         return checkpoint, problems
       except ValueError as error:
         problems.append(str(error))
-    raise ValueError(f'{problems[0]}; no other checkpoint is whole: the run can\'t be '
-                     'continued; account for it by the ledger and start another')
+    raise ValueError(f'{problems[0]}; no other checkpoint is whole: {_OVER}')
 
   def _reconcile(self, checkpoint: checkpoints.Checkpoint) -> list[base.Event]:
     """Brings the ledger up to a checkpoint; returns events of later rounds."""
@@ -250,7 +257,7 @@ class RunRecords:
     if lost and preliminary.count(lines[position:], preliminary.EvaluationRelease):
       raise ValueError(
           f'{self.ledger.path} has an evaluation of a model whose checkpoint is lost: '
-          "the run can't be continued; account for it by the ledger and start another")
+          f'{_OVER}')
     return [events_lib.from_json(line['event']) for line in lost]
 
   def charge(self, event: base.Event, *, outcome: str = 'released',
@@ -265,31 +272,6 @@ class RunRecords:
     return self.ledger.next_line(
         event, outcome=outcome, configuration_hash=self.configuration_hash,
         starts=starts or self.starts)
-
-  def _complete(self, checkpoint: checkpoints.Checkpoint) -> None:
-    """Writes the metrics of kept rounds that a crash, or a power cut, left out.
-
-    Raises:
-      ValueError: If other rows are not those that were written; then nothing is changed.
-    """
-    table = self.folder / files.METRICS
-    rows = {index: row for index, row in metrics_lib.read(table, 'round').items()
-            if index <= checkpoint.rounds}
-    missing, paths = {}, checkpoints.list_all(self._checkpoints)
-    for rounds, path in reversed(paths):
-      if 0 < rounds <= checkpoint.rounds and rounds not in rows:
-        with contextlib.suppress(ValueError):  # It is damaged.
-          missing[rounds] = checkpoints.read(path).metrics
-    if metrics_lib.digest_of({**rows, **missing}) != checkpoint.table:
-      raise ValueError(
-          f'{table} is damaged: its rows up to round {checkpoint.rounds} are not those '
-          'that the run wrote; restore it from a copy')
-    self._table.open(last=checkpoint.rounds)
-    for rounds, metrics in missing.items():
-      self._release(metrics, rounds)
-    for rounds, path in paths:
-      if rounds <= checkpoint.rounds - checkpoints.KEPT:
-        path.unlink()
 
   def commit(self, state: Any, rounds: int, event: base.Event, *, suppressed: bool,
              metrics: dict[str, float]) -> None:
@@ -336,7 +318,7 @@ class RunRecords:
     They cost what they would have cost: those whose repeats are due, as repeated ones.
     """
     done = len(self.ledger.lines()) - self.outside_rounds - len(self.lost)
-    # Those of a start that was killed meanwhile are done.
+    # A start that was killed meanwhile has charged some.
     for number, index in enumerate(range(done + 1, rounds + 1), start=self.unused):
       one = event(index)
       self.charge(one.repeated() if number < self._repeats_due else one,
@@ -373,8 +355,8 @@ def charges(folder: pathlib.Path, name: str,
                      'edited or damaged') from None
   total = charged + (not (folder / name).exists())
   if not total:
-    raise ValueError(f'{path} has no charge for {folder / name}: what that cost is not '
-                     'known, so the run can\'t be continued')
+    raise ValueError(f'{path} has no charge for {folder / name}: '
+                     f'{metrics_lib.UNKNOWN_COST}')
   return total
 
 

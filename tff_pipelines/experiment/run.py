@@ -273,9 +273,9 @@ class Experiment(abc.ABC):
 
   def _check_targets(self, planned: guarantee_lib.Guarantee) -> None:
     """Raises ValueError if the plan of a resumed run exceeds its targets."""
-    for name, bound in (
-        ('epsilon', planned.outsiders), ('epsilon_server', planned.server)):
-      target = self.targets().get(name, math.inf)
+    bounds = {'epsilon': planned.outsiders, 'epsilon_server': planned.server}
+    for name, target in self.targets().items():
+      bound = bounds[name]
       if bound is not None and bound.epsilon > target * (1 + _ROUNDING):
         raise ValueError(
             f'output_dir={self.folder} holds a run whose recorded noise gives '
