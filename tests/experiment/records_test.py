@@ -167,7 +167,7 @@ def test_suppressed_round_is_recorded_as_such_and_costs_the_same(two_rounds):
   lines = records.ledger.lines()
   assert [line['outcome'] for line in lines] == ['released', 'released', 'suppressed']
   assert lines[2]['event'] == lines[1]['event'] == EVENT.to_json()
-  assert lines[2]['configuration'] == records.configuration_hash
+  assert lines[2]['configuration'] == records.configuration['hash']
   assert [line['starts'] for line in lines] == [1, 1, 2]
 
 
@@ -264,7 +264,7 @@ def test_configuration_of_a_resumed_run_is_the_recorded_one(two_rounds):
   before = (two_rounds / files.CONFIGURATION).read_bytes()
   records = _open(two_rounds, resume=True, clip=0.6)
   assert records.configuration['clip'] == 0.5
-  assert records.configuration_hash == configurations.hash_of(records.configuration)
+  assert records.configuration['hash'] == configurations.hash_of(records.configuration)
   assert (two_rounds / files.CONFIGURATION).read_bytes() == before
 
 

@@ -317,11 +317,6 @@ def _drop_line(folder, cut):
                  id='last line'),
     pytest.param(lambda folder: _drop_line(folder, 40), 'belongs to no line of',
                  id='end of the last line'),
-    pytest.param(lambda folder: (folder / files.LEDGER).unlink(), 'is missing',
-                 id='ledger'),
-    pytest.param(lambda folder: shutil.copy(folder / 'answers/000001.npz',
-                                            folder / 'answers/000002.npz'),
-                 'must belong to round 2', id='answers of another step'),
     pytest.param(lambda folder: (folder / files.METRICS).write_text(
         (folder / files.METRICS).read_text().replace('\n1,4', '\n1,5')),
                  'metrics.csv is damaged', id='metrics'),

@@ -1,8 +1,4 @@
-"""Records of a run whose answers can't be taken back once they are drawn.
-
-The ledger line is durable before anything is drawn, and answers that a crash loses stay
-charged.
-"""
+"""Records of a run whose answers can't be taken back once they are drawn."""
 
 import dataclasses
 import pathlib

@@ -118,9 +118,10 @@ def from_bytes(content: bytes) -> Checkpoint:
     raise ValueError('its SHA-256 is not that of its content')
   try:
     file = io.BytesIO(content)
-    header = json.loads(np.lib.format.read_array(file).tobytes())
+    header = json.loads(np.lib.format.read_array(file, allow_pickle=False).tobytes())
     result = Checkpoint(**{**header, 'lost': tuple(header['lost']), 'arrays': {
-        path: np.lib.format.read_array(file) for path in header['arrays']}})
+        path: np.lib.format.read_array(file, allow_pickle=False)
+        for path in header['arrays']}})
     is_written = result.rounds >= 0 and result.repeats_due >= 0 and all(
         isinstance(getattr(result, name), kind) for name, kind in _KINDS.items()
     ) and all(isinstance(one, dict) for one in result.lost) and all(

@@ -46,11 +46,7 @@ def quiet() -> None:
 def help_text(doc: str, cls: type[settings_lib.Settings], *, full: bool) -> str:
   """The text that --help or --helpfull prints.
 
-  Args:
-    doc: Docstring of the program: a summary, examples, and more, which only
-      --helpfull shows.
-    cls: Class of its settings.
-    full: Whether to list all flags.
+  `doc` has a summary, examples, and more, which only the latter shows.
   """
   parts = re.split(r'\n\n+', doc.strip())
   if not full:
@@ -81,12 +77,7 @@ def _found(argument: str) -> str:
 
 def parsed(cls: type[settings_lib.Settings],
            arguments: Sequence[str]) -> settings_lib.Settings:
-  """The settings that the arguments of a program stand for.
-
-  Raises:
-    ValueError: For a wrong flag or value, in a flagfile too, and for any argument
-      that is no flag, unless a field takes those.
-  """
+  """The settings that the arguments of a program stand for; ValueError if wrong."""
   values = flags.FlagValues()
   values.set_gnu_getopt()  # Flags may follow other arguments.
   # With absl's own, --verbosity among them.
@@ -108,8 +99,7 @@ def parsed(cls: type[settings_lib.Settings],
 def _imported(module: str):
   """Imports a module, whose objects the garbage collector then never visits.
 
-  Half a million objects of TensorFlow and TFF live as long as the process. To visit
-  them takes a second during the import, and another when the process ends.
+  To visit half a million of TensorFlow and TFF takes a second, and another at the end.
   """
   if module in sys.modules:
     return sys.modules[module]

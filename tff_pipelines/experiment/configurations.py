@@ -1,8 +1,4 @@
-"""The configuration that a run records at its first start, and the record of its starts.
-
-Both are checked before a run is resumed: a configuration has a hash of its own, which
-the ledger has too, and starts are recorded twice.
-"""
+"""The configuration that a run records at its first start, and its starts."""
 
 from collections.abc import Mapping
 import datetime
@@ -24,11 +20,7 @@ _UNKNOWN = 'unknown'
 
 
 def read(folder: pathlib.Path) -> dict[str, Any] | None:
-  """The configuration that a run's first start recorded; None without a run.
-
-  Raises:
-    ValueError: If it is damaged or edited, or its version is unknown.
-  """
+  """The configuration that a run recorded; None without one, ValueError if damaged."""
   path = folder / files.CONFIGURATION
   if not path.exists():
     return None
@@ -118,9 +110,7 @@ def sealed(configuration: Mapping[str, Any],
            earlier: Mapping[str, Any] | None = None) -> dict[str, Any]:
   """A configuration as it is recorded, with version, name of the run, and hash.
 
-  Args:
-    configuration: Everything that defines the run, as JSON.
-    earlier: Configuration of the same run that it replaces; None for a new run.
+  It replaces the earlier one of the same run, if there is one.
   """
   # No other run has this name, which checkpoints have too.
   run = secrets.token_hex(16) if earlier is None else earlier['run']

@@ -49,10 +49,9 @@ def without_bad(compute: Callable[[Sequence], Any], clients: Sequence, *,
   """The result of `compute(clients)`, in which failing clients have no examples.
 
   Clients are found by halves, each computed alone in the end, where and as the round
-  is: there may be several, or all. Nothing of those computations is used or released,
-  and without a seed each has fresh keys of its noise; the cohort stays the one that
-  was sampled. The server of a real system would see that it is asked again, and a
-  round with a bad client takes longer: times are outside the guarantee.
+  is. Nothing of those computations is used or released, and without a seed each has
+  fresh keys of its noise; the cohort stays the one that was sampled. A round with a
+  bad client takes longer: times are outside the guarantee.
 
   Args:
     compute: Computes a round of some clients. Raises a ComputationError if it fails,
@@ -80,8 +79,7 @@ def without_bad(compute: Callable[[Sequence], Any], clients: Sequence, *,
       mark(client, error)
 
 
-def _tried(compute: Callable[[Sequence], Any], clients: Sequence
-           ) -> tuple[Any, failures.ComputationError | None]:
+def _tried(compute, clients) -> tuple[Any, failures.ComputationError | None]:
   try:
     return compute(clients), None
   except failures.ComputationError as error:

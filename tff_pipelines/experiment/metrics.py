@@ -95,26 +95,23 @@ class Table:
     missing = {index: row for index in range(1, last + 1)
                if index not in rows and (row := kept(index)) is not None}
     if _digest_of({**rows, **missing}) != digest:
-      raise ValueError(f'{self._path} is damaged: its rows up to {self._key} {last} are '
-                       'not those that the run wrote; restore it from a copy')
+      raise ValueError(f'{self._path} is damaged: its rows up to {self._key} {last} '
+                       'are not those that the run wrote; restore it from a copy')
     if self._path.exists():
       self._write(rows)
     return rows, missing
 
   def add(self, index: int, values: Mapping[str, Any], *, durable: bool = False) -> None:
-    """Adds a row; one out of order, or of other columns, rewrites the file.
+    """Adds a row, synced to the disk if `durable`.
 
-    Args:
-      index: Index of the round or step.
-      values: Name -> value.
-      durable: Whether to sync the file to the disk.
+    One out of order, or of other columns, rewrites the file.
     """
     if self._names is None and self._path.exists():
       self._write(read(self._path, self._key))
     if self._names and index > self._last and self._names.keys() >= values.keys():
       digest = self.digest_with(index, values)
-      files.append(self._path, _text([self._key, *self._names], [(index, values)], header=False),
-                   durable=durable)
+      files.append(self._path, _text([self._key, *self._names], [(index, values)],
+                                     header=False), durable=durable)
       self._last, self.digest = index, digest
     else:
       self._write({**read(self._path, self._key), index: values})
@@ -180,13 +177,7 @@ class Events:
     files.append(self._path, record.getvalue(), durable=durable)
 
   def add(self, metrics: Mapping[str, float], rounds: int, *, durable: bool) -> None:
-    """Writes a round's metrics; they survive if the process is killed.
-
-    Args:
-      metrics: Name -> value.
-      rounds: Index of the round.
-      durable: Whether to sync the file to the disk.
-    """
+    """Writes a round's metrics, synced to the disk if `durable`."""
     event = event_pb2.Event(wall_time=float(rounds), step=rounds)
     for name, value in metrics.items():
       event.summary.value.extend(summary_v2.scalar_pb(name, value).value)

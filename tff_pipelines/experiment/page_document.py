@@ -16,7 +16,7 @@ from tff_pipelines.accounting.guarantees.guarantee import detection, Guarantee, 
 from tff_pipelines.common import decimals
 from tff_pipelines.experiment import page_elements
 from tff_pipelines.experiment.page_elements import (
-    Child, element, Element, folded, table)
+    Child, Curve, element, Element, folded, table)
 
 # False alarms of the attack in the statement.
 _FALSE_ALARMS = 0.01
@@ -25,6 +25,10 @@ _MATRIX = 12
 # Caveats whose name alone tells of clients' data.
 _OF_DATA = ('bad clients skipped',)
 
+# Keys of the summary that say how epsilon was computed.
+_COMPUTED = ('mechanism', 'noise_multiplier', 'noise_stddev', 'clip', 'bits', 'sampling',
+             'cohort_size', 'population', 'rounds', 'accountant', 'amplification',
+             'sampler', 'secure_aggregation', 'source')
 _BOUNDS = ('ε, observers', 'ε, server')
 
 _INTRODUCTION = (
@@ -32,23 +36,6 @@ _INTRODUCTION = (
     'the rest may name files, comes from runs without a guarantee, or was measured on '
     'people whom no epsilon protects. Which clients were selected, and how many, is '
     'nowhere on this page.')
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Curve(page_elements.Curve):
-  """A curve of a run.
-
-  Attributes:
-    metric: Name of the vertical axis; curves of one name share a chart.
-    over: Name of the horizontal axis: 'round' or 'epsilon'.
-    log: Whether the vertical axis is logarithmic.
-    covered: Whether it is made of what was released and of held-out sets alone.
-  """
-
-  metric: str
-  over: str
-  log: bool = False
-  covered: bool = True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -102,7 +89,9 @@ def document(runs: Sequence[Run]) -> str:
   covered = all(run.summary['epsilon'] is not None
                 and not run.summary['outside_guarantee'] for run in runs)
   parts = [
-      ('guarantee', 'Guarantee', True, _guarantees(runs)),
+      ('guarantee', 'Guarantee', True, _cards(
+          element('article', element('h3', run.name), *_statement(run.summary),
+                  class_='card') for run in runs)),
       ('results', 'Results', covered, _results(runs)),
       ('curves', 'Curves', covered and all(
           curve.covered for run in runs for curve in run.curves), _curves(runs)),
@@ -137,10 +126,9 @@ def _judged(text: str, is_good: bool, kind: str = '') -> Element:
 def _bounds(run: Run, guarantee: Guarantee | None) -> list[str]:
   """Cells of the columns `_BOUNDS`; a dash where no number is stated for the server."""
   mine = {} if guarantee is None else guarantee.by_observer
-  outsiders, server = (
-      in_words(mine.get(name)) for name in (bounds.OUTSIDERS, bounds.SERVER))
   stated = run.summary['observers_server'] is not None
-  return [outsiders, server if stated else '–']
+  return [in_words(mine.get(bounds.OUTSIDERS)),
+          in_words(mine.get(bounds.SERVER)) if stated else '–']
 
 
 def _cards(content: Iterable[Element]) -> list[Element]:
@@ -149,56 +137,44 @@ def _cards(content: Iterable[Element]) -> list[Element]:
   return [element('div', *content, class_='cards')] if content else []
 
 
-def _guarantees(runs: Sequence[Run]) -> list[Element]:
-  return _cards(
-      element('article', element('h3', run.name), *_statement(run.summary),
-              class_='card') for run in runs)
-
-
 def _statement(summary: Mapping[str, Any]) -> list[Element]:
   """The guarantee in plain words, with all its numbers."""
-  guarantee, lines = Guarantee.from_json(summary), []
+  guarantee = Guarantee.from_json(summary)
+  lines: list[Child] = []  # Texts are paragraphs.
   if guarantee.epsilon is None:
-    lines.append(element('p', 'No privacy guarantee', class_='number no'))
-    lines.append(element('p', 'Nothing is guaranteed.' if not guarantee.seeded else (
+    lines += [element('p', 'No privacy guarantee', class_='number no'), (
         'The run is seeded, so its noise is predictable. Without the seed, epsilon '
         f'would be {in_words(guarantee.outsiders)} at delta '
-        f'{decimals.rounded_up(guarantee.delta)}.')))
+        f'{decimals.rounded_up(guarantee.delta)}.'
+    ) if guarantee.seeded else 'Nothing is guaranteed.']
   else:
     for _, bound, against in guarantee.stated():
       lines += _bound(bound, guarantee.delta, against)
     if guarantee.terms.observers_server is None:
-      lines.append(element('p', 'No other number is stated for the server.'))
+      lines.append('No other number is stated for the server.')
     if guarantee.clients_per_person > 1:
-      lines.append(element('p', (
-          f'Of a person who owns {guarantee.clients_per_person} clients ε is '
-          f'{in_words(guarantee.person)}, and against the server '
-          f'{in_words(guarantee.person_server)}.')))
-    lines.append(element(
-        'p', f'Protected: {summary["privacy_unit"]}. Neighbouring inputs: '
-        f'{summary["adjacency_in_words"]}.'))
-  caveats = [name for name in summary['caveats'] if name not in _OF_DATA]
-  if caveats:
-    lines.append(element('p', f'Caveats: {"; ".join(caveats)}.'))
-  return [*lines, element('p', f'Trust: {summary["trust_model"]}.'), folded(
-      'How it was computed', element('ul', *(
-          element('li', f'{name.replace("_", " ")}: {_shown(summary[name])}')
-          for name in ('mechanism', 'noise_multiplier', 'noise_stddev', 'clip', 'bits',
-                       'sampling', 'cohort_size', 'population', 'rounds', 'accountant',
-                       'amplification', 'sampler', 'secure_aggregation', 'source')
-          if summary[name] is not None)))]
+      lines.append(f'Of a person who owns {guarantee.clients_per_person} clients ε is '
+                   f'{in_words(guarantee.person)}, and against the server '
+                   f'{in_words(guarantee.person_server)}.')
+    lines.append(f'Protected: {summary["privacy_unit"]}. Neighbouring inputs: '
+                 f'{summary["adjacency_in_words"]}.')
+  if caveats := [name for name in summary['caveats'] if name not in _OF_DATA]:
+    lines.append(f'Caveats: {"; ".join(caveats)}.')
+  lines.append(f'Trust: {summary["trust_model"]}.')
+  return [*(element('p', line) if isinstance(line, str) else line for line in lines),
+          folded('How it was computed', element('ul', *(
+              element('li', f'{name.replace("_", " ")}: {_shown(summary[name])}')
+              for name in _COMPUTED if summary[name] is not None)))]
 
 
-def _bound(bound: Bound | None, delta: float, against: str) -> list[Element]:
+def _bound(bound: Bound | None, delta: float, against: str) -> list[Child]:
   """One epsilon and what it means, for a test of whether a contribution is there."""
   if bound is None:
     return [element('p', 'ε none', class_='number no'),
-            element('p', f'No epsilon holds against {against}.')]
-  return [
-      element('p', f'ε = {in_words(bound)}', element(
-          'span', f' at δ = {decimals.rounded_up(delta)}', class_='soft'),
-              class_='number'),
-      element('p', f'against {against}. {detection(bound, delta, _FALSE_ALARMS)}')]
+            f'No epsilon holds against {against}.']
+  soft = element('span', f' at δ = {decimals.rounded_up(delta)}', class_='soft')
+  return [element('p', f'ε = {in_words(bound)}', soft, class_='number'),
+          f'against {against}. {detection(bound, delta, _FALSE_ALARMS)}']
 
 
 def _shown(value: Any) -> str:
@@ -245,31 +221,25 @@ def _number(value: float | None) -> str:
 
 
 def _curves(runs: Sequence[Run]) -> list[Element]:
-  groups: dict[tuple[str, str], list[tuple[Run, Curve]]] = {}
+  groups: dict[tuple[str, str], list[tuple[str, Run, Curve]]] = {}
   for run in runs:
     for curve in run.curves:
       if len(runs) == 1 or curve.main:
-        groups.setdefault((curve.metric, curve.over), []).append((run, curve))
+        groups.setdefault((curve.metric, curve.over), []).append((
+            curve.label if len(runs) == 1 or curve.log else run.name, run, curve))
   # A run, or else a label, has the same colour in all charts.
-  keys = list(dict.fromkeys(_key(runs, *one) for group in groups.values()
-                            for one in group))
+  keys = list(dict.fromkeys(key for group in groups.values() for key, *_ in group))
   figures = []
   for (metric, over), curves in groups.items():
-    one_label = len({curve.label for _, curve in curves}) == 1
+    one_label = len({curve.label for *_, curve in curves}) == 1
     figures.append(page_elements.chart(f'{metric} over {over}', over, [
-        (keys.index(_key(runs, run, curve)),
-         curve.label if len(runs) == 1 else
+        (keys.index(key), curve.label if len(runs) == 1 else
          run.name if one_label else f'{run.name}: {curve.label}', curve)
-        for run, curve in curves], log=all(curve.log for _, curve in curves)))
+        for key, run, curve in curves], log=all(curve.log for *_, curve in curves)))
   note = [element('p', 'Epsilon in the charts is that against the observers: the '
                   'first number of the guarantee.')] if any(
                       'epsilon' in group for group in groups) else []
   return [*note, element('div', *figures, class_='charts')] if figures else []
-
-
-def _key(runs: Sequence[Run], run: Run, curve: Curve) -> str:
-  """The text that decides the colour of a curve."""
-  return curve.label if len(runs) == 1 or curve.log else run.name
 
 
 def _classes(runs: Sequence[Run]) -> Iterator[Element]:

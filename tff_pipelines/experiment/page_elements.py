@@ -83,18 +83,26 @@ def _text(value: str) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Curve:
-  """A curve of a chart or a figure.
+  """A curve of a chart or a figure; the page alone uses the last four attributes.
 
   Attributes:
     label: Text of the legend, or of the axis on the right.
     x, y: Coordinates of its points, of equal length; of a chart finite, at least one.
     main: Whether it stands out; several runs are compared by such curves.
+    metric: Name of the vertical axis; curves of one name share a chart.
+    over: Name of the horizontal axis: 'round' or 'epsilon'.
+    log: Whether the vertical axis is logarithmic.
+    covered: Whether it is made of what was released and of held-out sets alone.
   """
 
   label: str
   x: Sequence[float]
   y: Sequence[float]
   main: bool = True
+  metric: str = ''
+  over: str = ''
+  log: bool = False
+  covered: bool = True
 
 
 def chart(title: str, xlabel: str, curves: Sequence[tuple[int, str, Curve]], *,
@@ -104,8 +112,7 @@ def chart(title: str, xlabel: str, curves: Sequence[tuple[int, str, Curve]], *,
   Args:
     title: Name of the chart, which says what the vertical axis is.
     xlabel: Label of the horizontal axis.
-    curves: At least one curve, each with the number of its colour, from 0, and its text
-      in the legend.
+    curves: Colour, from 0, text of the legend and curve, of at least one.
     log: Whether the vertical axis is logarithmic; its values are positive then.
   """
   words = '; '.join(

@@ -1,15 +1,13 @@
 """Records of a run on disk, which survive its being killed at any moment.
 
 `RunRecords` commits a round by one atomic rename: the checkpoint, which holds the
-state together with the round's ledger line and metrics. The line is appended to the
-ledger, and the metrics are released, only after that. A run that was killed before
-the rename repeats the round; one that was killed after it completes ledger and metrics
-from the checkpoint. So no round is lost and none is counted twice.
+state together with the round's ledger line and metrics. These are written only after
+that. A run that was killed before the rename repeats the round; one that was killed
+after it completes ledger and metrics from the checkpoint.
 
-The latest checkpoints are kept. Where the last one is damaged the run resumes from the
-one before. Releases since then are in the ledger and stay charged; those rounds run
-again, with fresh cohorts and fresh noise, and are charged again as
-`Event.repeated` says: the participations that they counted are lost too.
+Where the last checkpoint is damaged the run resumes from the one before. Releases since
+then stay charged; those rounds run again, with fresh cohorts and fresh noise, and are
+charged again as `Event.repeated` says: the participations that they counted are lost.
 
 `charged_records` is for answers that can't be taken back once they are drawn.
 """
@@ -60,11 +58,10 @@ class RunRecords:
     Args:
       folder: Created if it does not exist.
       configuration: Everything that defines the run, as JSON; recorded if the run is
-        new. The caller compares it with that of an earlier start.
+        new, or `replace`: it gets more rounds. Else the caller compares the two.
       header: Keyword arguments of the ledger's header, for a new run.
       resume: Continue the run in the folder, if there is one.
-      replace: Record this configuration instead of an earlier one: the run gets more
-        rounds.
+      replace: Record this configuration instead of an earlier one.
       engine: What runs the workers, one of `configurations.ENGINES`.
 
     Raises:
@@ -86,7 +83,7 @@ class RunRecords:
       self.configuration = configurations.sealed(configuration, recorded)
     if recorded is None:
       self.ledger.create(
-          self.ledger.path, **header, configuration_hash=self.configuration_hash)
+          self.ledger.path, **header, configuration_hash=self.configuration['hash'])
     if self.configuration is not recorded:
       configurations.write(self.folder, self.configuration)
     self.lost: tuple[base.Event, ...] = ()
@@ -100,33 +97,21 @@ class RunRecords:
     for path in self._checkpoints.glob(checkpoints.PARTIAL):
       path.unlink()
 
-  @property
-  def configuration_hash(self) -> str:
-    """Hash of `configuration`."""
-    return self.configuration['hash']
-
   def has_checkpoint(self) -> bool:
     """Whether there is a checkpoint to continue from, damaged or not."""
     return bool(checkpoints.list_all(self._checkpoints))
 
   def release_once(self, event: base.Event, name: str, draw: Callable[[], str], *,
                    is_last: bool = False) -> None:
-    """Releases a result before the first round, in a file, unless the file is there.
+    """Releases a result before the first round, or after the last, in a file, once.
 
     It is charged before it is drawn: a run that is killed between charge and file
     loses the content that it may have drawn, which stays charged, and draws again for
     another charge.
 
-    Args:
-      event: Event of the release.
-      name: Name of the file.
-      draw: Draws its content.
-      is_last: Whether the release is after the last round instead.
-
     Raises:
       ValueError: If rounds were committed and the file of a first release is missing,
-        or the file is there and the ledger has no charge for it, or it is not what was
-        released.
+        or the file is there and has no charge, or is not what was released.
     """
     charges(self.folder, name, preliminary.EvaluationRelease if is_last else
             preliminary.PreliminaryRelease)
@@ -153,8 +138,7 @@ class RunRecords:
     Args:
       initial_state: The state of a new run; defines the structure, and is
         committed as round 0 if nothing was.
-      derived: Names of parts of the state that follow from the settings: checkpoints
-        leave them out, and the restored state has those of `initial_state`.
+      derived: As `rounds.Rounds.derived`.
       planned: Number of planned rounds.
       event: Index of a round -> its event; needed where rounds differ.
 
@@ -197,8 +181,8 @@ class RunRecords:
       problems = [f'{self.ledger.path} has {len(lost)} rounds more than the last '
                   'checkpoint']
     if problems:
-      print(f'warning: {problems[0]}; the run resumes after round {rounds}, and epsilon '
-            f'counts what was released after it, too ({len(lost)} rounds)',
+      print(f'warning: {problems[0]}; the run resumes after round {rounds}, and '
+            f'epsilon counts what was released after it, too ({len(lost)} rounds)',
             file=sys.stderr)
     # A crash, or a power cut, left them out.
     for number, metrics in missing.items():
@@ -270,25 +254,16 @@ class RunRecords:
 
   def _line(self, event: base.Event, outcome: str, starts: int | None = None) -> str:
     return self.ledger.next_line(
-        event, outcome=outcome, configuration_hash=self.configuration_hash,
+        event, outcome=outcome, configuration_hash=self.configuration['hash'],
         starts=starts or self.starts)
 
   def commit(self, state: Any, rounds: int, event: base.Event, *, suppressed: bool,
              metrics: dict[str, float]) -> None:
-    """Commits a round: all of it in one file, then ledger and metrics.
+    """Commits the round of an index, from 1: all of it in one file, then the rest.
 
     The checkpoint, its name and the ledger line are synced to the disk, in this order,
-    before anything of the round is public.
-
-    Args:
-      state: State after the round.
-      rounds: Index of this round, from 1.
-      event: Event that the round released.
-      suppressed: Whether the round was suppressed.
-      metrics: Written to the CSV file and to TensorBoard.
-
-    Raises:
-      OSError: If a file can't be written; `restore` completes what was begun.
+    before the metrics, and so anything of the round, are public. If a file can't be
+    written, an OSError, `restore` completes what was begun.
     """
     line = self._line(event.repeated() if self._repeats_due else event,
                       'suppressed' if suppressed else 'released')
@@ -362,6 +337,5 @@ def charges(folder: pathlib.Path, name: str,
 
 def was_stopped(folder: pathlib.Path) -> bool:
   """Whether the run in a folder was stopped before its last round."""
-  ledger = ledger_lib.Ledger(folder / files.LEDGER)
-  return ledger.path.exists() and any(
-      line['outcome'] == ledger_lib.UNUSED for line in ledger.lines())
+  return any(line['outcome'] == ledger_lib.UNUSED
+             for line in ledger_lib.Ledger(folder / files.LEDGER).lines())

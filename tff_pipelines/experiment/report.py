@@ -2,8 +2,7 @@
 
 The terminal gets the short form: a plan of at most nine lines, an empty one and a
 report of at most ten, none beyond 80 columns unless a path in a command is. Everything
-is in report.txt and, for programs, in summary.json, whose keys are those of `SCHEMA`
-(docs/summary.md).
+is in report.txt and, for programs, in summary.json.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,35 +38,30 @@ _FIRST = (
     'restarts cost epsilon', 'vote repeated', 'delta not below 1/records',
     'published epsilon is no bound', 'large epsilon')
 
-_TYPES = {'integer': (int,), 'number': (int, float), 'text': (str,), 'list': (list,),
-          'object': (dict,), 'null': (type(None),)}
+_TYPES = {'integer': int, 'number': (int, float), 'text': str, 'list': list,
+          'object': dict}
 
-
-# Every summary has all of these keys and no others, of these JSON types; null where one
-# does not apply. docs/summary.md says what they mean.
+# Every summary has all of these keys and no others, of these JSON types, or null where
+# there is a question mark. docs/summary.md says what they mean.
 SCHEMA: Mapping[str, str] = {
     'version': 'integer', 'family': 'text', 'task': 'text', 'algorithm': 'text',
-    'model': 'text or null', 'parameters': 'integer or null',
-    'headline': 'text or null', 'headline_of': 'text or null',
-    'value': 'number or null', 'accuracy': 'number or null', 'held_out': 'object',
-    'outside_guarantee': 'list', 'private_evaluation': 'object or null',
-    'breakdown': 'object', 'mechanism': 'text', 'noise_multiplier': 'number or null',
-    'noise_stddev': 'number or null', 'clip': 'number or null',
-    'bits': 'integer or null', 'epsilon': 'number or null',
-    'epsilon_server': 'number or null', 'epsilon_participant': 'number or null',
-    'clients_per_person': 'integer or null', 'epsilon_person': 'number or null',
-    'epsilon_server_person': 'number or null', 'epsilon_if_unseeded': 'number or null',
-    'delta': 'number or null', 'consumed_delta': 'number or null',
-    'consumed_delta_server': 'number or null', 'adjacency': 'text or null',
-    'adjacency_in_words': 'text or null', 'privacy_unit': 'text',
-    'observers': 'text or null', 'observers_server': 'text or null',
-    'observers_participant': 'text or null', 'least_cohort': 'number or null',
-    'sampling': 'text', 'trust_model': 'text', 'source': 'text or null',
-    'sampler': 'text or null', 'accountant': 'text or null', 'order': 'number or null',
-    'amplification': 'text or null', 'skellam_as_gaussian': 'list or null',
-    'secure_aggregation': 'text or null', 'population': 'integer or null',
-    'cohort_size': 'number or null', 'rounds': 'integer', 'starts': 'integer',
-    'configuration': 'text', 'caveats': 'list', 'warnings': 'list', 'details': 'object',
+    'model': 'text?', 'parameters': 'integer?', 'headline': 'text?',
+    'headline_of': 'text?', 'value': 'number?', 'accuracy': 'number?',
+    'held_out': 'object', 'outside_guarantee': 'list', 'private_evaluation': 'object?',
+    'breakdown': 'object', 'mechanism': 'text', 'noise_multiplier': 'number?',
+    'noise_stddev': 'number?', 'clip': 'number?', 'bits': 'integer?',
+    'epsilon': 'number?', 'epsilon_server': 'number?', 'epsilon_participant': 'number?',
+    'clients_per_person': 'integer?', 'epsilon_person': 'number?',
+    'epsilon_server_person': 'number?', 'epsilon_if_unseeded': 'number?',
+    'delta': 'number?', 'consumed_delta': 'number?', 'consumed_delta_server': 'number?',
+    'adjacency': 'text?', 'adjacency_in_words': 'text?', 'privacy_unit': 'text',
+    'observers': 'text?', 'observers_server': 'text?', 'observers_participant': 'text?',
+    'least_cohort': 'number?', 'sampling': 'text', 'trust_model': 'text',
+    'source': 'text?', 'sampler': 'text?', 'accountant': 'text?', 'order': 'number?',
+    'amplification': 'text?', 'skellam_as_gaussian': 'list?',
+    'secure_aggregation': 'text?', 'population': 'integer?', 'cohort_size': 'number?',
+    'rounds': 'integer', 'starts': 'integer', 'configuration': 'text',
+    'caveats': 'list', 'warnings': 'list', 'details': 'object',
 }
 
 
@@ -122,11 +116,12 @@ def validate_summary(summary: Mapping[str, Any]) -> None:
     raise ValueError(
         f'summary must have the keys of version {VERSION}; missing: '
         f'{sorted(missing)}, unknown: {sorted(unknown)}')
-  for name, kinds in SCHEMA.items():
-    value = summary[name]
-    if isinstance(value, bool) or not isinstance(value, tuple(itertools.chain(*(
-        _TYPES[kind] for kind in kinds.split(' or '))))):
-      raise ValueError(f'summary: {name} must be of type {kinds}, found {value!r}')
+  for name, kind in SCHEMA.items():
+    value, is_null = summary[name], kind.endswith('?') and summary[name] is None
+    if isinstance(value, bool) or not (
+        is_null or isinstance(value, _TYPES[kind.rstrip('?')])):
+      raise ValueError(f'summary: {name} must be of type '
+                       f'{kind.replace("?", " or null")}, found {value!r}')
   json.dumps(summary, allow_nan=False)
 
 
@@ -157,12 +152,16 @@ def summary_of(family: str, guarantee: guarantee_lib.Guarantee, outcome: Outcome
 
 
 def read_summary(path: str | os.PathLike[str]) -> dict[str, Any]:
-  """A summary; ValueError if it is damaged or of another version."""
-  summary = files.read_json(pathlib.Path(path))
+  """The summary of a finished run; ValueError if there is none, or it is damaged."""
+  path = pathlib.Path(path)
+  if not path.is_file():
+    raise ValueError(f'{path.parent} must be the folder of a finished run, found no '
+                     f'{path.name} in it')
+  summary = files.read_json(path)
   try:
     validate_summary(summary)
   except ValueError as error:
-    raise ValueError(f'{os.fspath(path)} is damaged: {error}; --resume of its program '
+    raise ValueError(f'{path} is damaged: {error}; --resume of its program '
                      'writes it again') from error
   return summary
 
@@ -282,13 +281,7 @@ def draw(path: pathlib.Path, curves: Sequence[Curve], *, title: str, xlabel: str
          ylabel: str, right: Curve | None = None) -> None:
   """Draws curves into a PNG file, over 0 to 1 if all of them lie there.
 
-  Args:
-    path: Path of the file, overwritten.
-    curves: Curves against the left axis.
-    title: Title of the figure.
-    xlabel: Label of the common axis.
-    ylabel: Label of the left axis.
-    right: A curve against an axis of its own; None for none.
+  `right` is a curve against an axis of its own.
   """
   from matplotlib import figure as figure_lib  # pylint: disable=g-import-not-at-top
   figure = figure_lib.Figure(figsize=(7, 4.2))

@@ -35,21 +35,17 @@ _RESTATED = frozenset({'rounds', 'epsilon', 'epsilon_server'})
 class Experiment(abc.ABC):
   """A family's experiment.
 
-  Class attributes:
+  Attributes:
     family: Name of its program.
     takes_more_rounds: Whether a run may be resumed with more rounds than were planned,
       at the noise that was calibrated; the family then checks the new epsilon.
-    kept_as: Name of the file that keeps the answers of a charged step, with its round
-      in braces.
-
-  Attributes:
+    kept_as: File of the answers of a charged step; see `ChargedRecords`.
     settings: Settings of the run.
     folder: Folder of the run; exists once the run has started.
     callbacks: Called after each commit of a round.
     quiet: Whether to print nothing.
-    guarantee: All numbers of the guarantee, once the run is over.
-    weights: Name -> array of the released model, likewise; empty if there is none.
-    figures: Names of the figures, likewise.
+    guarantee, weights, figures: All numbers of the guarantee, name -> array of the
+      released model, and names of the figures, once the run is over.
     earlier_rounds: Numbers of rounds that were planned before more were added.
   """
 
@@ -81,7 +77,7 @@ class Experiment(abc.ABC):
     """Identity of the data, as JSON; a run is only resumed on the same.
 
     `data_fingerprint` and `examples_fingerprint`, digests of data of all clients, are
-    recorded by a secret key of the run. What has another name is recorded as it is.
+    recorded by a secret key of the run, all else as it is.
     """
     return {}
 
@@ -104,10 +100,8 @@ class Experiment(abc.ABC):
                  recorded: Mapping[str, Any] | None) -> guarantee_lib.Plan:
     """The calibrated plan.
 
-    Args:
-      task: From `build_task`.
-      recorded: `configuration` of the plan that an earlier start recorded: its
-        calibrated numbers are taken over. None for a new run.
+    `recorded` is the configuration of the plan that an earlier start recorded, whose
+    calibrated numbers are taken over; None for a new run.
     """
 
   @abc.abstractmethod
@@ -117,7 +111,6 @@ class Experiment(abc.ABC):
   def released(self, task: Any, plan: guarantee_lib.Plan,
                records: records_lib.RunRecords) -> Any:
     """Makes releases before the first round; returns the task that they complete."""
-    del plan, records
     return task
 
   def release_last(self, task: Any, plan: guarantee_lib.Plan,
@@ -142,9 +135,7 @@ class Experiment(abc.ABC):
     """
 
   def serving(self, trained: models.Trained) -> Any:
-    """The tasks.task.Serving of a model that a run of this family trained.
-
-    Built without the data of the training where that is possible.
+    """The tasks.task.Serving of a trained model, without its data where possible.
 
     Raises:
       ValueError: If the family trains no model, or the model is of other settings.
@@ -162,12 +153,10 @@ class Experiment(abc.ABC):
         self.folder / files.PRIVATE / failures.BAD_CLIENTS)
 
   def read_by_workers(self, task: Any) -> Sequence[Any]:
-    """Descriptions of the data that workers read: `simulation.proofs.DataProof`s.
+    """`simulation.proofs.DataProof`s of the data that workers read.
 
-    Raises:
-      ValueError: If workers could not read what they must.
+    Raises ValueError if they could not read what they must.
     """
-    del task
     return ()
 
   def planned_rounds(self, plan: guarantee_lib.Plan) -> int:
@@ -181,8 +170,7 @@ class Experiment(abc.ABC):
   def run(self) -> dict[str, Any]:
     """Runs, or resumes, and reports.
 
-    Raises:
-      OSError, ValueError: For a mistake of the user; the message is one line.
+    Raises OSError or ValueError, with one line, for a mistake of the user.
     """
     self.settings.check_paths()
     if self._on_ray:
@@ -221,13 +209,13 @@ class Experiment(abc.ABC):
       more.append(_rounds_added(self.earlier_rounds))
     description = dataclasses.replace(
         description, caveats=[*description.caveats, *more])
-    planned = plan.guarantee(self.planned_rounds(plan))
-    if recorded is not None:
-      calibrated = plan.calibrated
-      self._check_targets(planned if calibrated is plan else
-                          calibrated.guarantee(self.planned_rounds(plan)))
-    header = {} if recorded is not None else plan.header(
-        self.planned_rounds(plan), description.caveats)
+    count, header = self.planned_rounds(plan), {}
+    planned = plan.guarantee(count)
+    if recorded is None:
+      header = plan.header(count, description.caveats)
+    else:
+      self._check_targets(planned if plan.calibrated is plan else
+                          plan.calibrated.guarantee(count))
     records = records_lib.RunRecords(
         self.folder, configuration, header, resume=self.settings.resume,
         replace=recorded is not None and self._adds_rounds(recorded),
@@ -312,7 +300,7 @@ class Experiment(abc.ABC):
     caveats = report.ordered([*caveats, *description.caveats, *outcome.caveats])
     summary = report.summary_of(
         self.family, guarantee, outcome, caveats, rounds=rounds,
-        starts=records.starts, configuration=records.configuration_hash)
+        starts=records.starts, configuration=records.configuration['hash'])
     for name, trained in outcome.trained.items():
       trained.write(self.folder / name)
     files.write_json(self.folder / files.SUMMARY, summary)

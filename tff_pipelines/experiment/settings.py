@@ -1,16 +1,12 @@
-"""Settings: each declared once, as a field of a frozen dataclass.
-
-A field carries its default, help, unit, range, choices and group (`declarations`):
-
-    _run = declarations.group('run')
+"""Settings: each declared once, as a field of a frozen dataclass (`declarations`).
 
     @dataclasses.dataclass(frozen=True, kw_only=True)
     class MySettings(Settings):
-      rounds: int = _run(50, 'Rounds of training.', low=1)
+      rounds: int = setting(50, 'Rounds of training.', group='run', low=1)
 
 The constructor (`MySettings(rounds=20)`, validated), the flag (`--rounds=20`), the
-help and the entry in a run's configuration follow from it. Nothing else in the project
-defines flags. No TensorFlow here: wrong flags are refused at once.
+help and the entry in a run's configuration follow from it. No TensorFlow here: wrong
+flags are refused at once.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -169,11 +165,7 @@ def _json(value: Any) -> Any:
 
 def of_configuration(cls: type[Settings], recorded: Mapping[str, Any],
                      **free: Any) -> Settings:
-  """The settings whose `configuration` was recorded.
-
-  Raises:
-    ValueError: If one of the fields does not exist, or a value is out of range.
-  """
+  """The settings whose `configuration` was recorded; ValueError for a wrong one."""
   fields = declared(cls)
   for name in recorded:
     if name not in fields:
@@ -202,11 +194,7 @@ def define_flags(cls: type[Settings], values: flags.FlagValues) -> None:
 
 def from_flags(cls: type[Settings], values: flags.FlagValues,
                rest: Sequence[str] = ()) -> Settings:
-  """The settings that parsed flags, and the arguments that are none, stand for.
-
-  Raises:
-    ValueError: For a wrong value, and for such an argument where no field takes it.
-  """
+  """The settings that parsed flags, and the arguments that are none, stand for."""
   given = {}
   for name, field in declared(cls).items():
     if field.positional:
@@ -220,12 +208,7 @@ def from_flags(cls: type[Settings], values: flags.FlagValues,
 
 
 def help_lines(cls: type[Settings], *, full: bool) -> list[str]:
-  """The flags by group, none of the lines longer than 80 columns.
-
-  Args:
-    cls: Class of the settings.
-    full: Whether to list all of them, with ranges; else the essential ones.
-  """
+  """The essential flags by group, or all in full, in lines of up to 80 columns."""
   listed: dict[str, list[str]] = {}
   for field in declared(cls).values():
     if full or field.essential:
