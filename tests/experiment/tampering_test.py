@@ -340,5 +340,5 @@ def test_undisturbed_charged_run_counts_the_lost_step(charged, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize('family', fuzz_folder.FAMILIES)
 def test_damaged_folders_never_state_too_small_an_epsilon(family, capsys):
-  assert fuzz_folder.main(['--cases=6', f'--family={family}', '--seed=1']) == 0
-  assert '6 cases, 0 findings' in capsys.readouterr().out
+  assert fuzz_folder.main(['--cases=5', f'--family={family}', '--seed=1']) == 0
+  assert '5 cases, 0 findings' in capsys.readouterr().out

@@ -119,8 +119,7 @@ def start(doc: str, cls: type[settings_lib.Settings], run: str,
     doc: Docstring of the program.
     cls: Class of its settings.
     run: 'module:function' that takes the settings, imported only when they are known
-      to be right, since TensorFlow takes seconds to import. An integer that it
-      returns is the exit code; anything else is ignored.
+      to be right. An integer that it returns is the exit code.
     arguments: Arguments of the program; None for those of this process.
     is_guarded: Whether another process reports the end of this one (`guarded`).
   """

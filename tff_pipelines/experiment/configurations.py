@@ -61,10 +61,8 @@ def record_start(folder: pathlib.Path, engine: str,
     at_least: Number of earlier starts that are known from elsewhere.
 
   Returns:
-    The number of starts, this one included, and the engines of those that are known.
-
-  Raises:
-    ValueError: If both records of earlier starts are missing or damaged.
+    The number of starts, this one included, and the engines of those that are known;
+    ValueError if both records of earlier starts are missing or damaged.
   """
   paths = folder / files.STARTS, folder / files.PRIVATE / files.STARTS
   records, problems = [], []
@@ -120,13 +118,9 @@ def sealed(configuration: Mapping[str, Any],
 
 
 def check_ledger(folder: pathlib.Path, configuration: Mapping[str, Any]) -> int:
-  """Checks that the ledger in a folder is of the run with this configuration.
+  """Number of starts that the ledger in a folder counts.
 
-  Returns:
-    Number of starts that the ledger counts.
-
-  Raises:
-    ValueError: If it is missing, damaged or of another configuration.
+  Raises ValueError if it is missing, damaged or of another configuration.
   """
   ledger = ledger_lib.Ledger(folder / files.LEDGER)
   recorded, starts = ledger.configuration_and_starts()

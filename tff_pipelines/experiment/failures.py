@@ -1,8 +1,7 @@
 """Failures in rounds: clients whose data make one fail, and the end of a run.
 
-A run that ended because of one client's data would tell that it was sampled, and let
-one client stop all. So such a client contributes what one without examples does; its
-share of the noise is there. The operator alone is told which it is and why.
+A run that ended because of one client's data would tell that it was sampled. So such a
+client contributes what one without examples does; the operator alone is told of it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -101,13 +100,10 @@ def _failing(compute: Callable[[Sequence], Any], clients: Sequence, error: Excep
 
 @contextlib.contextmanager
 def reported(folder: pathlib.Path) -> Iterator[None]:
-  """Ends a run by one line without values of the data if a computation fails.
+  """Raises RunFailedError instead of errors of computations, graphs and memory.
 
   The error itself goes to a file of the operator. Before there is a run in the folder,
   where nothing depends on a sample, errors stay as they are.
-
-  Raises:
-    RunFailedError: Instead of errors of computations, of graphs and of memory.
   """
   try:
     yield

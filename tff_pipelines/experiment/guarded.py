@@ -31,15 +31,11 @@ finally:
 
 def run(doc: str, cls: type, program: str, arguments: Sequence[str],
         library: str) -> int:
-  """Runs a program in a process, which ends with this one.
-
-  Args:
-    doc, cls, program, arguments: As for `cli.start`.
-    library: Name of what may end the process, for the message.
+  """Runs a program in a process, which ends with this one; see `cli.start`.
 
   Returns:
-    Its exit code; 2, after one line on standard error, if a library ended it; 128 and
-    the number of the signal that ended it.
+    Its exit code; 2, after one line on standard error, if the library that is named
+    ended it; 128 and the number of the signal that ended it.
   """
   reading, writing = os.pipe()
   process = subprocess.Popen(

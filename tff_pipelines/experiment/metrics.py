@@ -109,16 +109,12 @@ class Table:
     if self._names is None and self._path.exists():
       self._write(read(self._path, self._key))
     if self._names and index > self._last and self._names.keys() >= values.keys():
-      digest = self.digest_with(index, values)
+      digest = digest_with(self.digest, index, values)
       files.append(self._path, _text([self._key, *self._names], [(index, values)],
                                      header=False), durable=durable)
       self._last, self.digest = index, digest
     else:
       self._write({**read(self._path, self._key), index: values})
-
-  def digest_with(self, index: int, values: Mapping[str, Any]) -> str:
-    """`digest` after another row, of a later index; see `add` for the arguments."""
-    return _digest_with(self.digest, index, values)
 
   def _write(self, by_index: Mapping[int, Mapping[str, Any]]) -> None:
     """Writes all rows, seen complete or not at all, unless they are there."""
@@ -143,14 +139,11 @@ def _text(columns: Sequence[str], by_index: Iterable[tuple[int, Mapping[str, Any
 def _digest_of(by_index: Mapping[int, Mapping[str, Any]]) -> str:
   """The digest of a table with these rows; see `Table`."""
   return functools.reduce(
-      lambda digest, row: _digest_with(digest, *row), sorted(by_index.items()), '')
+      lambda digest, row: digest_with(digest, *row), sorted(by_index.items()), '')
 
 
-def _digest_with(before: str, index: int, values: Mapping[str, Any]) -> str:
-  """Digest of rows with the digest `before` and of one more.
-
-  Columns without a value, and their order, do not count.
-  """
+def digest_with(before: str, index: int, values: Mapping[str, Any]) -> str:
+  """Digest of rows with the digest `before` and of one more, of columns with values."""
   cells = [('', str(index)), *((name, str(value)) for name, value in sorted(
       values.items()) if value not in (None, ''))]
   return hashlib.sha256(json.dumps([before, cells]).encode()).hexdigest()
@@ -159,8 +152,7 @@ def _digest_with(before: str, index: int, values: Mapping[str, Any]) -> str:
 class Events:
   """A file of TensorBoard events whose times are the indices of the rounds.
 
-  The writers of TensorFlow note when an event was written, and the duration of a round
-  reveals how many clients participated.
+  The duration of a round would reveal how many clients participated.
   """
 
   def __init__(self, path: pathlib.Path):

@@ -1,8 +1,4 @@
-"""One page about one run, or about several side by side.
-
-It is a single file without scripts and loads nothing. Every text is escaped, wherever
-it comes from.
-"""
+"""One page about one run, or several: a file without scripts, which loads nothing."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 import dataclasses

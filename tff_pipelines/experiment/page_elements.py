@@ -26,13 +26,7 @@ Child = Union[Element, str]
 
 
 def element(tag: str, *children: Child, **attributes: str | float) -> Element:
-  """An element.
-
-  Args:
-    tag: Its name.
-    *children: Elements and texts, in order.
-    **attributes: Its attributes; `class_` is class, and _ in a name stands for -.
-  """
+  """An element; `class_` is the attribute class, and _ in a name stands for -."""
   # HTML allows < in an attribute, where it only looks like the start of a tag.
   result = etree.Element(tag, {
       name.rstrip('_').replace('_', '-'): _text(str(value)).replace('<', '‹')

@@ -31,22 +31,16 @@ def read(folder: str | os.PathLike[str], verdict: Verdict, *,
   path = pathlib.Path(folder)
   summary = report.read_summary(path / files.SUMMARY)
   configuration = configurations.read(path) or {}
+  tables = sorted(path.glob('*.csv'), key=lambda table: table.name != files.METRICS)
   return Run(name=name or path.absolute().name, summary=summary,
              settings=configuration.get('settings', {}), verdict=verdict,
-             curves=[curve for table in _tables(path)
-                     for curve in _curves(table, summary)])
+             curves=[curve for table in tables if (rows := metrics.rows(table))
+                     for curve in _curves(rows, summary)])
 
 
 def write(path: pathlib.Path, runs: Sequence[Run]) -> None:
   """Writes the page of runs, seen complete or not at all."""
   files.write_atomically(path, document.document(runs))
-
-
-def _tables(folder: pathlib.Path) -> Iterator[list[dict[str, str]]]:
-  """Rows of each table of a run, of the metrics first."""
-  for path in sorted(folder.glob('*.csv'), key=lambda path: path.name != files.METRICS):
-    if rows := metrics.rows(path):
-      yield rows
 
 
 def _curves(rows: Sequence[Mapping[str, str]],

@@ -270,7 +270,8 @@ class RunRecords:
     self._repeats_due = max(0, self._repeats_due - 1)
     checkpoints.write(self._checkpoints, checkpoints.Checkpoint(
         run=self.configuration['run'], rounds=rounds, line=line, metrics=metrics,
-        table=self._table.digest_with(rounds, metrics), repeats_due=self._repeats_due,
+        table=metrics_lib.digest_with(self._table.digest, rounds, metrics),
+        repeats_due=self._repeats_due,
         lost=tuple(lost.to_json() for lost in self.lost),
         arrays=checkpoints.arrays_of(state, self._derived)))
     # To remove a large file takes as long as to sync the line.

@@ -312,9 +312,7 @@ def draw_labels(label_counts: np.ndarray, path: str | os.PathLike[str]) -> None:
   """Draws how often simulated clients have each label: a stacked bar per client.
 
   Args:
-    label_counts: [clients, classes], how often each client has each label. Of
-      simulated clients only: of real ones it is private. The figure is as private
-      as the examples that they have.
+    label_counts: [clients, classes]. The figure is as private as their examples.
     path: Path of the PNG file, overwritten.
   """
   import matplotlib  # pylint: disable=g-import-not-at-top

@@ -30,6 +30,19 @@ _FINGERPRINTS = ('data_fingerprint', 'examples_fingerprint')
 _ROUNDING = 1e-9
 # Settings that may change with the number of rounds: it and the targets that it costs.
 _RESTATED = frozenset({'rounds', 'epsilon', 'epsilon_server'})
+_CAVEATS = {
+    'stopped early':
+        'the run was stopped after round {0} of {1}: epsilon is that of all {1}, because '
+        'the decision may follow from what was released; what else it followed from, '
+        'such as metrics on held-out examples, is outside the guarantee',
+    'rounds run again':
+        'checkpoints were damaged: {} rounds that were released before are not in the '
+        'result, and epsilon counts them beside those of the result',
+    'rounds added':
+        'rounds were added to a run that was planned for {}: epsilon is that of all '
+        'rounds, and holds whether or not released models decided on the addition, as '
+        'long as no more are added; what else it followed from, such as metrics on '
+        'held-out examples, is outside the guarantee'}
 
 
 class Experiment(abc.ABC):
@@ -81,11 +94,8 @@ class Experiment(abc.ABC):
     """
     return {}
 
-  def keyed_identity(self, task: Any) -> dict[str, Any]:
-    """`identity` as it is recorded: what follows from all clients' data, keyed."""
-    return self._keyed(self.identity(task))
-
-  def _keyed(self, identity: Mapping[str, Any]) -> dict[str, Any]:
+  def keyed(self, identity: Mapping[str, Any]) -> dict[str, Any]:
+    """An `identity` as it is recorded: what follows from all clients' data, keyed."""
     key = files.read_key(self.folder)
     return {name: files.keyed(value, key) if name in _FINGERPRINTS else value
             for name, value in identity.items()}
@@ -188,7 +198,7 @@ class Experiment(abc.ABC):
     data = self.read_by_workers(task)
     identity = self.identity(task)  # Raises what does not fit the task.
     if recorded is not None:
-      identity = self._keyed(identity)
+      identity = self.keyed(identity)
       self._check_same(name for name, value in identity.items()
                        if recorded['identity'].get(name, value) != value)
     plan = self.build_plan(task, None if recorded is None else recorded['plan'])
@@ -196,17 +206,16 @@ class Experiment(abc.ABC):
     if self._on_ray:
       more.append(caveats_lib.PARTIAL_SUMS)
     if recorded is None:
-      files.check_folder(self.folder, resume=self.settings.resume)
       files.create_folder(self.folder)
       files.new_key(self.folder)
-      identity = self._keyed(identity)
+      identity = self.keyed(identity)
     configuration = {
         'family': self.family,
         'settings': self.settings.configuration(), 'identity': identity,
         'plan': plan.configuration()}
     if self.earlier_rounds:
       configuration['earlier_rounds'] = list(self.earlier_rounds)
-      more.append(_rounds_added(self.earlier_rounds))
+      more.append(_caveat('rounds added', self.earlier_rounds[-1]))
     description = dataclasses.replace(
         description, caveats=[*description.caveats, *more])
     count, header = self.planned_rounds(plan), {}
@@ -292,9 +301,9 @@ class Experiment(abc.ABC):
     rounds = planned - records.unused
     caveats = list(guarantee.caveats)
     if records.unused:
-      caveats.append(_stopped(rounds, planned))
+      caveats.append(_caveat('stopped early', rounds, planned))
     if records.lost:
-      caveats.append(_run_again(len(records.lost)))
+      caveats.append(_caveat('rounds run again', len(records.lost)))
     if 'ray' in records.engines:
       caveats.append(caveats_lib.PARTIAL_SUMS)
     caveats = report.ordered([*caveats, *description.caveats, *outcome.caveats])
@@ -321,23 +330,5 @@ class Experiment(abc.ABC):
     return summary
 
 
-def _stopped(rounds: int, planned: int) -> caveats_lib.Caveat:
-  return caveats_lib.Caveat(
-      'stopped early', f'the run was stopped after round {rounds} of {planned}: '
-      f'epsilon is that of all {planned}, because the decision may follow from what '
-      'was released; what else it followed from, such as metrics on held-out examples, '
-      'is outside the guarantee')
-
-
-def _run_again(lost: int) -> caveats_lib.Caveat:
-  return caveats_lib.Caveat(
-      'rounds run again', f'checkpoints were damaged: {lost} rounds that were released '
-      'before are not in the result, and epsilon counts them beside those of the result')
-
-
-def _rounds_added(earlier: Sequence[int]) -> caveats_lib.Caveat:
-  return caveats_lib.Caveat(
-      'rounds added', f'rounds were added to a run that was planned for {earlier[-1]}: '
-      'epsilon is that of all rounds, and holds whether or not released models decided '
-      'on the addition, as long as no more are added; what else it followed from, such '
-      'as metrics on held-out examples, is outside the guarantee')
+def _caveat(name: str, *numbers: int) -> caveats_lib.Caveat:
+  return caveats_lib.Caveat(name, _CAVEATS[name].format(*numbers))

@@ -31,10 +31,8 @@ _DEFINE = {bool: flags.DEFINE_bool, int: flags.DEFINE_integer,
 
 def _parsed(field: Setting, value: Any) -> Any:
   """The value that a parsed flag stands for."""
-  if field.repeated:
-    return tuple(value)
-  if not field.is_tuple:
-    return value
+  if field.repeated or not field.is_tuple:
+    return tuple(value) if field.repeated else value
   try:
     return tuple(field.kind(text.strip()) for text in value.split(',') if text.strip())
   except ValueError:
@@ -223,9 +221,8 @@ class TaskSettings(Settings):
 
   Attributes:
     options_by_task: Task -> names of its options.
-    defaults_by_task: Task, or None for any other -> name of a field -> its value where
-      none is given. The constructor fills it in, so that it is recorded like a value
-      that was given.
+    defaults_by_task: Task, or None for any other -> field -> its value where none is
+      given; recorded like a value that was given.
   """
 
   options_by_task: ClassVar[Mapping[str, Sequence[str]]]
