@@ -9,8 +9,6 @@ import ast
 from collections.abc import Iterator
 import textwrap
 
-import pytest
-
 from tests import modules
 
 _LIBRARY = ('aggregators', 'tasks', 'tff_pipelines')
@@ -175,31 +173,3 @@ def test_every_place_that_may_run_what_it_reads_has_its_reason():
   # A new place needs a reason, or another way to read.
   new, gone = sorted(found - set(PLACES)), sorted(set(PLACES) - found)
   assert (new, gone) == ([], [])
-
-
-@pytest.mark.parametrize('code, name', [
-    ('import pickle\npickle.load(file)', 'pickle.load'),
-    ('from pickle import loads as read\nread(x)', 'pickle.loads'),
-    ('def f():\n  from dill import load\n  load(x)', 'dill.load'),
-    ('from importlib import util\nutil.spec_from_file_location("a", b)',
-     'importlib.util.spec_from_file_location'),
-    ('import numpy as np\nnp.load(path, allow_pickle=flag)',
-     'numpy.load(allow_pickle)'),
-    ('import tensorflow as tf\ntf.keras.models.load_model(path, safe_mode=False)',
-     'tensorflow.keras.models.load_model'),
-    ('eval(text)', 'eval'), ('[exec][0](text)', 'exec'),
-    ('frame().eval(text)', '?.eval'), ('f().connection.recv()', '?.connection.recv'),
-    ('A = """\nimport marshal\nmarshal.loads(x)\n"""', 'marshal.loads'),
-])
-def test_loaders_are_found_under_every_name(code, name):
-  assert name in [found for _, found in uses(ast.parse(code))]
-
-
-@pytest.mark.parametrize('code', [
-    'import json\njson.load(file)', 'import re\nre.compile(text)', 'table.read(path)',
-    'import numpy as np\nnp.load(path, allow_pickle=False)',
-    'import pickle\npickle.dumps(x)', 'from tasks.text import data\ndata.load(x)',
-    'import importlib.resources\nimportlib.resources.files(x)',
-    '"""To import this, eval that."""'])
-def test_other_readers_are_not(code):
-  assert not list(uses(ast.parse(code)))

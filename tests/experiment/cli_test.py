@@ -247,7 +247,7 @@ print(json.dumps([codes, 'tensorflow' in sys.modules]))
 '''
 
 
-def test_wrong_flags_are_refused_before_tensorflow_is_imported(tmp_path):
+def test_wrong_flags_and_help_need_no_tensorflow(tmp_path):
   folder = tmp_path / 'run'
   folder.mkdir()
   (folder / 'notes.txt').write_text('mine')
@@ -255,19 +255,12 @@ def test_wrong_flags_are_refused_before_tensorflow_is_imported(tmp_path):
       ['--clip=nan'], ['--rounds=0'], ['--task=cats'], ['--unknown'], ['--resume'],
       ['--mechanism=none', '--epsilon=1'], ['--epsilon=1', '--noise_multiplier=1'],
       ['--model=resnet'], [f'--output_dir={folder}'], ['--flagfile=none']]
+  helps = [['--help'], ['--helpfull']]
   done = subprocess.run(
-      [sys.executable, '-c', WITHOUT_TENSORFLOW, json.dumps(attempts)],
+      [sys.executable, '-c', WITHOUT_TENSORFLOW, json.dumps(helps + attempts)],
       cwd=launcher.ROOT, env=launcher.environment(''), capture_output=True, text=True,
       timeout=400, check=True)
-  assert json.loads(done.stdout) == [[2] * len(attempts), False]
+  assert json.loads(done.stdout.splitlines()[-1]) == [
+      [0] * len(helps) + [2] * len(attempts), False]
   assert len(done.stderr.splitlines()) == len(attempts)
   assert all(line.startswith('error: ') for line in done.stderr.splitlines())
-
-
-def test_help_of_a_program_needs_no_tensorflow():
-  done = subprocess.run(
-      [sys.executable, '-c', WITHOUT_TENSORFLOW, '[["--help"], ["--helpfull"]]'],
-      cwd=launcher.ROOT, env=launcher.environment(''), capture_output=True, text=True,
-      timeout=400, check=True)
-  assert json.loads(done.stdout.splitlines()[-1]) == [[0, 0], False]
-  assert done.stderr == ''

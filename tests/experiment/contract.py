@@ -207,7 +207,7 @@ class ExperimentContract:
     plain = experiment.identity(task)
     if 'data_fingerprint' in plain:
       assert plain['data_fingerprint'] != recorded['data_fingerprint']
-      assert experiment.keyed_identity(task) == recorded
+      assert experiment.keyed(plain) == recorded
 
   def test_an_error_of_a_graph_ends_it_in_one_line_without_values(
       self, tmp_path, monkeypatch, capsys):

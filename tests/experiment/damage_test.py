@@ -288,7 +288,7 @@ def test_evaluated_run_whose_last_checkpoint_is_damaged_is_refused(tmp_path):
   _commit(records, of_round, [1, 2])
   evaluation = preliminary.EvaluationRelease(
       l2_sensitivity=1.0, noise_variance=4.0, dimension=2)
-  records.release_last(evaluation, 'evaluation.json', lambda: '{}')
+  records.release_once(evaluation, 'evaluation.json', lambda: '{}', is_last=True)
   assert _opened(tmp_path, event=of_round)[2] == 2
   _flip(tmp_path, 2)
   with pytest.raises(ValueError, match='an evaluation of a model whose checkpoint is'):

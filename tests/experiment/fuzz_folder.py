@@ -1,7 +1,6 @@
 """Damages folders of interrupted runs and resumes them: no epsilon is ever too small.
 
   python -m tests.experiment.fuzz_folder [--cases=10000] [--seed=0] [--family=train ...]
-      [--output=FILE]
 
 A case is one change, or two in a fifth of them, to the files of a run that was stopped
 after half of its rounds, and started once more without a commit: a flipped bit, a
@@ -12,8 +11,7 @@ settings. It follows from family, seed and number. Then the run is resumed. It m
 - be refused by one line that names a file of the folder, or its folder, or
 - state epsilons at least those of all that was released before and after.
 
-Two changes spare the two records of starts, which may not both be lost. Cases that are
-done are read from --output and not run again.
+Two changes spare the two records of starts, which may not both be lost.
 """
 
 import argparse
@@ -51,20 +49,7 @@ class Killed(BaseException):
   """Ends a run at a commit, as a kill would."""
 
 
-class Family:
-  """A family whose runs are damaged."""
-
-  def experiment(self, folder: pathlib.Path, resume: bool):
-    """The experiment in a folder."""
-    raise NotImplementedError
-
-  @functools.cached_property
-  def _plan(self):
-    experiment = self.experiment(pathlib.Path('nowhere'), False)
-    return experiment.build_plan(experiment.build_task(), None)
-
-
-class Train(Family):
+class Train:
   """Federated averaging; rounds compute nothing, and cost what they cost."""
 
   def experiment(self, folder: pathlib.Path, resume: bool):
@@ -75,7 +60,7 @@ class Train(Family):
   @functools.cache
   def least(self, released: int, shown: int) -> dict[str, float]:
     """Epsilons of `released` rounds, and of `shown` ones that the server saw too."""
-    plan = self._plan
+    plan = _plan(self)
     event = plan.released(min(released, 8))
     repeated = plan.event(1).repeated()
     more = [repeated] * max(0, released - 8)
@@ -87,7 +72,7 @@ class Train(Family):
             seen, released + shown, observer=bounds.SERVER).epsilon}
 
 
-class Ldp(Family):
+class Ldp:
   """Locally private distillation, whose answers are charged before they are drawn.
 
   In eight steps of four queries; a query's answers are those of five owners.
@@ -105,8 +90,14 @@ class Ldp(Family):
 
   @functools.cache
   def least(self, released: int, shown: int) -> dict[str, float]:
-    answers = self._plan.most_answers(4 * (released + shown))
-    return {'epsilon': self._plan.epsilon(answers)}
+    plan = _plan(self)
+    return {'epsilon': plan.epsilon(plan.most_answers(4 * (released + shown)))}
+
+
+@functools.cache
+def _plan(family):
+  experiment = family.experiment(pathlib.Path('nowhere'), False)
+  return experiment.build_plan(experiment.build_task(), None)
 
 
 FAMILIES = {'train': Train, 'ldp': Ldp}
@@ -272,24 +263,13 @@ def main(arguments: list[str] | None = None) -> int:
   parser.add_argument('--cases', type=int, default=10_000)
   parser.add_argument('--seed', type=int, default=0)
   parser.add_argument('--family', action='append', choices=FAMILIES)
-  parser.add_argument('--output', type=pathlib.Path)
   options = parser.parse_args(arguments)
-  ends, findings, done = collections.Counter(), 0, {}
-  if options.output and options.output.exists():
-    done = {(one['family'], one['seed'], one['case']): one for one in map(
-        json.loads, options.output.read_text().splitlines())}
-  names = options.family or list(FAMILIES)
-  with contextlib.ExitStack() as stack:
-    scratch = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
-    output = stack.enter_context(
-        options.output.open('a') if options.output else contextlib.nullcontext())
+  ends, findings, names = collections.Counter(), 0, options.family or list(FAMILIES)
+  with tempfile.TemporaryDirectory() as scratch:
     for name in names:
-      subject = prepare(name, scratch / name)
+      subject = prepare(name, pathlib.Path(scratch) / name)
       for number in range(options.cases // len(names)):
-        result = done.get((name, options.seed, number)) or case(
-            subject, name, options.seed, number)
-        if output and (name, options.seed, number) not in done:
-          print(json.dumps(result), file=output, flush=True)
+        result = case(subject, name, options.seed, number)
         ends[name, result['end']] += 1
         if result['finding']:
           findings += 1

@@ -14,10 +14,10 @@ import collections
 from collections.abc import Callable, Sequence
 import functools
 import hashlib
+import io
 import json
 import pathlib
 import random
-import struct
 import sys
 import tempfile
 import time
@@ -31,71 +31,21 @@ from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.experiment import checkpoints
 
 _LONGEST = 1000  # Characters of a message.
-_START = struct.Struct('<8sII')
-_LEAVES = (
-    None, True, False, 0, 1, -1, 2, 3, 7, 64, 2**31, 2**40, 2**63, 2**64, 10**400, -0.0,
-    0.5, 1e-300, 1e308, float('inf'), float('nan'), '', 'x', 'a/b', '\n', '\0',
-    '\ud800', 'x' * 5000, '<f4', '<f8', '|O', '|b1', '|V1', 'released', 'unused',
-    'zero-out', 'NoPrivacy', 'PoissonSampled', 'SelfComposed', 'Composed', [], {})
-
-
-def value(rng: random.Random, depth: int = 3) -> Any:
-  """A JSON value of any kind."""
-  kind = rng.random()
-  if depth and kind < 0.15:
-    return [value(rng, depth - 1) for _ in range(rng.randrange(4))]
-  if depth and kind < 0.3:
-    return {str(rng.choice(_LEAVES)): value(rng, depth - 1)
-            for _ in range(rng.randrange(4))}
-  if kind < 0.305:
-    return functools.reduce(lambda inner, _: [inner], range(3000), [])
-  return rng.choice(_LEAVES)
-
-
-def changed(rng: random.Random, part: Any) -> Any:
-  """A JSON value with one value in it replaced, removed or moved."""
-  if not isinstance(part, (list, dict)) or not part or rng.random() < 0.1:
-    if type(part) is int and rng.random() < 0.5:  # pylint: disable=unidiomatic-typecheck
-      return part + rng.choice((-64, -1, 1, 64, 2**32))
-    return value(rng)
-  keys = range(len(part)) if isinstance(part, list) else list(part)
-  key, other, result = rng.choice(keys), rng.choice(keys), part.copy()
-  kind = rng.random()
-  if kind < 0.1:
-    result.pop(key)
-  elif kind < 0.2:
-    result[key] = part[other]
-  elif kind < 0.3 and isinstance(part, list):
-    result.insert(key, part[other])
-  else:
-    result[key] = changed(rng, part[key])
-  return result
-
-
-def _json(part: Any) -> bytes:
-  """JSON of any depth."""
-  depth = 0
-  while isinstance(part, list) and len(part) == 1:
-    part, depth = part[0], depth + 1
-  try:
-    text = json.dumps(part)
-  except RecursionError:
-    text = '[' * 50_000
-  return ('[' * depth + text + ']' * depth).encode()
 
 
 def parts(content: bytes) -> tuple[Any, bytes]:
   """Header and arrays of a checkpoint."""
-  _, _, length = _START.unpack_from(content)
-  start = _START.size + length
-  return json.loads(content[_START.size:start]), content[start:-32]
+  file = io.BytesIO(content)
+  header = json.loads(np.lib.format.read_array(file).tobytes())
+  return header, content[file.tell():-32]
 
 
 def joined(header: Any, arrays: bytes) -> bytes:
   """A checkpoint whose digest is right, whatever its header says."""
-  text = header if isinstance(header, bytes) else _json(header)
-  text += b' ' * (-(_START.size + len(text)) % 64)
-  content = _START.pack(checkpoints.MAGIC, checkpoints.VERSION, len(text)) + text + arrays
+  text = header if isinstance(header, bytes) else json.dumps(header).encode()
+  file = io.BytesIO()
+  np.save(file, np.frombuffer(text, np.uint8))
+  content = file.getvalue() + arrays
   return content + hashlib.sha256(content).digest()
 
 
@@ -106,9 +56,9 @@ def _some_checkpoint(rng: random.Random) -> bytes:
     dtype = rng.choice(('<f4', '<f8', '<i8', '<i4', '|b1', '|u1', '<f2'))
     arrays[f'state/{number}'] = np.ones(shape, dtype)
   return checkpoints.to_bytes(checkpoints.Checkpoint(
-      run='r', rounds=rng.randrange(9), arrays=arrays, table='t', line='{"round":1}' * rng.randrange(2),
-      metrics={'epsilon': rng.random(), 'n': 3}, repeats_due=rng.randrange(2),
-      lost=(events.NoPrivacy().to_json(),) * rng.randrange(2)))
+      run='r', rounds=rng.randrange(9), arrays=arrays, table='t',
+      line='{"round":1}' * rng.randrange(2), metrics={'epsilon': rng.random(), 'n': 3},
+      repeats_due=rng.randrange(2), lost=(events.NoPrivacy().to_json(),) * rng.randrange(2)))
 
 
 def _checkpoint(rng: random.Random) -> bytes:
@@ -123,28 +73,26 @@ def _checkpoint(rng: random.Random) -> bytes:
   if kind < 0.5:
     return joined(others, arrays)
   if kind < 0.6:
-    return joined(fuzz_damage.damaged(rng, _json(header), _json(others)), arrays)
-  if kind < 0.7:
-    return joined(header, fuzz_damage.damaged(rng, arrays, more))
+    return joined(fuzz_damage.damaged(rng, *(
+        json.dumps(one).encode() for one in (header, others))), arrays)
   if kind < 0.75:
-    return joined(value(rng), arrays)
+    return joined(header, fuzz_damage.damaged(rng, arrays, more))
   for _ in range(rng.choice((1, 1, 2))):
-    header = changed(rng, header)
+    header = fuzz_damage.odd_json(rng, header)
   return joined(header, arrays)
 
 
 def _read_checkpoint(path: pathlib.Path) -> None:
-  found, content = checkpoints.read(path), path.read_bytes()
+  result, content = checkpoints.read(path), path.read_bytes()
   header, arrays = parts(content)
   assert content == joined(header, arrays)
-  assert len(found.arrays) == len(header['arrays'])
-  for spec, (name, array) in zip(header['arrays'], found.arrays.items()):
-    raw = arrays[spec['offset']:spec['offset'] + array.nbytes]
-    assert (spec['path'], spec['dtype'], spec['shape'], raw) == (
-        name, array.dtype.str, list(array.shape), array.tobytes())
-  read = (found.rounds, found.line, found.repeats_due, list(found.lost), found.metrics)
-  assert repr(read) == repr(tuple(header[name] for name in (
-      'round', 'ledger_line', 'repeats_due', 'lost', 'metrics')))
+  assert header.pop('arrays') == list(result.arrays)
+  saved = io.BytesIO()
+  for array in result.arrays.values():
+    np.save(saved, array)
+  assert saved.getvalue() == arrays
+  read = {**vars(result), 'lost': list(result.lost)}
+  assert repr({name: read[name] for name in header}) == repr(header)
 
 
 _EVENTS = (
@@ -158,15 +106,11 @@ _EVENTS = (
 
 def _sealed(record: Any) -> bytes:
   """A line of a ledger whose hash is right, whatever it says."""
-  if isinstance(record, dict):
-    try:
-      text = json.dumps(record, sort_keys=True, separators=(',', ':'))
-    except RecursionError:
-      return _json(value(random.Random(0)))
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    return json.dumps({**record, 'hash': digest}, sort_keys=True,
-                      separators=(',', ':')).encode()
-  return _json(record)
+  text = functools.partial(json.dumps, sort_keys=True, separators=(',', ':'))
+  if not isinstance(record, dict):
+    return text(record).encode()
+  return text(
+      {**record, 'hash': hashlib.sha256(text(record).encode()).hexdigest()}).encode()
 
 
 @functools.cache
@@ -194,9 +138,6 @@ def _ledger(rng: random.Random) -> bytes:
     lines.insert(rng.randrange(len(lines)), rng.choice(other.splitlines()))
     rng.shuffle(lines)
     return b'\n'.join(lines) + b'\n'
-  if kind < 0.55:
-    lines[rng.randrange(len(lines))] = _json(value(rng))
-    return b'\n'.join(lines) + b'\n'
   # A chain whose hashes are right.
   records, at = [json.loads(line) for line in lines], rng.randrange(len(lines))
   previous, result = '0' * 64, []
@@ -204,14 +145,9 @@ def _ledger(rng: random.Random) -> bytes:
     record.pop('hash')
     record['previous'] = previous
     if number == at:
-      record = changed(rng, record)
+      record = fuzz_damage.odd_json(rng, record)
     result.append(_sealed(record))
-    previous = hashlib.sha256(b'').hexdigest()
-    if isinstance(record, dict):
-      try:
-        previous = json.loads(result[-1])['hash']
-      except (RecursionError, TypeError, KeyError):
-        pass
+    previous = json.loads(result[-1])['hash'] if isinstance(record, dict) else ''
   return b'\n'.join(result) + b'\n'
 
 

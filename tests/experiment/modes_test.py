@@ -32,7 +32,7 @@ def _check_modes(folder, folders=0o700, others=0o600):
     assert mode == (folders if path.is_dir() else others), f'{path}: {mode:o}'
 
 
-@pytest.mark.parametrize('mask', [0o000, 0o022, 0o077, 0o777])
+@pytest.mark.parametrize('mask', [0o000, 0o022, 0o777])
 def test_files_of_a_run_are_the_operators_alone(tmp_path, mask):
   arguments = ['--rounds=2', '--seed=1', '--cohort_size=4', '--client_batch_size=3']
   folder = tmp_path / 'below' / 'run'

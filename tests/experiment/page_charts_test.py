@@ -15,7 +15,7 @@ _POSITIVE = strategies.floats(min_value=1e-9, max_value=1e9)
 
 def _chart(*lines, log=False):
   return charts.chart('loss over rounds', 'rounds', [
-      charts.Series(label=f'run {i}', colour=i, x=x, y=y)
+      (i, f'run {i}', charts.Curve(label='', x=x, y=y))
       for i, (x, y) in enumerate(lines)], log=log)
 
 

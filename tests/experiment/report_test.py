@@ -65,10 +65,10 @@ def test_further_numbers_of_guarantee_and_family_are_details():
 
 @pytest.mark.parametrize('changes, message', [
     ({'unknown': 1}, r"summary has no keys \['unknown'\]"),
-    ({'accuracy': 'high'}, "accuracy must be of type int or float or NoneType, found "),
-    ({'task': None}, 'task must be of type str, found None'),
-    ({'held_out': []}, 'held_out must be of type dict'),
-    ({'bits': 17.5}, 'bits must be of type int'),
+    ({'accuracy': 'high'}, "accuracy must be of type number or null, found 'high'"),
+    ({'task': None}, 'task must be of type text, found None'),
+    ({'held_out': []}, 'held_out must be of type object'),
+    ({'bits': 17.5}, 'bits must be of type integer or null'),
     ({'accuracy': True}, 'accuracy must be of type'),
     ({'accuracy': math.nan}, 'JSON compliant')])
 def test_fields_that_the_schema_does_not_allow_are_refused(changes, message):
@@ -81,11 +81,6 @@ def test_summary_with_missing_or_unknown_keys_is_invalid():
   missing = {name: value for name, value in summary.items() if name != 'delta'}
   with pytest.raises(ValueError, match=r"missing: \['delta'\], unknown: \['more'\]"):
     report.validate_summary({**missing, 'more': 1})
-
-
-def test_every_key_of_the_schema_has_a_meaning():
-  for name, key in report.SCHEMA.items():
-    assert key.meaning.endswith('.') and key.types, name
 
 
 def test_present_summary_is_read_as_it_is(tmp_path):

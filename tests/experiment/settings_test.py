@@ -195,12 +195,6 @@ def test_wrong_value_of_a_flag_is_refused_by_name(argument, message):
     _from(Plain, argument)
 
 
-@pytest.mark.parametrize('argument', ['--rounds=many', '--rate=big', '--rounds=1.5'])
-def test_value_that_is_no_number_is_refused_by_the_parser(argument):
-  with pytest.raises(flags.Error, match=argument):
-    _from(Plain, argument)
-
-
 def test_configuration_is_json_and_has_what_defines_a_run():
   settings = Plain(seed=3, output_dir='run', weights=(1.0,)).configuration()
   assert settings == {

@@ -60,7 +60,7 @@ def _reported(plan, records, task=TASK, results=RESULTS, counts=None):
   rounds = len(records.ledger.lines())
   summary = report_lib.summary_of(
       'train', guarantee, outcome, caveats, rounds=rounds, starts=records.starts,
-      configuration=records.configuration_hash)
+      configuration=records.configuration['hash'])
   return summary, outcome, report_lib.full_report(
       description, guarantee, outcome, caveats, records.folder,
       report.run_line(plan, rounds))

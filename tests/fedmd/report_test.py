@@ -36,7 +36,7 @@ def _summary(task, folder, *, starts, **changes):
   guarantee = plan.guarantee_of(records.ledger)
   return plan, report_lib.summary_of(
       'fedmd', guarantee, outcome, guarantee.caveats, rounds=starts,
-      starts=records.starts, configuration=records.configuration_hash)
+      starts=records.starts, configuration=records.configuration['hash'])
 
 
 def test_noisy_predictions_that_may_have_been_seen_twice_count_twice(task, tmp_path):

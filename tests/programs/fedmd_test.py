@@ -127,11 +127,9 @@ def test_subsets_of_an_unseeded_run_are_drawn_once(
 
 # Ranges of single settings: tests/fedmd/settings_test.py.
 @pytest.mark.parametrize('arguments, message', [
-    (['--noreplacement', '--subset_size=286'], 'for certain, so delta is 1'),
     (['--noreplacement', '--subset_size=287'], 'subset_size must be at most 286'),
     (['--public_per_round=721'], 'public_per_round=721 is more than the 720'),
-    (['--task=cifar'], 'task=cifar needs data_path'),
-    (['more'], "unexpected argument 'more'")])
+    (['--task=cifar'], 'task=cifar needs data_path')])
 def test_wrong_flag_is_named_and_nothing_is_written(
     programs, arguments, message, tmp_path):
   run = programs.run(FEDMD, *TINY, *arguments, f'--output_dir={tmp_path / "run"}')

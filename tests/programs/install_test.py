@@ -55,7 +55,8 @@ def test_console_command_runs_anywhere(installed):
 def test_data_of_the_packages_are_installed(installed):
   target, _ = installed
   for name in ('aggregators/py.typed', 'tasks/py.typed', 'tff_pipelines/py.typed',
-               'tasks/text/embedded.txt', 'tff_pipelines/configs/emnist.flags'):
+               'tasks/text/embedded.txt', 'tff_pipelines/configs/emnist.flags',
+               'tff_pipelines/experiment/page.css'):
     assert (target / name).is_file(), name
   assert not (target / 'tests').exists()
 

@@ -1,10 +1,5 @@
-"""Records of a run whose answers can't be taken back once they are drawn.
+"""Records of a run whose answers can't be taken back once they are drawn."""
 
-The ledger line is durable before anything is drawn, and answers that a crash loses stay
-charged.
-"""
-
-from collections.abc import Callable
 import dataclasses
 import pathlib
 from typing import Any
@@ -21,12 +16,7 @@ _LINE, _TABLE = 'line', 'table'
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Kept:
-  """The answers that one charge paid for.
-
-  Attributes:
-    line: Ledger line of the charge, as JSON.
-    arrays: Name -> drawn answers.
-  """
+  """The ledger line of a charge, as JSON, and the answers that it paid for, by name."""
 
   line: dict[str, Any]
   arrays: dict[str, np.ndarray]
@@ -46,22 +36,22 @@ class ChargedRecords:
     metrics: Round of a charge -> its metrics.
   """
 
-  def __init__(self, run: records_lib.RunRecords, path_of: Callable[[int], str]):
+  def __init__(self, run: records_lib.RunRecords, kept_as: str):
     """Initializes the records.
 
     Args:
       run: Records of the folder.
-      path_of: Round of a charge -> name of the .npz file that keeps its answers,
-        relative to the folder.
+      kept_as: Name of the .npz file that keeps the answers of a charge, relative to the
+        folder, with its round in braces.
     """
     self.run = run
     self.kept: list[Kept] = []
     self.metrics: dict[int, dict[str, float]] = {}
-    self._path_of = path_of
+    self._kept_as = kept_as
     self._table = metrics_lib.Table(run.folder / files.METRICS, 'step')
 
   def _path(self, index: int) -> pathlib.Path:
-    return self.run.folder / self._path_of(index)
+    return self.run.folder / self._kept_as.format(index)
 
   def restore(self) -> None:
     """Reads the records that there are.
@@ -74,14 +64,13 @@ class ChargedRecords:
     ledger.drop_torn()
     files.make_folder(folder)
     known = {self._path(line['round']): line for line in ledger.lines()}
-    written = sorted(folder.iterdir()) if folder != self.run.folder else (
-        filter(pathlib.Path.exists, [self._path(1)]))
-    for path in written:
+    for path in sorted(folder.iterdir()) if folder != self.run.folder else (
+        filter(pathlib.Path.exists, [self._path(1)])):
       if path.name.startswith('.'):
         path.unlink()  # A crash left it while it was written.
       elif path not in known:
-        raise ValueError(f'{path} belongs to no line of {ledger.path}: what it cost is '
-                         'not known, so the run can\'t be continued')
+        raise ValueError(f'{path} belongs to no line of {ledger.path}: '
+                         f'{metrics_lib.UNKNOWN_COST}')
     table = ''
     for path, line in known.items():
       arrays = kept_arrays(path)
@@ -95,27 +84,9 @@ class ChargedRecords:
         raise ValueError(
             f'{path} must belong to round {line["round"]} of {ledger.path}')
       self.kept.append(Kept(line=line, arrays=arrays))
-    self._check_metrics(table)
-
-  def _check_metrics(self, table: str) -> None:
-    """Reads the metrics of all kept steps but the last, which are measured again.
-
-    Args:
-      table: Digest of these metrics, as the last of the kept answers have it.
-
-    Raises:
-      ValueError: If they are not what was written, or are of a step without a line.
-    """
-    lines = self.run.ledger.lines()
-    path = self.run.folder / files.METRICS
-    if max(metrics_lib.read(path, 'step'), default=0) > len(lines):
-      raise ValueError(f'{path} has a step without a line in {self.run.ledger.path}: '
-                       'what it cost is not known, so the run can\'t be continued')
+    # Metrics of the last step are measured again.
     last = self.kept[-1].line['round'] if self.kept else 0
-    rows = self._table.open(last=last - 1)
-    if self._table.digest != table:
-      raise ValueError(f'{path} is damaged: its rows before step {last} are not those '
-                       'that the run wrote; restore it from a copy')
+    rows, _ = self._table.restore(last - 1, table, len(ledger.lines()))
     self.metrics = {step: {name: float(value) for name, value in row.items()}
                     for step, row in rows.items()}
 

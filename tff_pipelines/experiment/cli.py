@@ -31,8 +31,7 @@ from tff_pipelines.experiment import settings as settings_lib
 
 # Flag files that come with the project.
 _CONFIGS = pathlib.Path(tff_pipelines.__file__).parent / 'configs'
-_HELP = {'--help': False, '-h': False, '-help': False, '--helpshort': False,
-         '--helpfull': True, '-helpfull': True}
+_HELP = ('--help', '-h', '-help', '--helpshort', '--helpfull', '-helpfull')
 
 
 def quiet() -> None:
@@ -47,11 +46,7 @@ def quiet() -> None:
 def help_text(doc: str, cls: type[settings_lib.Settings], *, full: bool) -> str:
   """The text that --help or --helpfull prints.
 
-  Args:
-    doc: Docstring of the program: a summary, examples, and more, which only
-      --helpfull shows.
-    cls: Class of its settings.
-    full: Whether to list all flags.
+  `doc` has a summary, examples, and more, which only the latter shows.
   """
   parts = re.split(r'\n\n+', doc.strip())
   if not full:
@@ -82,12 +77,7 @@ def _found(argument: str) -> str:
 
 def parsed(cls: type[settings_lib.Settings],
            arguments: Sequence[str]) -> settings_lib.Settings:
-  """The settings that the arguments of a program stand for.
-
-  Raises:
-    ValueError: For a wrong flag or value, in a flagfile too, and for any argument
-      that is no flag, unless a field takes those.
-  """
+  """The settings that the arguments of a program stand for; ValueError if wrong."""
   values = flags.FlagValues()
   values.set_gnu_getopt()  # Flags may follow other arguments.
   # With absl's own, --verbosity among them.
@@ -109,8 +99,7 @@ def parsed(cls: type[settings_lib.Settings],
 def _imported(module: str):
   """Imports a module, whose objects the garbage collector then never visits.
 
-  Half a million objects of TensorFlow and TFF live as long as the process. To visit
-  them takes a second during the import, and another when the process ends.
+  To visit half a million of TensorFlow and TFF takes a second, and another at the end.
   """
   if module in sys.modules:
     return sys.modules[module]
@@ -130,15 +119,14 @@ def start(doc: str, cls: type[settings_lib.Settings], run: str,
     doc: Docstring of the program.
     cls: Class of its settings.
     run: 'module:function' that takes the settings, imported only when they are known
-      to be right, since TensorFlow takes seconds to import. An integer that it
-      returns is the exit code; anything else is ignored.
+      to be right. An integer that it returns is the exit code.
     arguments: Arguments of the program; None for those of this process.
     is_guarded: Whether another process reports the end of this one (`guarded`).
   """
   arguments = sys.argv[1:] if arguments is None else arguments
   for argument in arguments:
     if argument in _HELP:
-      print(help_text(doc, cls, full=_HELP[argument]))
+      print(help_text(doc, cls, full=argument.endswith('full')))
       return 0
     if argument == '--version':
       print(f'tff-pipelines {tff_pipelines.__version__}')

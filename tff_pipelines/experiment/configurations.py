@@ -1,8 +1,4 @@
-"""The configuration that a run records at its first start, and the record of its starts.
-
-Both are checked before a run is resumed: a configuration has a hash of its own, which
-the ledger has too, and starts are recorded twice.
-"""
+"""The configuration that a run records at its first start, and its starts."""
 
 from collections.abc import Mapping
 import datetime
@@ -24,11 +20,7 @@ _UNKNOWN = 'unknown'
 
 
 def read(folder: pathlib.Path) -> dict[str, Any] | None:
-  """The configuration that a run's first start recorded; None without a run.
-
-  Raises:
-    ValueError: If it is damaged or edited, or its version is unknown.
-  """
+  """The configuration that a run recorded; None without one, ValueError if damaged."""
   path = folder / files.CONFIGURATION
   if not path.exists():
     return None
@@ -69,10 +61,8 @@ def record_start(folder: pathlib.Path, engine: str,
     at_least: Number of earlier starts that are known from elsewhere.
 
   Returns:
-    The number of starts, this one included, and the engines of those that are known.
-
-  Raises:
-    ValueError: If both records of earlier starts are missing or damaged.
+    The number of starts, this one included, and the engines of those that are known;
+    ValueError if both records of earlier starts are missing or damaged.
   """
   paths = folder / files.STARTS, folder / files.PRIVATE / files.STARTS
   records, problems = [], []
@@ -81,12 +71,11 @@ def record_start(folder: pathlib.Path, engine: str,
       records.append(_starts(path))
     except ValueError as error:
       problems.append(str(error))
-  if (folder / files.CONFIGURATION).exists():
+  if problems and (folder / files.CONFIGURATION).exists():
     if not records:
       raise ValueError(f'{" and ".join(problems)}: how often the run was started is '
                        'not known')
-    if problems:
-      print(f'warning: {problems[0]}; the other copy has the starts', file=sys.stderr)
+    print(f'warning: {problems[0]}; the other copy has the starts', file=sys.stderr)
   now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds')
   lines = max(records, key=len, default=[])
   missing = [f'{now} {_UNKNOWN}'] * (at_least - len(lines))
@@ -119,26 +108,19 @@ def sealed(configuration: Mapping[str, Any],
            earlier: Mapping[str, Any] | None = None) -> dict[str, Any]:
   """A configuration as it is recorded, with version, name of the run, and hash.
 
-  Args:
-    configuration: Everything that defines the run, as JSON.
-    earlier: Configuration of the same run that it replaces; None for a new run.
+  It replaces the earlier one of the same run, if there is one.
   """
   # No other run has this name, which checkpoints have too.
-  run, before = secrets.token_hex(16), []
-  if earlier is not None:
-    run, before = earlier['run'], [*earlier['earlier'], earlier['hash']]
+  run = secrets.token_hex(16) if earlier is None else earlier['run']
+  before = [] if earlier is None else [*earlier['earlier'], earlier['hash']]
   result = {**configuration, 'version': VERSION, 'run': run, 'earlier': before}
   return {**result, 'hash': hash_of(result)}
 
 
 def check_ledger(folder: pathlib.Path, configuration: Mapping[str, Any]) -> int:
-  """Checks that the ledger in a folder is of the run with this configuration.
+  """Number of starts that the ledger in a folder counts.
 
-  Returns:
-    Number of starts that the ledger counts.
-
-  Raises:
-    ValueError: If it is missing, damaged or of another configuration.
+  Raises ValueError if it is missing, damaged or of another configuration.
   """
   ledger = ledger_lib.Ledger(folder / files.LEDGER)
   recorded, starts = ledger.configuration_and_starts()

@@ -1,8 +1,7 @@
 """Failures in rounds: clients whose data make one fail, and the end of a run.
 
-A run that ended because of one client's data would tell that it was sampled, and let
-one client stop all. So such a client contributes what one without examples does; its
-share of the noise is there. The operator alone is told which it is and why.
+A run that ended because of one client's data would tell that it was sampled. So such a
+client contributes what one without examples does; the operator alone is told of it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -49,10 +48,9 @@ def without_bad(compute: Callable[[Sequence], Any], clients: Sequence, *,
   """The result of `compute(clients)`, in which failing clients have no examples.
 
   Clients are found by halves, each computed alone in the end, where and as the round
-  is: there may be several, or all. Nothing of those computations is used or released,
-  and without a seed each has fresh keys of its noise; the cohort stays the one that
-  was sampled. The server of a real system would see that it is asked again, and a
-  round with a bad client takes longer: times are outside the guarantee.
+  is. Nothing of those computations is used or released, and without a seed each has
+  fresh keys of its noise; the cohort stays the one that was sampled. A round with a
+  bad client takes longer: times are outside the guarantee.
 
   Args:
     compute: Computes a round of some clients. Raises a ComputationError if it fails,
@@ -80,8 +78,7 @@ def without_bad(compute: Callable[[Sequence], Any], clients: Sequence, *,
       mark(client, error)
 
 
-def _tried(compute: Callable[[Sequence], Any], clients: Sequence
-           ) -> tuple[Any, failures.ComputationError | None]:
+def _tried(compute, clients) -> tuple[Any, failures.ComputationError | None]:
   try:
     return compute(clients), None
   except failures.ComputationError as error:
@@ -103,13 +100,10 @@ def _failing(compute: Callable[[Sequence], Any], clients: Sequence, error: Excep
 
 @contextlib.contextmanager
 def reported(folder: pathlib.Path) -> Iterator[None]:
-  """Ends a run by one line without values of the data if a computation fails.
+  """Raises RunFailedError instead of errors of computations, graphs and memory.
 
   The error itself goes to a file of the operator. Before there is a run in the folder,
   where nothing depends on a sample, errors stay as they are.
-
-  Raises:
-    RunFailedError: Instead of errors of computations, of graphs and of memory.
   """
   try:
     yield

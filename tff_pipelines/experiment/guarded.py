@@ -7,6 +7,7 @@ but the user must hear of it, and scripts must see the exit code of a fault.
 
 from collections.abc import Sequence
 import ctypes
+import json
 import os
 import signal
 import subprocess
@@ -14,39 +15,33 @@ import sys
 
 _PR_SET_PDEATHSIG = 1
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# Arguments: length of the search path, the search path, a file descriptor, and those of
-# `cli.start`, with the module and the name of the class of settings.
+# Its argument is JSON: the search path, a file descriptor, and arguments of `cli.start`
+# with the module and the name of the class of settings.
 _START = '''
-import importlib, os, sys
-end = 2 + int(sys.argv[1])
-sys.path[:] = sys.argv[2:end]
-writing, doc, module, name, run, *arguments = sys.argv[end:]
+import importlib, json, os, sys
+sys.path[:], writing, doc, module, name, run, arguments = json.loads(sys.argv[1])
 from tff_pipelines.experiment import cli
 cls = getattr(importlib.import_module(module), name)
 try:
   sys.exit(cli.start(doc, cls, run, arguments, is_guarded=True))
 finally:
-  os.write(int(writing), b".")
+  os.write(writing, b".")
 '''
 
 
 def run(doc: str, cls: type, program: str, arguments: Sequence[str],
         library: str) -> int:
-  """Runs a program in a process, which ends with this one.
-
-  Args:
-    doc, cls, program, arguments: As for `cli.start`.
-    library: Name of what may end the process, for the message.
+  """Runs a program in a process, which ends with this one; see `cli.start`.
 
   Returns:
-    Its exit code; 2, after one line on standard error, if a library ended it; 128 and
-    the number of the signal that ended it.
+    Its exit code; 2, after one line on standard error, if the library that is named
+    ended it; 128 and the number of the signal that ended it.
   """
   reading, writing = os.pipe()
   process = subprocess.Popen(
       [sys.executable, *(f'-W{option}' for option in sys.warnoptions), '-c', _START,
-       str(len(sys.path)), *sys.path, str(writing), doc, cls.__module__,
-       cls.__qualname__, program, *arguments],
+       json.dumps([sys.path, writing, doc, cls.__module__, cls.__qualname__, program,
+                   list(arguments)])],
       pass_fds=[writing],
       # A terminal's Ctrl-C is for this process, which passes it on once.
       process_group=0,

@@ -4,7 +4,7 @@ Without TensorFlow. They are synced to the disk once in as many rounds as there 
 checkpoints: rows that a power cut loses are restored from those.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import csv
 import functools
 import hashlib
@@ -18,6 +18,8 @@ from tensorboard.plugins.scalar import summary_v2
 from tensorboard.summary.writer import record_writer
 
 from tff_pipelines.common import files
+
+UNKNOWN_COST = "what it cost is not known, so the run can't be continued"
 
 
 def rows(path: pathlib.Path) -> list[dict[str, str]]:
@@ -65,48 +67,60 @@ class Table:
     """Initializes the table; reads and writes nothing."""
     self._path, self._key = path, key
     self._names: dict[str, None] | None = None  # In order.
-    self._last = -1
-    self.digest = ''
+    self._last, self.digest = -1, ''
 
-  def open(self, last: int | None = None) -> dict[int, dict[str, str]]:
-    """Reads the rows, and removes those after `last` and one that was torn."""
-    result = {index: row for index, row in read(self._path, self._key).items()
-              if last is None or index <= last}
-    if self._path.exists():
-      self._write(result)
-    return result
-
-  def add(self, index: int, values: Mapping[str, Any], *, durable: bool = False) -> None:
-    """Adds a row; one out of order, or of other columns, rewrites the file.
+  def restore(self, last: int, digest: str, charged: int,
+              kept: Callable[[int], Mapping[str, Any] | None] = lambda index: None
+              ) -> tuple[dict[int, Mapping[str, str]], dict[int, Mapping[str, Any]]]:
+    """Removes the rows after `last`, and one that was torn.
 
     Args:
-      index: Index of the round or step.
-      values: Name -> value.
-      durable: Whether to sync the file to the disk.
+      last: Index of the last row to keep.
+      digest: Digest of these rows.
+      charged: Index of the last row that the ledger charges.
+      kept: Index -> the row that is kept elsewhere, of one that the file has not.
+
+    Returns:
+      The rows that the file has, and those that it has not, for the caller to add.
+
+    Raises:
+      ValueError: Unless their digest is right, and no row is after those that were
+        charged; then nothing is changed.
     """
-    if self._names is None:
-      self.open()
+    rows = read(self._path, self._key)
+    if max(rows, default=0) > charged:
+      raise ValueError(f'{self._path} has a {self._key} without a line in '
+                       f'{files.LEDGER}, {max(rows)}: {UNKNOWN_COST}')
+    rows = {index: row for index, row in rows.items() if index <= last}
+    missing = {index: row for index in range(1, last + 1)
+               if index not in rows and (row := kept(index)) is not None}
+    if _digest_of({**rows, **missing}) != digest:
+      raise ValueError(f'{self._path} is damaged: its rows up to {self._key} {last} '
+                       'are not those that the run wrote; restore it from a copy')
+    if self._path.exists():
+      self._write(rows)
+    return rows, missing
+
+  def add(self, index: int, values: Mapping[str, Any], *, durable: bool = False) -> None:
+    """Adds a row, synced to the disk if `durable`.
+
+    One out of order, or of other columns, rewrites the file.
+    """
+    if self._names is None and self._path.exists():
+      self._write(read(self._path, self._key))
     if self._names and index > self._last and self._names.keys() >= values.keys():
-      digest = self.digest_with(index, values)
-      files.append(self._path, _text(self._columns, [(index, values)], header=False),
-                   durable=durable)
+      digest = digest_with(self.digest, index, values)
+      files.append(self._path, _text([self._key, *self._names], [(index, values)],
+                                     header=False), durable=durable)
       self._last, self.digest = index, digest
     else:
       self._write({**read(self._path, self._key), index: values})
 
-  def digest_with(self, index: int, values: Mapping[str, Any]) -> str:
-    """`digest` after another row, of a later index; see `add` for the arguments."""
-    return _digest_with(self.digest, index, values)
-
-  @property
-  def _columns(self) -> list[str]:
-    return [self._key, *self._names]
-
   def _write(self, by_index: Mapping[int, Mapping[str, Any]]) -> None:
     """Writes all rows, seen complete or not at all, unless they are there."""
     self._names = dict.fromkeys(name for row in by_index.values() for name in row)
-    self._last, self.digest = max(by_index, default=-1), digest_of(by_index)
-    content = _text(self._columns, sorted(by_index.items()))
+    self._last, self.digest = max(by_index, default=-1), _digest_of(by_index)
+    content = _text([self._key, *self._names], sorted(by_index.items()))
     if not self._path.exists() or self._path.read_bytes() != content:
       files.write_bytes(self._path, content)
 
@@ -122,29 +136,23 @@ def _text(columns: Sequence[str], by_index: Iterable[tuple[int, Mapping[str, Any
   return text.getvalue().encode('utf-8')
 
 
-def digest_of(by_index: Mapping[int, Mapping[str, Any]]) -> str:
+def _digest_of(by_index: Mapping[int, Mapping[str, Any]]) -> str:
   """The digest of a table with these rows; see `Table`."""
   return functools.reduce(
-      lambda digest, row: _digest_with(digest, *row), sorted(by_index.items()), '')
+      lambda digest, row: digest_with(digest, *row), sorted(by_index.items()), '')
 
 
-def _digest_with(before: str, index: int, values: Mapping[str, Any]) -> str:
-  """Digest of rows with the digest `before` and of one more.
-
-  Columns without a value, and their order, do not count.
-  """
-  names = sorted(values)
-  row, = csv.reader(io.StringIO(
-      _text(['', *names], [(index, values)], header=False).decode('utf-8'), newline=''))
-  cells = [(name, value) for name, value in zip(['', *names], row) if value]
+def digest_with(before: str, index: int, values: Mapping[str, Any]) -> str:
+  """Digest of rows with the digest `before` and of one more, of columns with values."""
+  cells = [('', str(index)), *((name, str(value)) for name, value in sorted(
+      values.items()) if value not in (None, ''))]
   return hashlib.sha256(json.dumps([before, cells]).encode()).hexdigest()
 
 
 class Events:
   """A file of TensorBoard events whose times are the indices of the rounds.
 
-  The writers of TensorFlow note when an event was written, and the duration of a round
-  reveals how many clients participated.
+  The duration of a round would reveal how many clients participated.
   """
 
   def __init__(self, path: pathlib.Path):
@@ -161,13 +169,7 @@ class Events:
     files.append(self._path, record.getvalue(), durable=durable)
 
   def add(self, metrics: Mapping[str, float], rounds: int, *, durable: bool) -> None:
-    """Writes a round's metrics; they survive if the process is killed.
-
-    Args:
-      metrics: Name -> value.
-      rounds: Index of the round.
-      durable: Whether to sync the file to the disk.
-    """
+    """Writes a round's metrics, synced to the disk if `durable`."""
     event = event_pb2.Event(wall_time=float(rounds), step=rounds)
     for name, value in metrics.items():
       event.summary.value.extend(summary_v2.scalar_pb(name, value).value)

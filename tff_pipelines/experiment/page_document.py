@@ -1,8 +1,4 @@
-"""One page about one run, or about several side by side.
-
-It is a single file without scripts and loads nothing. Every text is escaped, wherever
-it comes from.
-"""
+"""One page about one run, or several: a file without scripts, which loads nothing."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 import dataclasses
@@ -16,7 +12,7 @@ from tff_pipelines.accounting.guarantees.guarantee import detection, Guarantee, 
 from tff_pipelines.common import decimals
 from tff_pipelines.experiment import page_elements
 from tff_pipelines.experiment.page_elements import (
-    Child, element, Element, folded, table)
+    Child, Curve, element, Element, folded, table)
 
 # False alarms of the attack in the statement.
 _FALSE_ALARMS = 0.01
@@ -25,6 +21,10 @@ _MATRIX = 12
 # Caveats whose name alone tells of clients' data.
 _OF_DATA = ('bad clients skipped',)
 
+# Keys of the summary that say how epsilon was computed.
+_COMPUTED = ('mechanism', 'noise_multiplier', 'noise_stddev', 'clip', 'bits', 'sampling',
+             'cohort_size', 'population', 'rounds', 'accountant', 'amplification',
+             'sampler', 'secure_aggregation', 'source')
 _BOUNDS = ('ε, observers', 'ε, server')
 
 _INTRODUCTION = (
@@ -32,30 +32,6 @@ _INTRODUCTION = (
     'the rest may name files, comes from runs without a guarantee, or was measured on '
     'people whom no epsilon protects. Which clients were selected, and how many, is '
     'nowhere on this page.')
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Curve:
-  """A curve of a run.
-
-  Attributes:
-    metric: Name of the vertical axis; curves of one name share a chart.
-    over: Name of the horizontal axis: 'round' or 'epsilon'.
-    label: Text that distinguishes it from others of the run.
-    x, y: Finite coordinates of its points, of equal length, at least one.
-    main: Whether several runs are compared by it.
-    log: Whether the vertical axis is logarithmic.
-    covered: Whether it is made of what was released and of held-out sets alone.
-  """
-
-  metric: str
-  over: str
-  label: str
-  x: Sequence[float]
-  y: Sequence[float]
-  main: bool = True
-  log: bool = False
-  covered: bool = True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,7 +85,9 @@ def document(runs: Sequence[Run]) -> str:
   covered = all(run.summary['epsilon'] is not None
                 and not run.summary['outside_guarantee'] for run in runs)
   parts = [
-      ('guarantee', 'Guarantee', True, _guarantees(runs)),
+      ('guarantee', 'Guarantee', True, _cards(
+          element('article', element('h3', run.name), *_statement(run.summary),
+                  class_='card') for run in runs)),
       ('results', 'Results', covered, _results(runs)),
       ('curves', 'Curves', covered and all(
           curve.covered for run in runs for curve in run.curves), _curves(runs)),
@@ -119,8 +97,10 @@ def document(runs: Sequence[Run]) -> str:
       ('warnings', 'Warnings', False, _cards(_warnings(runs)))]
   parts = [part for part in parts if part[-1]]
   sections = [
-      element('section', element('h2', heading, ' ', _tag(public), id=name), *content,
-              aria_labelledby=name) for name, heading, public, content in parts]
+      element('section', element('h2', heading, ' ', _judged(
+          'may be published' if public else 'operator only', public, 'tag '), id=name),
+              *content, aria_labelledby=name)
+      for name, heading, public, content in parts]
   links = [element('a', heading, href=f'#{name}') for name, heading, *_ in parts]
   return page_elements.written(element(
       'html', element(
@@ -134,19 +114,17 @@ def document(runs: Sequence[Run]) -> str:
       lang='en'))
 
 
-def _tag(public: bool) -> Element:
-  if public:
-    return element('span', 'may be published', class_='tag ok')
-  return element('span', 'operator only', class_='tag no')
+def _judged(text: str, is_good: bool, kind: str = '') -> Element:
+  """A text in the colour of what is good, or is not."""
+  return element('span', text, class_=kind + ('ok' if is_good else 'no'))
 
 
 def _bounds(run: Run, guarantee: Guarantee | None) -> list[str]:
   """Cells of the columns `_BOUNDS`; a dash where no number is stated for the server."""
   mine = {} if guarantee is None else guarantee.by_observer
-  outsiders, server = (
-      in_words(mine.get(name)) for name in (bounds.OUTSIDERS, bounds.SERVER))
   stated = run.summary['observers_server'] is not None
-  return [outsiders, server if stated else '–']
+  return [in_words(mine.get(bounds.OUTSIDERS)),
+          in_words(mine.get(bounds.SERVER)) if stated else '–']
 
 
 def _cards(content: Iterable[Element]) -> list[Element]:
@@ -155,56 +133,44 @@ def _cards(content: Iterable[Element]) -> list[Element]:
   return [element('div', *content, class_='cards')] if content else []
 
 
-def _guarantees(runs: Sequence[Run]) -> list[Element]:
-  return _cards(
-      element('article', element('h3', run.name), *_statement(run.summary),
-              class_='card') for run in runs)
-
-
 def _statement(summary: Mapping[str, Any]) -> list[Element]:
   """The guarantee in plain words, with all its numbers."""
-  guarantee, lines = Guarantee.from_json(summary), []
+  guarantee = Guarantee.from_json(summary)
+  lines: list[Child] = []  # Texts are paragraphs.
   if guarantee.epsilon is None:
-    lines.append(element('p', 'No privacy guarantee', class_='number no'))
-    lines.append(element('p', 'Nothing is guaranteed.' if not guarantee.seeded else (
+    lines += [element('p', 'No privacy guarantee', class_='number no'), (
         'The run is seeded, so its noise is predictable. Without the seed, epsilon '
         f'would be {in_words(guarantee.outsiders)} at delta '
-        f'{decimals.rounded_up(guarantee.delta)}.')))
+        f'{decimals.rounded_up(guarantee.delta)}.'
+    ) if guarantee.seeded else 'Nothing is guaranteed.']
   else:
     for _, bound, against in guarantee.stated():
       lines += _bound(bound, guarantee.delta, against)
     if guarantee.terms.observers_server is None:
-      lines.append(element('p', 'No other number is stated for the server.'))
+      lines.append('No other number is stated for the server.')
     if guarantee.clients_per_person > 1:
-      lines.append(element('p', (
-          f'Of a person who owns {guarantee.clients_per_person} clients ε is '
-          f'{in_words(guarantee.person)}, and against the server '
-          f'{in_words(guarantee.person_server)}.')))
-    lines.append(element(
-        'p', f'Protected: {summary["privacy_unit"]}. Neighbouring inputs: '
-        f'{summary["adjacency_in_words"]}.'))
-  caveats = [name for name in summary['caveats'] if name not in _OF_DATA]
-  if caveats:
-    lines.append(element('p', f'Caveats: {"; ".join(caveats)}.'))
-  return [*lines, element('p', f'Trust: {summary["trust_model"]}.'), folded(
-      'How it was computed', element('ul', *(
-          element('li', f'{name.replace("_", " ")}: {_shown(summary[name])}')
-          for name in ('mechanism', 'noise_multiplier', 'noise_stddev', 'clip', 'bits',
-                       'sampling', 'cohort_size', 'population', 'rounds', 'accountant',
-                       'amplification', 'sampler', 'secure_aggregation', 'source')
-          if summary[name] is not None)))]
+      lines.append(f'Of a person who owns {guarantee.clients_per_person} clients ε is '
+                   f'{in_words(guarantee.person)}, and against the server '
+                   f'{in_words(guarantee.person_server)}.')
+    lines.append(f'Protected: {summary["privacy_unit"]}. Neighbouring inputs: '
+                 f'{summary["adjacency_in_words"]}.')
+  if caveats := [name for name in summary['caveats'] if name not in _OF_DATA]:
+    lines.append(f'Caveats: {"; ".join(caveats)}.')
+  lines.append(f'Trust: {summary["trust_model"]}.')
+  return [*(element('p', line) if isinstance(line, str) else line for line in lines),
+          folded('How it was computed', element('ul', *(
+              element('li', f'{name.replace("_", " ")}: {_shown(summary[name])}')
+              for name in _COMPUTED if summary[name] is not None)))]
 
 
-def _bound(bound: Bound | None, delta: float, against: str) -> list[Element]:
+def _bound(bound: Bound | None, delta: float, against: str) -> list[Child]:
   """One epsilon and what it means, for a test of whether a contribution is there."""
   if bound is None:
     return [element('p', 'ε none', class_='number no'),
-            element('p', f'No epsilon holds against {against}.')]
-  return [
-      element('p', f'ε = {in_words(bound)}', element(
-          'span', f' at δ = {decimals.rounded_up(delta)}', class_='soft'),
-              class_='number'),
-      element('p', f'against {against}. {detection(bound, delta, _FALSE_ALARMS)}')]
+            f'No epsilon holds against {against}.']
+  soft = element('span', f' at δ = {decimals.rounded_up(delta)}', class_='soft')
+  return [element('p', f'ε = {in_words(bound)}', soft, class_='number'),
+          f'against {against}. {detection(bound, delta, _FALSE_ALARMS)}']
 
 
 def _shown(value: Any) -> str:
@@ -251,32 +217,25 @@ def _number(value: float | None) -> str:
 
 
 def _curves(runs: Sequence[Run]) -> list[Element]:
-  groups: dict[tuple[str, str], list[tuple[Run, Curve]]] = {}
+  groups: dict[tuple[str, str], list[tuple[str, Run, Curve]]] = {}
   for run in runs:
     for curve in run.curves:
       if len(runs) == 1 or curve.main:
-        groups.setdefault((curve.metric, curve.over), []).append((run, curve))
+        groups.setdefault((curve.metric, curve.over), []).append((
+            curve.label if len(runs) == 1 or curve.log else run.name, run, curve))
   # A run, or else a label, has the same colour in all charts.
-  keys = list(dict.fromkeys(_key(runs, *one) for group in groups.values()
-                            for one in group))
+  keys = list(dict.fromkeys(key for group in groups.values() for key, *_ in group))
   figures = []
   for (metric, over), curves in groups.items():
-    one_label = len({curve.label for _, curve in curves}) == 1
+    one_label = len({curve.label for *_, curve in curves}) == 1
     figures.append(page_elements.chart(f'{metric} over {over}', over, [
-        page_elements.Series(
-            label=(curve.label if len(runs) == 1 else
-                   run.name if one_label else f'{run.name}: {curve.label}'),
-            colour=keys.index(_key(runs, run, curve)), x=curve.x, y=curve.y)
-        for run, curve in curves], log=all(curve.log for _, curve in curves)))
+        (keys.index(key), curve.label if len(runs) == 1 else
+         run.name if one_label else f'{run.name}: {curve.label}', curve)
+        for key, run, curve in curves], log=all(curve.log for *_, curve in curves)))
   note = [element('p', 'Epsilon in the charts is that against the observers: the '
                   'first number of the guarantee.')] if any(
                       'epsilon' in group for group in groups) else []
   return [*note, element('div', *figures, class_='charts')] if figures else []
-
-
-def _key(runs: Sequence[Run], run: Run, curve: Curve) -> str:
-  """The text that decides the colour of a curve."""
-  return curve.label if len(runs) == 1 or curve.log else run.name
 
 
 def _classes(runs: Sequence[Run]) -> Iterator[Element]:
@@ -328,8 +287,8 @@ def _matrix(caption: str, rows: Sequence[str], columns: Sequence[str],
   def cell(row: str, column: str) -> Child:
     if (row, column) not in cells:
       return element('span', '·', class_='heat')
-    total = sum(cells.get((row, other), 0) for other in columns)
-    share = cells[row, column] / total if total else 0.0
+    share = cells[row, column] / max(1, sum(
+        cells.get((row, other), 0) for other in columns))
     return element('span', f'{cells[row, column]:,}', class_='heat',
                    style=f'--share: {share:.3f}')
 
@@ -340,25 +299,20 @@ def _matrix(caption: str, rows: Sequence[str], columns: Sequence[str],
 
 def _settings(runs: Sequence[Run]) -> list[Element]:
   names = sorted(set().union(*(run.settings for run in runs)))
-  heads = [run.name for run in runs]
-
-  def rows(chosen: Sequence[str]) -> list[list[str]]:
-    return [[name, *(_shown(run.settings[name]) if name in run.settings else '–'
-                     for run in runs)] for name in chosen]
-
-  same = [name for name in names if all(
-      name in run.settings and run.settings[name] == runs[0].settings[name]
-      for run in runs)]
-  differing = [name for name in names if name not in same]
+  rows = {name: [run.settings.get(name, '–') for run in runs] for name in names}
+  same = [name for name, values in rows.items() if all(
+      value == values[0] for value in values)]
+  differing = [[name, *map(_shown, values)] for name, values in rows.items()
+               if name not in same]
   result = []
   if len(runs) > 1:
-    result.append(table(['setting', *heads], rows(differing),
+    result.append(table(['setting', *(run.name for run in runs)], differing,
                         caption='Settings that differ') if differing else
                   element('p', 'All settings are the same.'))
   if same:
     result.append(folded(
         f'{len(same)} settings' + ' that are the same' * (len(runs) > 1),
-        table(['setting', 'value'], [row[:2] for row in rows(same)],
+        table(['setting', 'value'], [[name, _shown(rows[name][0])] for name in same],
               caption='Settings')))
   return result
 
@@ -370,10 +324,9 @@ def _ledgers(runs: Sequence[Run]) -> list[Element]:
     proved = verdict.proves(run.summary)
     rows.append([
         run.name, f'{verdict.rounds:,}',
-        element('span', f'broken: {"; ".join(verdict.problems)}', class_='no')
-        if verdict.problems else element('span', 'holds', class_='ok'),
-        *_bounds(run, verdict.guarantee),
-        element('span', 'yes' if proved else 'no', class_='ok' if proved else 'no')])
+        _judged(f'broken: {"; ".join(verdict.problems)}' if verdict.problems else
+                'holds', not verdict.problems),
+        *_bounds(run, verdict.guarantee), _judged('yes' if proved else 'no', proved)])
   return [table(
       ['run', 'releases', 'hash chain', *_BOUNDS, 'proves the guarantee'], rows,
       caption='Verdict on the ledgers'), element(

@@ -3,9 +3,10 @@
 Charts are inline SVG, whose colours follow the page's light or dark scheme.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 import dataclasses
 import math
+import pathlib
 from typing import Union
 import xml.etree.ElementTree as etree
 
@@ -17,84 +18,15 @@ COLOURS = 8
 # Series of fewer points have a mark at each.
 _MARKED = 25
 
-# The style sheet: light and dark, and readable on a phone.
-CSS = """
-:root { color-scheme: light dark; --ink: #1b1f24; --soft: #57606a; --paper: #ffffff;
-  --box: #f4f6f8; --rule: #d0d7de; --ok: #116329; --no: #a40e26; --fill: 9, 105, 218;
-  --c0: #0969da; --c1: #bc4c00; --c2: #1a7f37; --c3: #8250df; --c4: #bf3989;
-  --c5: #7d6000; --c6: #0b7285; --c7: #57606a; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e6edf3; --soft: #9da7b3; --paper: #0d1117; --box: #161b22;
-    --rule: #3d444d; --ok: #56d364; --no: #ff938a; --fill: 88, 166, 255;
-    --c0: #58a6ff; --c1: #f0883e; --c2: #56d364; --c3: #bc8cff; --c4: #ff7ac6;
-    --c5: #d9b94e; --c6: #39c5cf; --c7: #b1bac4; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; padding: 1rem; max-width: 76rem; background: var(--paper);
-  color: var(--ink); font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
-h1 { font-size: 1.6rem; line-height: 1.2; margin: 0.5rem 0; }
-h2 { font-size: 1.25rem; margin: 2.2rem 0 0.6rem; padding-top: 0.6rem;
-  border-top: 1px solid var(--rule); }
-h3 { font-size: 1.05rem; margin: 1rem 0 0.3rem; }
-p { margin: 0.4rem 0; max-width: 46rem; }
-nav a { display: inline-block; padding: 0.3rem 0.7rem 0.3rem 0; color: var(--c0); }
-.cards, .charts { display: grid; gap: 1rem; align-items: start;
-  grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr)); }
-.charts { grid-template-columns: repeat(auto-fill, minmax(min(100%, 22rem), 1fr)); }
-.cards > * { min-width: 0; }
-.card, figure { background: var(--box); border: 1px solid var(--rule);
-  border-radius: 0.5rem; margin: 0; padding: 0.8rem 1rem; min-width: 0; }
-.card h3 { margin-top: 0; }
-.number { font-size: 1.7rem; font-weight: 600; line-height: 1.2; margin-top: 0.6rem; }
-.number span { font-size: 1rem; font-weight: 400; white-space: nowrap; }
-.soft { color: var(--soft); }
-.tag { font-size: 0.8rem; font-weight: 400; border: 1px solid currentColor;
-  border-radius: 1rem; padding: 0.05rem 0.6rem; white-space: nowrap;
-  vertical-align: middle; }
-.ok { color: var(--ok); }
-.no { color: var(--no); }
-.scroll { overflow-x: auto; margin: 0.6rem 0; }
-.scroll:focus-visible { outline: 2px solid var(--c0); }
-table { border-collapse: collapse; font-size: 0.92rem; overflow-wrap: normal;
-  font-variant-numeric: tabular-nums; }
-caption { text-align: left; font-weight: 600; padding-bottom: 0.3rem; }
-th, td { border-bottom: 1px solid var(--rule); padding: 0.25rem 0.7rem 0.25rem 0;
-  text-align: left; vertical-align: top; max-width: 24rem; }
-thead th { color: var(--soft); font-weight: 500; }
-tbody th { font-weight: 500; }
-.matrix th, .matrix td { text-align: right; padding: 0.1rem; min-width: 1.9rem; }
-.matrix tbody th { padding-right: 0.6rem; }
-.heat { display: block; padding: 0 0.3rem;
-  background: rgba(var(--fill), calc(var(--share, 0) * 0.45)); }
-summary { cursor: pointer; padding: 0.3rem 0; }
-li { margin: 0.3rem 0; }
-svg { display: block; width: 100%; height: auto; margin: 0.4rem 0; overflow: visible; }
-svg text { fill: var(--soft); font: 11.5px system-ui, sans-serif; }
-.grid { stroke: var(--rule); stroke-width: 0.7; }
-.line { fill: none; stroke: currentColor; stroke-width: 1.8; stroke-linejoin: round; }
-.dot { fill: currentColor; }
-.legend { list-style: none; margin: 0; padding: 0; font-size: 0.88rem; }
-.legend li { display: inline-block; margin: 0 1rem 0 0; }
-.key { display: inline-block; width: 1.4rem; border-top: 3px solid currentColor;
-  vertical-align: middle; margin-right: 0.4rem; }
-.dashed { stroke-dasharray: 5 3; border-top-style: dashed; }
-.s0 { color: var(--c0); } .s1 { color: var(--c1); } .s2 { color: var(--c2); }
-.s3 { color: var(--c3); } .s4 { color: var(--c4); } .s5 { color: var(--c5); }
-.s6 { color: var(--c6); } .s7 { color: var(--c7); }
-@media print { .card, figure { break-inside: avoid; } }
-"""
+# The style sheet.
+CSS = pathlib.Path(__file__).with_name('page.css').read_text(encoding='utf-8')
 
 Element = etree.Element
 Child = Union[Element, str]
 
 
 def element(tag: str, *children: Child, **attributes: str | float) -> Element:
-  """An element.
-
-  Args:
-    tag: Its name.
-    *children: Elements and texts, in order.
-    **attributes: Its attributes; `class_` is class, and _ in a name stands for -.
-  """
+  """An element; `class_` is the attribute class, and _ in a name stands for -."""
   # HTML allows < in an attribute, where it only looks like the start of a tag.
   result = etree.Element(tag, {
       name.rstrip('_').replace('_', '-'): _text(str(value)).replace('<', '‹')
@@ -144,114 +76,96 @@ def _text(value: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Series:
-  """A line of a chart.
+class Curve:
+  """A curve of a chart or a figure; the page alone uses the last four attributes.
 
   Attributes:
-    label: Its text in the legend.
-    colour: Number of its colour, from 0.
-    x, y: Finite coordinates of its points, of equal length, at least one.
+    label: Text of the legend, or of the axis on the right.
+    x, y: Coordinates of its points, of equal length; of a chart finite, at least one.
+    main: Whether it stands out; several runs are compared by such curves.
+    metric: Name of the vertical axis; curves of one name share a chart.
+    over: Name of the horizontal axis: 'round' or 'epsilon'.
+    log: Whether the vertical axis is logarithmic.
+    covered: Whether it is made of what was released and of held-out sets alone.
   """
 
   label: str
-  colour: int
   x: Sequence[float]
   y: Sequence[float]
+  main: bool = True
+  metric: str = ''
+  over: str = ''
+  log: bool = False
+  covered: bool = True
 
 
-def chart(title: str, xlabel: str, series: Sequence[Series], *,
+def chart(title: str, xlabel: str, curves: Sequence[tuple[int, str, Curve]], *,
           log: bool = False) -> Element:
   """A figure of lines with a legend.
 
   Args:
     title: Name of the chart, which says what the vertical axis is.
     xlabel: Label of the horizontal axis.
-    series: At least one.
+    curves: Colour, from 0, text of the legend and curve, of at least one.
     log: Whether the vertical axis is logarithmic; its values are positive then.
   """
-  across = _Axis([x for one in series for x in one.x], _LEFT, _WIDTH - _RIGHT)
-  up = _Axis([y for one in series for y in one.y], _HEIGHT - _BOTTOM, _TOP, log=log,
-             whole=True)
-  drawing = element(
-      'svg', element('title', title), element('desc', _in_words(series)),
-      viewBox=f'0 0 {_WIDTH} {_HEIGHT}', role='img')
-  for value, text in across.ticks:
-    x = f'{across.place(value):.1f}'
-    drawing.append(element('line', x1=x, x2=x, y1=_TOP, y2=_HEIGHT - _BOTTOM,
-                           class_='grid'))
-    drawing.append(element('text', text, x=x, y=_HEIGHT - _BOTTOM + 15,
-                           text_anchor='middle'))
-  for value, text in up.ticks:
-    y = up.place(value)
-    drawing.append(element('line', x1=_LEFT, x2=_WIDTH - _RIGHT, y1=f'{y:.1f}',
-                           y2=f'{y:.1f}', class_='grid'))
-    drawing.append(element('text', text, x=_LEFT - 5, y=f'{y + 4:.1f}',
+  words = '; '.join(
+      f'{label}: from {curve.y[0]:.4g} at {curve.x[0]:.4g} to {curve.y[-1]:.4g} at '
+      f'{curve.x[-1]:.4g}' for _, label, curve in curves)
+  drawing = element('svg', element('title', title), element('desc', words),
+                    viewBox=f'0 0 {_WIDTH} {_HEIGHT}', role='img')
+  right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
+  across, ticks = _axis([x for *_, curve in curves for x in curve.x], _LEFT, right)
+  for place, text in ticks:
+    x = f'{place:.1f}'
+    drawing.append(element('line', x1=x, x2=x, y1=_TOP, y2=bottom, class_='grid'))
+    drawing.append(element('text', text, x=x, y=bottom + 15, text_anchor='middle'))
+  up, ticks = _axis([y for *_, curve in curves for y in curve.y], bottom, _TOP, log=log,
+                    whole=True)
+  for place, text in ticks:
+    y = f'{place:.1f}'
+    drawing.append(element('line', x1=_LEFT, x2=right, y1=y, y2=y, class_='grid'))
+    drawing.append(element('text', text, x=_LEFT - 5, y=f'{place + 4:.1f}',
                            text_anchor='end'))
-  drawing.append(element('text', xlabel, x=(_LEFT + _WIDTH - _RIGHT) / 2,
-                         y=_HEIGHT - 6, text_anchor='middle'))
-  for one in series:
-    points = [(f'{across.place(x):.1f}', f'{up.place(y):.1f}')
-              for x, y in zip(one.x, one.y)]
+  drawing.append(element('text', xlabel, x=(_LEFT + right) / 2, y=_HEIGHT - 6,
+                         text_anchor='middle'))
+  legend = element('ul', class_='legend')
+  for colour, label, curve in curves:
+    style = f's{colour % COLOURS}' + ' dashed' * (colour // COLOURS % 2)
+    legend.append(element('li', element('span', class_=f'key {style}'), label))
+    points = [(f'{across(x):.1f}', f'{up(y):.1f}') for x, y in zip(curve.x, curve.y)]
     drawing.append(element('polyline', points=' '.join(map(','.join, points)),
-                           class_=f'line {_style(one)}'))
+                           class_=f'line {style}'))
     if len(points) < _MARKED:
-      drawing.extend(
-          element('circle', cx=x, cy=y, r='2.5', class_=f'dot {_style(one)}')
-          for x, y in points)
-  legend = [element('li', element('span', class_=f'key {_style(one)}'), one.label)
-            for one in series]
-  return element('figure', element('figcaption', element('b', title)), drawing,
-                 element('ul', *legend, class_='legend'))
+      drawing.extend(element('circle', cx=x, cy=y, r='2.5', class_=f'dot {style}')
+                     for x, y in points)
+  return element('figure', element('figcaption', element('b', title)), drawing, legend)
 
 
-def _style(series: Series) -> str:
-  return f's{series.colour % COLOURS}' + ' dashed' * (series.colour // COLOURS % 2)
+def _axis(values: Sequence[float], start: float, end: float, *, log: bool = False,
+          whole: bool = False
+          ) -> tuple[Callable[[float], float], list[tuple[float, str]]]:
+  """An axis from a coordinate to another, with ticks at round values.
 
-
-def _in_words(series: Sequence[Series]) -> str:
-  return '; '.join(
-      f'{one.label}: from {one.y[0]:.4g} at {one.x[0]:.4g} to {one.y[-1]:.4g} at '
-      f'{one.x[-1]:.4g}' for one in series)
-
-
-class _Axis:
-  """An axis with ticks at round values.
-
-  Attributes:
-    ticks: Value and text of each tick.
+  Returns:
+    Value -> its coordinate, and coordinate and text of each tick; `whole` axes end at
+    ticks, others at the outer values.
   """
-
-  def __init__(self, values: Sequence[float], start: float, end: float, *,
-               log: bool = False, whole: bool = False):
-    """Initializes the axis.
-
-    Args:
-      values: Values that it must hold, at least one.
-      start, end: Coordinates of its ends.
-      log: Whether it is logarithmic.
-      whole: Whether it ends at ticks, instead of at the outer values.
-    """
-    self._start, self._end, self._log = start, end, log
-    places = [math.log10(value) for value in values] if log else values
-    low, high = min(places), max(places)
-    if high - low < 1e-9 * max(abs(low), abs(high)) or low == high:
-      low, high = (min(0.0, 2 * low), max(0.0, 2 * high)) if low else (-1.0, 1.0)
-    step = 10.0 ** math.floor(math.log10(high - low))
-    # At most 5 steps between the values.
-    step *= next(factor for factor in (0.2, 0.5, 1.0, 2.0)
-                 if (high - low) / (step * factor) <= 5)
-    if not log and all(float(value).is_integer() for value in values):
-      step = max(1.0, step)
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    self._low, self._high = low, high
-    if whole:
-      first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-      self._low, self._high = first * step, last * step
-    self.ticks = [(10.0**tick if log else tick, f'{10.0**tick if log else tick:.3g}')
-                  for tick in (i * step for i in range(first, last + 1))]
-
-  def place(self, value: float) -> float:
-    """The coordinate of a value."""
-    value = math.log10(value) if self._log else value
-    share = (value - self._low) / (self._high - self._low)
-    return self._start + share * (self._end - self._start)
+  scaled = math.log10 if log else float
+  low, high = min(map(scaled, values)), max(map(scaled, values))
+  if high - low < 1e-9 * max(abs(low), abs(high)) or low == high:
+    low, high = (min(0.0, 2 * low), max(0.0, 2 * high)) if low else (-1.0, 1.0)
+  step = 10.0 ** math.floor(math.log10(high - low))
+  # At most 5 steps between the values.
+  step *= next(factor for factor in (0.2, 0.5, 1.0, 2.0)
+               if (high - low) / (step * factor) <= 5)
+  if not log and all(float(value).is_integer() for value in values):
+    step = max(1.0, step)
+  first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+  if whole:
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    low, high = first * step, last * step
+  place = lambda scale: start + (scale - low) / (high - low) * (end - start)
+  return lambda value: place(scaled(value)), [
+      (place(tick), f'{10.0**tick if log else tick:.3g}')
+      for tick in (i * step for i in range(first, last + 1))]

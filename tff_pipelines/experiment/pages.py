@@ -24,32 +24,18 @@ _CELL = ('mechanism', 'n', 'd', 'bits')
 
 def read(folder: str | os.PathLike[str], verdict: Verdict, *,
          name: str | None = None) -> Run:
-  """The run in a folder.
+  """The run in a folder; ValueError if it is not finished, or its files are damaged.
 
-  Args:
-    folder: Folder of the run.
-    verdict: Verdict on its ledger.
-    name: Its name on the page; None for that of the folder.
-
-  Raises:
-    OSError, ValueError: If the folder has no finished run, or its files are damaged.
+  `name` is its name on the page, None for that of the folder.
   """
   path = pathlib.Path(folder)
-  summary = read_summary(path)
+  summary = report.read_summary(path / files.SUMMARY)
   configuration = configurations.read(path) or {}
+  tables = sorted(path.glob('*.csv'), key=lambda table: table.name != files.METRICS)
   return Run(name=name or path.absolute().name, summary=summary,
              settings=configuration.get('settings', {}), verdict=verdict,
-             curves=[curve for table in _tables(path)
-                     for curve in _curves(table, summary)])
-
-
-def read_summary(folder: pathlib.Path) -> dict[str, Any]:
-  """The summary of a finished run; ValueError if there is none, or it is damaged."""
-  path = folder / files.SUMMARY
-  if not path.is_file():
-    raise ValueError(f'{folder} must be the folder of a finished run, found no '
-                     f'{files.SUMMARY} in it')
-  return report.read_summary(path)
+             curves=[curve for table in tables if (rows := metrics.rows(table))
+                     for curve in _curves(rows, summary)])
 
 
 def write(path: pathlib.Path, runs: Sequence[Run]) -> None:
@@ -57,25 +43,18 @@ def write(path: pathlib.Path, runs: Sequence[Run]) -> None:
   files.write_atomically(path, document.document(runs))
 
 
-def _tables(folder: pathlib.Path) -> Iterator[list[dict[str, str]]]:
-  """Rows of each table of a run, of the metrics first."""
-  for path in sorted(folder.glob('*.csv'), key=lambda path: path.name != files.METRICS):
-    if rows := metrics.rows(path):
-      yield rows
-
-
 def _curves(rows: Sequence[Mapping[str, str]],
             summary: Mapping[str, Any]) -> Iterator[Curve]:
   """Curves of a table, over its index and over epsilon."""
   if 'mse' in rows[0]:
-    cells = dict.fromkeys(tuple(row[name] for name in _CELL) for row in rows)
-    for cell in cells:
-      label = ', '.join(f'{value} {name}' if name != 'mechanism' else value
-                        for name, value in zip(_CELL, cell) if value)
-      yield from _curve(
-          [row for row in rows if tuple(row[name] for name in _CELL) == cell],
-          'epsilon', 'mse', metric='squared error of a coordinate', over='epsilon',
-          label=label, log=True, covered=False)
+    curves: dict[str, list[Mapping[str, str]]] = {}
+    for row in rows:
+      curves.setdefault(', '.join(
+          f'{row[name]} {name}' if name != 'mechanism' else row[name]
+          for name in _CELL if row[name]), []).append(row)
+    for label, own in curves.items():
+      yield from _curve(own, 'epsilon', 'mse', metric='squared error of a coordinate',
+                        over='epsilon', label=label, log=True, covered=False)
     return
   index = next((name for name in _INDICES if name in rows[0]), None)
   if index is None:

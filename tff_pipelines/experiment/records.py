@@ -1,15 +1,13 @@
 """Records of a run on disk, which survive its being killed at any moment.
 
 `RunRecords` commits a round by one atomic rename: the checkpoint, which holds the
-state together with the round's ledger line and metrics. The line is appended to the
-ledger, and the metrics are released, only after that. A run that was killed before
-the rename repeats the round; one that was killed after it completes ledger and metrics
-from the checkpoint. So no round is lost and none is counted twice.
+state together with the round's ledger line and metrics. These are written only after
+that. A run that was killed before the rename repeats the round; one that was killed
+after it completes ledger and metrics from the checkpoint.
 
-The latest checkpoints are kept. Where the last one is damaged the run resumes from the
-one before. Releases since then are in the ledger and stay charged; those rounds run
-again, with fresh cohorts and fresh noise, and are charged again as
-`Event.repeated` says: the participations that they counted are lost too.
+Where the last checkpoint is damaged the run resumes from the one before. Releases since
+then stay charged; those rounds run again, with fresh cohorts and fresh noise, and are
+charged again as `Event.repeated` says: the participations that they counted are lost.
 
 `charged_records` is for answers that can't be taken back once they are drawn.
 """
@@ -33,6 +31,7 @@ _CHECKPOINTS = 'checkpoints'
 _TENSORBOARD = 'tensorboard'
 # Files that are written only after a round, where rounds are committed.
 _OF_ROUNDS = (files.METRICS, _TENSORBOARD, files.SUMMARY, files.REPORT, models.ARRAYS)
+_OVER = "the run can't be continued; account for it by the ledger and start another"
 
 
 class RunRecords:
@@ -59,11 +58,10 @@ class RunRecords:
     Args:
       folder: Created if it does not exist.
       configuration: Everything that defines the run, as JSON; recorded if the run is
-        new. The caller compares it with that of an earlier start.
+        new, or `replace`: it gets more rounds. Else the caller compares the two.
       header: Keyword arguments of the ledger's header, for a new run.
       resume: Continue the run in the folder, if there is one.
-      replace: Record this configuration instead of an earlier one: the run gets more
-        rounds.
+      replace: Record this configuration instead of an earlier one.
       engine: What runs the workers, one of `configurations.ENGINES`.
 
     Raises:
@@ -85,7 +83,7 @@ class RunRecords:
       self.configuration = configurations.sealed(configuration, recorded)
     if recorded is None:
       self.ledger.create(
-          self.ledger.path, **header, configuration_hash=self.configuration_hash)
+          self.ledger.path, **header, configuration_hash=self.configuration['hash'])
     if self.configuration is not recorded:
       configurations.write(self.folder, self.configuration)
     self.lost: tuple[base.Event, ...] = ()
@@ -96,50 +94,31 @@ class RunRecords:
     self._events = None
     self._table = metrics_lib.Table(self.folder / files.METRICS, 'round')
     # A crash left these rounds half committed: they were never released.
-    for path in filter(checkpoints.is_partial, self._checkpoints.iterdir()):
+    for path in self._checkpoints.glob(checkpoints.PARTIAL):
       path.unlink()
-
-  @property
-  def configuration_hash(self) -> str:
-    """Hash of `configuration`."""
-    return self.configuration['hash']
 
   def has_checkpoint(self) -> bool:
     """Whether there is a checkpoint to continue from, damaged or not."""
     return bool(checkpoints.list_all(self._checkpoints))
 
-  def release_first(self, event: base.Event, name: str,
-                    draw: Callable[[], str]) -> None:
-    """Releases a result before the first round, in a file, unless the file is there.
+  def release_once(self, event: base.Event, name: str, draw: Callable[[], str], *,
+                   is_last: bool = False) -> None:
+    """Releases a result before the first round, or after the last, in a file, once.
 
     It is charged before it is drawn: a run that is killed between charge and file
     loses the content that it may have drawn, which stays charged, and draws again for
     another charge.
 
     Raises:
-      ValueError: If rounds were committed and the file is missing, or the file is
-        there and the ledger has no charge for it, or it is not what was released.
+      ValueError: If rounds were committed and the file of a first release is missing,
+        or the file is there and has no charge, or is not what was released.
     """
-    charges(self.folder, name, preliminary.PreliminaryRelease)
+    charges(self.folder, name, preliminary.EvaluationRelease if is_last else
+            preliminary.PreliminaryRelease)
     path = self.folder / name
-    if not path.exists() and self.has_checkpoint():
+    if not (is_last or path.exists()) and self.has_checkpoint():
       raise ValueError(f'{path} is missing, and it is released once only: the run '
                        'can\'t be continued')
-    self._release_once(event, name, draw)
-
-  def release_last(self, event: base.Event, name: str,
-                   draw: Callable[[], str]) -> None:
-    """Releases a result after the last round; see `release_first` for the arguments.
-
-    Raises:
-      ValueError: If the file is there and the ledger has no charge for it.
-    """
-    charges(self.folder, name, preliminary.EvaluationRelease)
-    self._release_once(event, name, draw)
-
-  def _release_once(self, event: base.Event, name: str,
-                    draw: Callable[[], str]) -> None:
-    """Charges, draws and keeps, unless the file is there and what was kept."""
     if files.read_checked(self.folder, name) is None:
       self.ledger.drop_torn()
       # Starts are not counted: a repeated release has a line of its own.
@@ -159,8 +138,7 @@ class RunRecords:
     Args:
       initial_state: The state of a new run; defines the structure, and is
         committed as round 0 if nothing was.
-      derived: Names of parts of the state that follow from the settings: checkpoints
-        leave them out, and the restored state has those of `initial_state`.
+      derived: As `rounds.Rounds.derived`.
       planned: Number of planned rounds.
       event: Index of a round -> its event; needed where rounds differ.
 
@@ -173,8 +151,7 @@ class RunRecords:
     if not self.has_checkpoint():
       if len(self.ledger.lines()) != self.outside_rounds:
         raise ValueError(
-            f'{self.ledger.path} has rounds but there is no checkpoint: the run '
-            "can't be continued; account for it by the ledger and start another")
+            f'{self.ledger.path} has rounds but there is no checkpoint: {_OVER}')
       self._check_nothing_was_released()
       checkpoints.write(self._checkpoints, checkpoints.Checkpoint(
           run=self.configuration['run'], rounds=0,
@@ -184,15 +161,12 @@ class RunRecords:
     rounds = checkpoint.rounds
     state = checkpoints.rebuilt(initial_state, checkpoint.arrays, derived)
     lost = self._reconcile(checkpoint)
-    table = self.folder / files.METRICS
-    if (latest := max(metrics_lib.read(table, 'round'), default=0)) > rounds + len(lost):
-      raise ValueError(
-          f'{self.ledger.path} has no line of round {latest}, which {table} has: what '
-          "it cost is not known, so the run can't be continued")
     if not rounds + len(lost):
       self._check_nothing_was_released()
-    self.lost = tuple(events_lib.from_json(dict(one)) for one in checkpoint.lost)
-    self.lost += tuple(one.repeated() for one in lost)
+    _, missing = self._table.restore(
+        rounds, checkpoint.table, rounds + len(lost), self._metrics_of)
+    self.lost = (*map(events_lib.from_json, checkpoint.lost),
+                 *(one.repeated() for one in lost))
     self._repeats_due = checkpoint.repeats_due + sum(
         one.repeated() != one for one in lost)
     if lost and event is not None:
@@ -203,14 +177,26 @@ class RunRecords:
         if one != event(rounds + 1):
           self.charge(one.repeated())
           self.lost += (one.repeated(),)
-    if problems or lost:
-      what = problems[0] if problems else (
-          f'{self.ledger.path} has {len(lost)} rounds more than the last checkpoint')
-      print(f'warning: {what}; the run resumes after round {rounds}, and epsilon '
-            f'counts what was released after it, too ({len(lost)} rounds)',
+    if lost and not problems:
+      problems = [f'{self.ledger.path} has {len(lost)} rounds more than the last '
+                  'checkpoint']
+    if problems:
+      print(f'warning: {problems[0]}; the run resumes after round {rounds}, and '
+            f'epsilon counts what was released after it, too ({len(lost)} rounds)',
             file=sys.stderr)
-    self._complete(checkpoint)
+    # A crash, or a power cut, left them out.
+    for number, metrics in missing.items():
+      self._release(metrics, number)
+    for number, path in checkpoints.list_all(self._checkpoints):
+      if number <= rounds - checkpoints.KEPT:
+        path.unlink()
     return state, rounds
+
+  def _metrics_of(self, rounds: int) -> Mapping[str, float] | None:
+    """Metrics in the checkpoint of a round; None if it is gone or damaged."""
+    with contextlib.suppress(ValueError, FileNotFoundError):
+      return checkpoints.read(checkpoints.path_of(self._checkpoints, rounds)).metrics
+    return None
 
   def _check_nothing_was_released(self) -> None:
     """Raises ValueError if there is something that only rounds write."""
@@ -233,8 +219,7 @@ class RunRecords:
         return checkpoint, problems
       except ValueError as error:
         problems.append(str(error))
-    raise ValueError(f'{problems[0]}; no other checkpoint is whole: the run can\'t be '
-                     'continued; account for it by the ledger and start another')
+    raise ValueError(f'{problems[0]}; no other checkpoint is whole: {_OVER}')
 
   def _reconcile(self, checkpoint: checkpoints.Checkpoint) -> list[base.Event]:
     """Brings the ledger up to a checkpoint; returns events of later rounds."""
@@ -256,75 +241,37 @@ class RunRecords:
     if lost and preliminary.count(lines[position:], preliminary.EvaluationRelease):
       raise ValueError(
           f'{self.ledger.path} has an evaluation of a model whose checkpoint is lost: '
-          "the run can't be continued; account for it by the ledger and start another")
+          f'{_OVER}')
     return [events_lib.from_json(line['event']) for line in lost]
 
   def charge(self, event: base.Event, *, outcome: str = 'released',
              starts: int | None = None) -> None:
     """Writes a line of the ledger, durably.
 
-    Args:
-      event: Event that is charged.
-      outcome: Outcome in the line.
-      starts: Number of starts in the line; None for that of the run.
+    `starts` is the number of starts in the line; None for that of the run.
     """
     self.ledger.append_line(self._line(event, outcome, starts))
 
   def _line(self, event: base.Event, outcome: str, starts: int | None = None) -> str:
     return self.ledger.next_line(
-        event, outcome=outcome, configuration_hash=self.configuration_hash,
-        starts=self.starts if starts is None else starts)
-
-  def _complete(self, checkpoint: checkpoints.Checkpoint) -> None:
-    """Writes the metrics of kept rounds that a crash, or a power cut, left out.
-
-    Raises:
-      ValueError: If other rows are not those that were written; then nothing is changed.
-    """
-    table = self.folder / files.METRICS
-    rows = {index: row for index, row in metrics_lib.read(table, 'round').items()
-            if index <= checkpoint.rounds}
-    missing, superseded = {}, []
-    for rounds, path in reversed(checkpoints.list_all(self._checkpoints)):
-      if 0 < rounds <= checkpoint.rounds and rounds not in rows:
-        with contextlib.suppress(ValueError):  # It is damaged.
-          missing[rounds] = (checkpoint if rounds == checkpoint.rounds else
-                             checkpoints.read(path)).metrics
-      elif rounds <= checkpoint.rounds - checkpoints.KEPT:
-        superseded.append(path)
-    if metrics_lib.digest_of({**rows, **missing}) != checkpoint.table:
-      raise ValueError(
-          f'{table} is damaged: its rows up to round {checkpoint.rounds} are not those '
-          'that the run wrote; restore it from a copy')
-    self._table.open(last=checkpoint.rounds)
-    for rounds, metrics in missing.items():
-      self._release(metrics, rounds)
-    for path in superseded:
-      path.unlink()
+        event, outcome=outcome, configuration_hash=self.configuration['hash'],
+        starts=starts or self.starts)
 
   def commit(self, state: Any, rounds: int, event: base.Event, *, suppressed: bool,
              metrics: dict[str, float]) -> None:
-    """Commits a round: all of it in one file, then ledger and metrics.
+    """Commits the round of an index, from 1: all of it in one file, then the rest.
 
     The checkpoint, its name and the ledger line are synced to the disk, in this order,
-    before anything of the round is public.
-
-    Args:
-      state: State after the round.
-      rounds: Index of this round, from 1.
-      event: Event that the round released.
-      suppressed: Whether the round was suppressed.
-      metrics: Written to the CSV file and to TensorBoard.
-
-    Raises:
-      OSError: If a file can't be written; `restore` completes what was begun.
+    before the metrics, and so anything of the round, are public. If a file can't be
+    written, an OSError, `restore` completes what was begun.
     """
     line = self._line(event.repeated() if self._repeats_due else event,
                       'suppressed' if suppressed else 'released')
     self._repeats_due = max(0, self._repeats_due - 1)
     checkpoints.write(self._checkpoints, checkpoints.Checkpoint(
         run=self.configuration['run'], rounds=rounds, line=line, metrics=metrics,
-        table=self._table.digest_with(rounds, metrics), repeats_due=self._repeats_due,
+        table=metrics_lib.digest_with(self._table.digest, rounds, metrics),
+        repeats_due=self._repeats_due,
         lost=tuple(lost.to_json() for lost in self.lost),
         arrays=checkpoints.arrays_of(state, self._derived)))
     # To remove a large file takes as long as to sync the line.
@@ -345,16 +292,13 @@ class RunRecords:
     """Charges all rounds up to the last that was planned, which are not run.
 
     They cost what they would have cost: those whose repeats are due, as repeated ones.
-
-    Args:
-      event: Index of a round -> its event.
-      rounds: Number of planned rounds.
     """
-    unused = self.unused  # Of a start that was killed meanwhile.
     done = len(self.ledger.lines()) - self.outside_rounds - len(self.lost)
-    for number, index in enumerate(range(done + 1, rounds + 1), start=unused):
-      one = event(index).repeated() if number < self._repeats_due else event(index)
-      self.charge(one, outcome=ledger_lib.UNUSED)
+    # A start that was killed meanwhile has charged some.
+    for number, index in enumerate(range(done + 1, rounds + 1), start=self.unused):
+      one = event(index)
+      self.charge(one.repeated() if number < self._repeats_due else one,
+                  outcome=ledger_lib.UNUSED)
 
   def _release(self, metrics: dict[str, float], rounds: int) -> None:
     """Writes metrics to TensorBoard and then to the CSV file."""
@@ -387,13 +331,12 @@ def charges(folder: pathlib.Path, name: str,
                      'edited or damaged') from None
   total = charged + (not (folder / name).exists())
   if not total:
-    raise ValueError(f'{path} has no charge for {folder / name}: what that cost is not '
-                     'known, so the run can\'t be continued')
+    raise ValueError(f'{path} has no charge for {folder / name}: '
+                     f'{metrics_lib.UNKNOWN_COST}')
   return total
 
 
 def was_stopped(folder: pathlib.Path) -> bool:
   """Whether the run in a folder was stopped before its last round."""
-  ledger = ledger_lib.Ledger(folder / files.LEDGER)
-  return ledger.path.exists() and any(
-      line['outcome'] == ledger_lib.UNUSED for line in ledger.lines())
+  return any(line['outcome'] == ledger_lib.UNUSED
+             for line in ledger_lib.Ledger(folder / files.LEDGER).lines())

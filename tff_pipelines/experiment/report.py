@@ -2,32 +2,34 @@
 
 The terminal gets the short form: a plan of at most nine lines, an empty one and a
 report of at most ten, none beyond 80 columns unless a path in a command is. Everything
-is in report.txt and, for programs, in summary.json, whose keys are those of `SCHEMA`
-(docs/summary.md).
+is in report.txt and, for programs, in summary.json.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
+import itertools
 import json
 import os
 import pathlib
+import re
 import shlex
 import textwrap
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from tff_pipelines.accounting.guarantees import plan as guarantee_lib
 from tff_pipelines.common import caveats as caveats_lib, decimals, files
 from tff_pipelines.experiment import models
+from tff_pipelines.experiment.page_elements import Curve
 
 VERSION = 1
 LABELS_FIGURE = 'clients.png'
 
 _WIDTH = 80
 _LABEL = 12
-# Commands: they stay as they are, to be copied into a shell.
-_WHOLE = ('next',)
+# Label of a command, which stays as it is, to be copied into a shell.
+_COMMAND = 'next'
 # These are named before any other, so that a short list has them.
 _FIRST = (
     'seeded: not private', 'suppressed rounds', 'no finite epsilon', 'no privacy',
@@ -36,101 +38,30 @@ _FIRST = (
     'restarts cost epsilon', 'vote repeated', 'delta not below 1/records',
     'published epsilon is no bound', 'large epsilon')
 
-_TYPES = {'integer': (int,), 'number': (int, float), 'text': (str,), 'list': (list,),
-          'object': (dict,), 'null': (type(None),)}
+_TYPES = {'integer': int, 'number': (int, float), 'text': str, 'list': list,
+          'object': dict}
 
-
-class Key(NamedTuple):
-  """A key of the summary.
-
-  Attributes:
-    kinds: JSON types of its value, names of `_TYPES` joined by 'or'.
-    meaning: A line for docs/summary.md.
-  """
-
-  kinds: str
-  meaning: str
-
-  @property
-  def types(self) -> tuple[type, ...]:
-    return sum((_TYPES[kind] for kind in self.kinds.split(' or ')), ())
-
-
-# Every summary has all of these keys and no others; null where one does not apply.
-SCHEMA: Mapping[str, Key] = {
-    'version': Key('integer', 'Version of the schema.'),
-    'family': Key('text', 'Program: train, vote, fedmd, ldp, ldp_baselines or '
-                  'estimate_mean.'),
-    'task': Key('text', 'Name of the task, as given by --task.'),
-    'algorithm': Key('text', 'Name of the algorithm.'),
-    'model': Key('text or null', 'Name of the trained model.'),
-    'parameters': Key('integer or null', 'Number of parameters of that model.'),
-    'headline': Key('text or null', 'Metric that heads the report.'),
-    'headline_of': Key('text or null', 'Held-out set of that metric, or what is '
-                       'averaged.'),
-    'value': Key('number or null', 'Value of that metric.'),
-    'accuracy': Key('number or null', 'Accuracy on that set, where the task has one.'),
-    'held_out': Key('object', 'Held-out set -> metric -> value.'),
-    'outside_guarantee': Key('list', 'Held-out sets whose people no epsilon protects.'),
-    'private_evaluation': Key(
-        'object or null', 'Metrics of training clients\' held-out examples that were '
-        'released with noise, in epsilon: number of clients, metric -> value and '
-        'standard deviation of its noise; null if none were.'),
-    'breakdown': Key('object', 'Held-out set -> how predictions divide over classes.'),
-    'mechanism': Key('text', 'Mechanism that makes releases private, or none.'),
-    'noise_multiplier': Key('number or null', 'Noise standard deviation / '
-                            'sensitivity.'),
-    'noise_stddev': Key('number or null', 'Noise of a sum of votes, clients.'),
-    'clip': Key('number or null', 'L2 clip, model units.'),
-    'bits': Key('integer or null', 'Bits of a coordinate of a sum.'),
-    'epsilon': Key('number or null', 'Epsilon against the observers.'),
-    'epsilon_server': Key('number or null', 'Epsilon against the server and all others '
-                          'who know the cohorts; restarts are counted.'),
-    'epsilon_participant': Key('number or null', 'Epsilon against a participant, which '
-                               'knows its own share of the noise; null where clients add '
-                               'none, or a cohort may be of one.'),
-    'clients_per_person': Key('integer or null', 'Number of clients of one person, for '
-                              'epsilon_person; null if one client is all that is '
-                              'protected.'),
-    'epsilon_person': Key('number or null', 'Epsilon against the observers for a person '
-                          'who owns so many clients.'),
-    'epsilon_server_person': Key('number or null', 'The same against the server.'),
-    'epsilon_if_unseeded': Key('number or null', 'Epsilon that the run would have '
-                               'without its seed.'),
-    'delta': Key('number or null', 'Delta of all epsilons here.'),
-    'consumed_delta': Key('number or null', 'Delta consumed by sampling error of the '
-                          'noise, at epsilon; a lower bound where `sampler` says that '
-                          'no bound is known for a part.'),
-    'consumed_delta_server': Key('number or null', 'The same at epsilon_server.'),
-    'adjacency': Key('text or null', 'Name of the adjacency: what neighbouring inputs '
-                     'are.'),
-    'adjacency_in_words': Key('text or null', 'Adjacency in a sentence.'),
-    'privacy_unit': Key('text', 'Unit that is protected.'),
-    'observers': Key('text or null', 'Observers against whom epsilon holds.'),
-    'observers_server': Key('text or null', 'Observers against whom epsilon_server '
-                            'holds.'),
-    'observers_participant': Key('text or null', 'Participants against whom '
-                                 'epsilon_participant holds.'),
-    'least_cohort': Key('number or null', 'Minimum number of clients in a round, for '
-                        'epsilon_participant; null if a cohort may be of one.'),
-    'sampling': Key('text', 'Sampling of the participants.'),
-    'trust_model': Key('text', 'Trust model: who is trusted with what.'),
-    'source': Key('text or null', 'Source of the bounds.'),
-    'sampler': Key('text or null', 'Sampler of the noise.'),
-    'accountant': Key('text or null', 'Accountant that computed epsilon.'),
-    'order': Key('number or null', 'Renyi order that gave epsilon.'),
-    'amplification': Key('text or null', 'Bound on amplification by sampling.'),
-    'skellam_as_gaussian': Key('list or null', 'Certificates by which Skellam noise was '
-                               'accounted as Gaussian noise; null if it was not.'),
-    'secure_aggregation': Key('text or null', 'simulated, or null.'),
-    'population': Key('integer or null', 'Number of clients.'),
-    'cohort_size': Key('number or null', 'Expected number of clients of a round.'),
-    'rounds': Key('integer', 'Number of rounds, suppressed ones included.'),
-    'starts': Key('integer', 'Number of times that the run was started.'),
-    'configuration': Key('text', 'SHA-256 of configuration.json.'),
-    'caveats': Key('list', 'Names of the warnings.'),
-    'warnings': Key('list', 'What a reader must know, in sentences.'),
-    'details': Key('object', 'Fields that only this family has.'),
+# Every summary has all of these keys and no others, of these JSON types, or null where
+# there is a question mark. docs/summary.md says what they mean.
+SCHEMA: Mapping[str, str] = {
+    'version': 'integer', 'family': 'text', 'task': 'text', 'algorithm': 'text',
+    'model': 'text?', 'parameters': 'integer?', 'headline': 'text?',
+    'headline_of': 'text?', 'value': 'number?', 'accuracy': 'number?',
+    'held_out': 'object', 'outside_guarantee': 'list', 'private_evaluation': 'object?',
+    'breakdown': 'object', 'mechanism': 'text', 'noise_multiplier': 'number?',
+    'noise_stddev': 'number?', 'clip': 'number?', 'bits': 'integer?',
+    'epsilon': 'number?', 'epsilon_server': 'number?', 'epsilon_participant': 'number?',
+    'clients_per_person': 'integer?', 'epsilon_person': 'number?',
+    'epsilon_server_person': 'number?', 'epsilon_if_unseeded': 'number?',
+    'delta': 'number?', 'consumed_delta': 'number?', 'consumed_delta_server': 'number?',
+    'adjacency': 'text?', 'adjacency_in_words': 'text?', 'privacy_unit': 'text',
+    'observers': 'text?', 'observers_server': 'text?', 'observers_participant': 'text?',
+    'least_cohort': 'number?', 'sampling': 'text', 'trust_model': 'text',
+    'source': 'text?', 'sampler': 'text?', 'accountant': 'text?', 'order': 'number?',
+    'amplification': 'text?', 'skellam_as_gaussian': 'list?',
+    'secure_aggregation': 'text?', 'population': 'integer?', 'cohort_size': 'number?',
+    'rounds': 'integer', 'starts': 'integer', 'configuration': 'text',
+    'caveats': 'list', 'warnings': 'list', 'details': 'object',
 }
 
 
@@ -185,11 +116,12 @@ def validate_summary(summary: Mapping[str, Any]) -> None:
     raise ValueError(
         f'summary must have the keys of version {VERSION}; missing: '
         f'{sorted(missing)}, unknown: {sorted(unknown)}')
-  for name, key in SCHEMA.items():
-    value = summary[name]
-    if isinstance(value, bool) or not isinstance(value, key.types):
+  for name, kind in SCHEMA.items():
+    value, is_null = summary[name], kind.endswith('?') and summary[name] is None
+    if isinstance(value, bool) or not (
+        is_null or isinstance(value, _TYPES[kind.rstrip('?')])):
       raise ValueError(f'summary: {name} must be of type '
-                       f'{" or ".join(t.__name__ for t in key.types)}, found {value!r}')
+                       f'{kind.replace("?", " or null")}, found {value!r}')
   json.dumps(summary, allow_nan=False)
 
 
@@ -220,12 +152,16 @@ def summary_of(family: str, guarantee: guarantee_lib.Guarantee, outcome: Outcome
 
 
 def read_summary(path: str | os.PathLike[str]) -> dict[str, Any]:
-  """A summary; ValueError if it is damaged or of another version."""
-  summary = files.read_json(pathlib.Path(path))
+  """The summary of a finished run; ValueError if there is none, or it is damaged."""
+  path = pathlib.Path(path)
+  if not path.is_file():
+    raise ValueError(f'{path.parent} must be the folder of a finished run, found no '
+                     f'{path.name} in it')
+  summary = files.read_json(path)
   try:
     validate_summary(summary)
   except ValueError as error:
-    raise ValueError(f'{os.fspath(path)} is damaged: {error}; --resume of its program '
+    raise ValueError(f'{path} is damaged: {error}; --resume of its program '
                      'writes it again') from error
   return summary
 
@@ -255,11 +191,16 @@ def account_command(folder: pathlib.Path, *flags: str) -> str:
       [*flags, f'--ledger={folder_name(folder)}/{files.LEDGER}'])
 
 
-def _command_rows(command: str) -> list[str]:
-  """A command in rows that a shell joins; an argument is in one, however wide."""
-  rows = []
-  for word in map(shlex.quote, shlex.split(command)):
-    if rows and len(rows[-1]) + len(word) + 3 <= _WIDTH - _LABEL:
+def _rows(label: str, text: str, most: int | None = None) -> list[str]:
+  """The text of an entry in rows, at most `most` unless it is a command."""
+  width, rows = _WIDTH - _LABEL, []
+  if label != _COMMAND:
+    text = re.sub(r'\S+', lambda word: _short(word[0], width), text)
+    return textwrap.wrap(text, width, max_lines=most, placeholder=' ...',
+                         break_on_hyphens=False) or ['']
+  # A shell joins the rows; an argument is in one, however wide.
+  for word in map(shlex.quote, shlex.split(text)):
+    if rows and len(rows[-1]) + len(word) + 3 <= width:
       rows[-1] += f' {word}'
     else:
       rows.append(word)
@@ -273,28 +214,17 @@ def lines_of(entries: Iterable[tuple[str, str]], most: int) -> list[str]:
   in a command, which must work when it is pasted. If there are too many lines, the
   longest entries are cut, the last of them first, each to one line at the minimum.
   """
-  blocks = []
-  for label, text in entries:
-    blocks.append((label, _command_rows(text) if label in _WHOLE else [
-        _short(row, _WIDTH - _LABEL) for row in textwrap.wrap(
-            text, _WIDTH - _LABEL, break_long_words=False,
-            break_on_hyphens=False) or ['']]))
-  while sum(len(rows) for _, rows in blocks) > most:
+  entries = list(entries)
+  blocks = list(itertools.starmap(_rows, entries))
+  while sum(map(len, blocks)) > most:
     longest = max(range(len(blocks)), key=lambda i: (
-        0 if blocks[i][0] in _WHOLE else len(blocks[i][1]), i))
-    label, rows = blocks[longest]
-    if len(rows) == 1 or label in _WHOLE:
+        len(blocks[i]) * (entries[i][0] != _COMMAND), i))
+    if len(blocks[longest]) == 1 or entries[longest][0] == _COMMAND:
       blocks = blocks[:most]
       break
-    blocks[longest] = label, [*rows[:-2], f'{_cut(rows[-2])} ...']
-  return [f'{label if i == 0 else "":<{_LABEL}}{row}'
-          for label, rows in blocks for i, row in enumerate(rows)]
-
-
-def _cut(row: str) -> str:
-  while len(row) > _WIDTH - _LABEL - 4:
-    row = row.rpartition(' ')[0] or row[:_WIDTH - _LABEL - 4]
-  return row.rstrip(';, ')
+    blocks[longest] = _rows(*entries[longest], most=len(blocks[longest]) - 1)
+  return [f'{"" if i else label:<{_LABEL}}{row}'
+          for (label, _), rows in zip(entries, blocks) for i, row in enumerate(rows)]
 
 
 def _names(caveats: Sequence[caveats_lib.Caveat]) -> list[tuple[str, str]]:
@@ -347,33 +277,11 @@ def noise_in_words(noise_multiplier: float, *, given: bool) -> str:
   return f'{noise_multiplier:.15g}' if given else decimals.rounded_up(noise_multiplier)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Curve:
-  """A curve of a figure.
-
-  Attributes:
-    label: Text of the legend, or of the axis on the right.
-    x, y: Coordinates of its points, of equal length.
-    main: Whether it stands out.
-  """
-
-  label: str
-  x: Sequence[float]
-  y: Sequence[float]
-  main: bool = True
-
-
 def draw(path: pathlib.Path, curves: Sequence[Curve], *, title: str, xlabel: str,
          ylabel: str, right: Curve | None = None) -> None:
   """Draws curves into a PNG file, over 0 to 1 if all of them lie there.
 
-  Args:
-    path: Path of the file, overwritten.
-    curves: Curves against the left axis.
-    title: Title of the figure.
-    xlabel: Label of the common axis.
-    ylabel: Label of the left axis.
-    right: A curve against an axis of its own; None for none.
+  `right` is a curve against an axis of its own.
   """
   from matplotlib import figure as figure_lib  # pylint: disable=g-import-not-at-top
   figure = figure_lib.Figure(figsize=(7, 4.2))
@@ -404,9 +312,7 @@ def draw_labels(label_counts: np.ndarray, path: str | os.PathLike[str]) -> None:
   """Draws how often simulated clients have each label: a stacked bar per client.
 
   Args:
-    label_counts: [clients, classes], how often each client has each label. Of
-      simulated clients only: of real ones it is private. The figure is as private
-      as the examples that they have.
+    label_counts: [clients, classes]. The figure is as private as their examples.
     path: Path of the PNG file, overwritten.
   """
   import matplotlib  # pylint: disable=g-import-not-at-top
@@ -420,13 +326,11 @@ def draw_labels(label_counts: np.ndarray, path: str | os.PathLike[str]) -> None:
   else:
     colors = matplotlib.colormaps['turbo'](np.linspace(0.0, 1.0, classes))
   edges = np.arange(len(shown) + 1) - 0.5
-  tops = np.cumsum(shown, axis=1)
-  for label in range(classes):
-    # One shape a label: separate bars would take seconds.
-    axes.stairs(tops[:, label], edges, baseline=tops[:, label] - shown[:, label],
-                fill=True, color=colors[label], label=str(label))
+  # One shape a label: separate bars would take seconds.
+  axes.stackplot(edges, np.pad(shown, ((0, 1), (0, 0)), 'edge').T, step='post',
+                 colors=colors, labels=map(str, range(classes)))
   axes.set_xlim(edges[0], edges[-1])
-  axes.set_ylim(0, 1.02 * tops.max())
+  axes.set_ylim(0, 1.02 * shown.sum(axis=1).max())
   axes.set_xlabel('client' if len(shown) == clients else
                   f'client (the first {len(shown)} of {clients:,})')
   axes.set_ylabel('examples, by label' if has_legend else

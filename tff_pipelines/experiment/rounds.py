@@ -57,9 +57,8 @@ class Rounds(abc.ABC):
   def initial_state(self, resumed: bool) -> Any:
     """The state of a new run, a nested structure of arrays.
 
-    Args:
-      resumed: Whether there is a checkpoint: then only the structure, shapes and
-        dtypes matter, and the values of what is derived.
+    If it is `resumed`, there is a checkpoint: then only the structure, shapes and
+    dtypes matter, and the values of what is derived.
     """
 
   @abc.abstractmethod

@@ -26,30 +26,39 @@ from tff_pipelines.simulation import contexts, ray_transport
 
 # Digests of data of all clients.
 _FINGERPRINTS = ('data_fingerprint', 'examples_fingerprint')
-# Settings that may change with the number of rounds: it and the targets that it costs.
 # Relative error that the order of operations may make.
 _ROUNDING = 1e-9
+# Settings that may change with the number of rounds: it and the targets that it costs.
 _RESTATED = frozenset({'rounds', 'epsilon', 'epsilon_server'})
+_CAVEATS = {
+    'stopped early':
+        'the run was stopped after round {0} of {1}: epsilon is that of all {1}, because '
+        'the decision may follow from what was released; what else it followed from, '
+        'such as metrics on held-out examples, is outside the guarantee',
+    'rounds run again':
+        'checkpoints were damaged: {} rounds that were released before are not in the '
+        'result, and epsilon counts them beside those of the result',
+    'rounds added':
+        'rounds were added to a run that was planned for {}: epsilon is that of all '
+        'rounds, and holds whether or not released models decided on the addition, as '
+        'long as no more are added; what else it followed from, such as metrics on '
+        'held-out examples, is outside the guarantee'}
 
 
 class Experiment(abc.ABC):
   """A family's experiment.
 
-  Class attributes:
+  Attributes:
     family: Name of its program.
     takes_more_rounds: Whether a run may be resumed with more rounds than were planned,
       at the noise that was calibrated; the family then checks the new epsilon.
-    kept_as: Name of the file that keeps the answers of a charged step, with its round
-      in braces.
-
-  Attributes:
+    kept_as: File of the answers of a charged step; see `ChargedRecords`.
     settings: Settings of the run.
     folder: Folder of the run; exists once the run has started.
     callbacks: Called after each commit of a round.
     quiet: Whether to print nothing.
-    guarantee: All numbers of the guarantee, once the run is over.
-    weights: Name -> array of the released model, likewise; empty if there is none.
-    figures: Names of the figures, likewise.
+    guarantee, weights, figures: All numbers of the guarantee, name -> array of the
+      released model, and names of the figures, once the run is over.
     earlier_rounds: Numbers of rounds that were planned before more were added.
   """
 
@@ -81,34 +90,28 @@ class Experiment(abc.ABC):
     """Identity of the data, as JSON; a run is only resumed on the same.
 
     `data_fingerprint` and `examples_fingerprint`, digests of data of all clients, are
-    recorded by a secret key of the run. What has another name is recorded as it is.
+    recorded by a secret key of the run, all else as it is.
     """
     return {}
 
-  def keyed_identity(self, task: Any) -> dict[str, Any]:
-    """`identity` as it is recorded: what follows from all clients' data, keyed."""
-    return self._keyed(self.identity(task))
-
-  def _keyed(self, identity: Mapping[str, Any]) -> dict[str, Any]:
+  def keyed(self, identity: Mapping[str, Any]) -> dict[str, Any]:
+    """An `identity` as it is recorded: what follows from all clients' data, keyed."""
     key = files.read_key(self.folder)
     return {name: files.keyed(value, key) if name in _FINGERPRINTS else value
             for name, value in identity.items()}
 
   def targets(self) -> dict[str, float]:
     """Name of an epsilon -> target that the plan's must not exceed."""
-    given = {name: getattr(self.settings, name, None)
-             for name in ('epsilon', 'epsilon_server')}
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: value for name in ('epsilon', 'epsilon_server')
+            if (value := getattr(self.settings, name, None)) is not None}
 
   @abc.abstractmethod
   def build_plan(self, task: Any,
                  recorded: Mapping[str, Any] | None) -> guarantee_lib.Plan:
     """The calibrated plan.
 
-    Args:
-      task: From `build_task`.
-      recorded: `configuration` of the plan that an earlier start recorded: its
-        calibrated numbers are taken over. None for a new run.
+    `recorded` is the configuration of the plan that an earlier start recorded, whose
+    calibrated numbers are taken over; None for a new run.
     """
 
   @abc.abstractmethod
@@ -118,7 +121,6 @@ class Experiment(abc.ABC):
   def released(self, task: Any, plan: guarantee_lib.Plan,
                records: records_lib.RunRecords) -> Any:
     """Makes releases before the first round; returns the task that they complete."""
-    del plan, records
     return task
 
   def release_last(self, task: Any, plan: guarantee_lib.Plan,
@@ -143,9 +145,7 @@ class Experiment(abc.ABC):
     """
 
   def serving(self, trained: models.Trained) -> Any:
-    """The tasks.task.Serving of a model that a run of this family trained.
-
-    Built without the data of the training where that is possible.
+    """The tasks.task.Serving of a trained model, without its data where possible.
 
     Raises:
       ValueError: If the family trains no model, or the model is of other settings.
@@ -163,12 +163,10 @@ class Experiment(abc.ABC):
         self.folder / files.PRIVATE / failures.BAD_CLIENTS)
 
   def read_by_workers(self, task: Any) -> Sequence[Any]:
-    """Descriptions of the data that workers read: `simulation.proofs.DataProof`s.
+    """`simulation.proofs.DataProof`s of the data that workers read.
 
-    Raises:
-      ValueError: If workers could not read what they must.
+    Raises ValueError if they could not read what they must.
     """
-    del task
     return ()
 
   def planned_rounds(self, plan: guarantee_lib.Plan) -> int:
@@ -182,8 +180,7 @@ class Experiment(abc.ABC):
   def run(self) -> dict[str, Any]:
     """Runs, or resumes, and reports.
 
-    Raises:
-      OSError, ValueError: For a mistake of the user; the message is one line.
+    Raises OSError or ValueError, with one line, for a mistake of the user.
     """
     self.settings.check_paths()
     if self._on_ray:
@@ -201,34 +198,33 @@ class Experiment(abc.ABC):
     data = self.read_by_workers(task)
     identity = self.identity(task)  # Raises what does not fit the task.
     if recorded is not None:
-      identity = self._keyed(identity)
+      identity = self.keyed(identity)
       self._check_same(name for name, value in identity.items()
                        if recorded['identity'].get(name, value) != value)
     plan = self.build_plan(task, None if recorded is None else recorded['plan'])
-    description = self.describe(task, plan)
+    description, more = self.describe(task, plan), []
     if self._on_ray:
-      description = dataclasses.replace(description, caveats=[
-          *description.caveats, caveats_lib.PARTIAL_SUMS])
+      more.append(caveats_lib.PARTIAL_SUMS)
     if recorded is None:
-      files.check_folder(self.folder, resume=self.settings.resume)
       files.create_folder(self.folder)
       files.new_key(self.folder)
-      identity = self._keyed(identity)
+      identity = self.keyed(identity)
     configuration = {
         'family': self.family,
         'settings': self.settings.configuration(), 'identity': identity,
         'plan': plan.configuration()}
     if self.earlier_rounds:
       configuration['earlier_rounds'] = list(self.earlier_rounds)
-      description = dataclasses.replace(description, caveats=[
-          *description.caveats, _rounds_added(self.earlier_rounds)])
-    planned = plan.guarantee(self.planned_rounds(plan))
-    if recorded is not None:
-      calibrated = plan.calibrated
-      self._check_targets(planned if calibrated is plan else
-                          calibrated.guarantee(self.planned_rounds(plan)))
-    header = {} if recorded is not None else plan.header(
-        self.planned_rounds(plan), description.caveats)
+      more.append(_caveat('rounds added', self.earlier_rounds[-1]))
+    description = dataclasses.replace(
+        description, caveats=[*description.caveats, *more])
+    count, header = self.planned_rounds(plan), {}
+    planned = plan.guarantee(count)
+    if recorded is None:
+      header = plan.header(count, description.caveats)
+    else:
+      self._check_targets(planned if plan.calibrated is plan else
+                          plan.calibrated.guarantee(count))
     records = records_lib.RunRecords(
         self.folder, configuration, header, resume=self.settings.resume,
         replace=recorded is not None and self._adds_rounds(recorded),
@@ -240,7 +236,7 @@ class Experiment(abc.ABC):
     with contexts.simulation(**getattr(self.settings, 'where', {}), data=data):
       rounds = self.build_rounds(task, plan)
       if isinstance(rounds, rounds_lib.ChargedRounds):
-        last = charged_records.ChargedRecords(records, self.kept_as.format)
+        last = charged_records.ChargedRecords(records, self.kept_as)
         rounds_lib.run_charged(rounds, last, self.quiet)
       else:
         last = rounds_lib.run(rounds, plan, records, self.callbacks, self.quiet)
@@ -303,15 +299,17 @@ class Experiment(abc.ABC):
       self.weights = outcome.trained[''].arrays
     planned = len(records.ledger.lines()) - records.outside_rounds
     rounds = planned - records.unused
-    stopped = [_stopped(rounds, planned)] if records.unused else []
-    again = [_run_again(len(records.lost))] if records.lost else []
-    sums = [caveats_lib.PARTIAL_SUMS] if 'ray' in records.engines else []
-    caveats = report.ordered([
-        *guarantee.caveats, *stopped, *again, *sums, *description.caveats,
-        *outcome.caveats])
+    caveats = list(guarantee.caveats)
+    if records.unused:
+      caveats.append(_caveat('stopped early', rounds, planned))
+    if records.lost:
+      caveats.append(_caveat('rounds run again', len(records.lost)))
+    if 'ray' in records.engines:
+      caveats.append(caveats_lib.PARTIAL_SUMS)
+    caveats = report.ordered([*caveats, *description.caveats, *outcome.caveats])
     summary = report.summary_of(
         self.family, guarantee, outcome, caveats, rounds=rounds,
-        starts=records.starts, configuration=records.configuration_hash)
+        starts=records.starts, configuration=records.configuration['hash'])
     for name, trained in outcome.trained.items():
       trained.write(self.folder / name)
     files.write_json(self.folder / files.SUMMARY, summary)
@@ -332,23 +330,5 @@ class Experiment(abc.ABC):
     return summary
 
 
-def _stopped(rounds: int, planned: int) -> caveats_lib.Caveat:
-  return caveats_lib.Caveat(
-      'stopped early', f'the run was stopped after round {rounds} of {planned}: '
-      f'epsilon is that of all {planned}, because the decision may follow from what '
-      'was released; what else it followed from, such as metrics on held-out examples, '
-      'is outside the guarantee')
-
-
-def _run_again(lost: int) -> caveats_lib.Caveat:
-  return caveats_lib.Caveat(
-      'rounds run again', f'checkpoints were damaged: {lost} rounds that were released '
-      'before are not in the result, and epsilon counts them beside those of the result')
-
-
-def _rounds_added(earlier: Sequence[int]) -> caveats_lib.Caveat:
-  return caveats_lib.Caveat(
-      'rounds added', f'rounds were added to a run that was planned for {earlier[-1]}: '
-      'epsilon is that of all rounds, and holds whether or not released models decided '
-      'on the addition, as long as no more are added; what else it followed from, such '
-      'as metrics on held-out examples, is outside the guarantee')
+def _caveat(name: str, *numbers: int) -> caveats_lib.Caveat:
+  return caveats_lib.Caveat(name, _CAVEATS[name].format(*numbers))

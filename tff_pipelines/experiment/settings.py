@@ -1,16 +1,12 @@
-"""Settings: each declared once, as a field of a frozen dataclass.
-
-A field carries its default, help, unit, range, choices and group (`declarations`):
-
-    _run = declarations.group('run')
+"""Settings: each declared once, as a field of a frozen dataclass (`declarations`).
 
     @dataclasses.dataclass(frozen=True, kw_only=True)
     class MySettings(Settings):
-      rounds: int = _run(50, 'Rounds of training.', low=1)
+      rounds: int = setting(50, 'Rounds of training.', group='run', low=1)
 
 The constructor (`MySettings(rounds=20)`, validated), the flag (`--rounds=20`), the
-help and the entry in a run's configuration follow from it. Nothing else in the project
-defines flags. No TensorFlow here: wrong flags are refused at once.
+help and the entry in a run's configuration follow from it. No TensorFlow here: wrong
+flags are refused at once.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,16 +31,14 @@ _DEFINE = {bool: flags.DEFINE_bool, int: flags.DEFINE_integer,
 
 def _parsed(field: Setting, value: Any) -> Any:
   """The value that a parsed flag stands for."""
-  if field.repeated:
-    return tuple(value)
-  if not field.is_tuple:
-    return value
-  kinds = {int: 'integers', float: 'numbers', str: 'names'}
+  if field.repeated or not field.is_tuple:
+    return tuple(value) if field.repeated else value
   try:
     return tuple(field.kind(text.strip()) for text in value.split(',') if text.strip())
   except ValueError:
-    raise ValueError(f'{field.name} must be a comma-separated list of '
-                     f'{kinds[field.kind]}, found {value!r}') from None
+    kind = 'integers' if field.kind is int else 'numbers'
+    raise ValueError(f'{field.name} must be a comma-separated list of {kind}, found '
+                     f'{value!r}') from None
 
 
 def _default_in_words(field: Setting) -> str:
@@ -70,17 +64,12 @@ def _field_lines(field: Setting, *, full: bool) -> list[str]:
   elif field.default is not None and default and (
       len(flag) + len(default) < _COLUMN + 6):
     flag, default = f'{flag}={default}', ''
-  if default:
-    text += f' Default: {default}.'
-  if full and field.details:
-    text += f' [{field.details}]'
-  indent = ' ' * _COLUMN
-  first, lines = flag.ljust(_COLUMN), []
-  if len(flag) >= _COLUMN - 1:
-    first, lines = indent, [flag]
-  return lines + textwrap.wrap(
-      text, _WIDTH, initial_indent=first, subsequent_indent=indent,
-      break_on_hyphens=False)
+  text += f' Default: {default}.' if default else ''
+  text += f' [{field.details}]' if full and field.details else ''
+  indent, is_wide = ' ' * _COLUMN, len(flag) >= _COLUMN - 1
+  return [flag] * is_wide + textwrap.wrap(
+      text, _WIDTH, initial_indent=indent if is_wide else flag.ljust(_COLUMN),
+      subsequent_indent=indent, break_on_hyphens=False)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -174,17 +163,12 @@ def _json(value: Any) -> Any:
 
 def of_configuration(cls: type[Settings], recorded: Mapping[str, Any],
                      **free: Any) -> Settings:
-  """The settings whose `configuration` was recorded.
-
-  Raises:
-    ValueError: If one of the fields does not exist, or a value is out of range.
-  """
+  """The settings whose `configuration` was recorded; ValueError for a wrong one."""
   fields = declared(cls)
   for name in recorded:
     if name not in fields:
       raise ValueError(f'the configuration has the setting {name}, which is unknown')
-  values = {name: recorded.get(name, _json(field.default))
-            for name, field in fields.items()}
+  values = {name: recorded.get(name, field.default) for name, field in fields.items()}
   values = {name: tuple(value) if isinstance(value, list) else value
             for name, value in values.items()}
   # Defaults that were filled in are recorded, too, whether they have an effect or not.
@@ -208,32 +192,21 @@ def define_flags(cls: type[Settings], values: flags.FlagValues) -> None:
 
 def from_flags(cls: type[Settings], values: flags.FlagValues,
                rest: Sequence[str] = ()) -> Settings:
-  """The settings that parsed flags, and the arguments that are none, stand for.
-
-  Raises:
-    ValueError: For a wrong value, and for such an argument where no field takes it.
-  """
-  given, positional = {}, None
+  """The settings that parsed flags, and the arguments that are none, stand for."""
+  given = {}
   for name, field in declared(cls).items():
     if field.positional:
-      positional = name
+      given[name], rest = tuple(rest), ()
     elif values[name].present:
       given[name] = _parsed(field, values[name].value)
-  if positional is not None:
-    given[positional] = tuple(rest)
-  elif rest:
+  if rest:
     raise ValueError(
         f'unexpected argument {rest[0]!r}: every argument is a --flag=value')
   return cls(**given)
 
 
 def help_lines(cls: type[Settings], *, full: bool) -> list[str]:
-  """The flags by group, none of the lines longer than 80 columns.
-
-  Args:
-    cls: Class of the settings.
-    full: Whether to list all of them, with ranges; else the essential ones.
-  """
+  """The essential flags by group, or all in full, in lines of up to 80 columns."""
   listed: dict[str, list[str]] = {}
   for field in declared(cls).values():
     if full or field.essential:
@@ -248,43 +221,31 @@ class TaskSettings(Settings):
 
   Attributes:
     options_by_task: Task -> names of its options.
-    defaults_by_task: Task, or None for any other -> name of a field -> its value where
-      none is given. The constructor fills it in, so that it is recorded like a value
-      that was given.
+    defaults_by_task: Task, or None for any other -> field -> its value where none is
+      given; recorded like a value that was given.
   """
 
   options_by_task: ClassVar[Mapping[str, Sequence[str]]]
   defaults_by_task: ClassVar[Mapping[str | None, Mapping[str, Any]]] = {None: {}}
 
   def __post_init__(self):
-    for name, value in self._defaults.items():
-      if getattr(self, name) is None:
+    fields, defaults = declared(type(self)), self.defaults_by_task
+    task = self.task if isinstance(self.task, str) else None
+    for name, value in defaults.get(task, defaults[None]).items():
+      if name in fields and getattr(self, name) is None:
         object.__setattr__(self, name, value)
     super().__post_init__()
 
-  @property
-  def _defaults(self) -> dict[str, Any]:
-    """The defaults of the task for the fields that there are."""
-    fields, defaults = declared(type(self)), self.defaults_by_task
-    task = self.task if isinstance(self.task, str) else None
-    return {name: value
-            for name, value in defaults.get(task, defaults[None]).items()
-            if name in fields}
-
   def unused(self) -> Iterator[tuple[str, str]]:
     yield from super().unused()
-    if self.task is not None:
-      options = self._options_of_task
-      for name in self._options:
-        if options is not None and name not in options:
-          yield name, f'task={_json(self.task)}'
-
-  @property
-  def _options_of_task(self) -> Sequence[str] | None:
-    """The task's options; None if only the task knows them, when it is built."""
-    if not isinstance(self.task, str):
-      return ()
-    return self.options_by_task.get(self.task)
+    if self.task is None:
+      return
+    # Only a task of another module knows its options, when it is built.
+    options = self.options_by_task.get(self.task, self._options) if isinstance(
+        self.task, str) else ()
+    for name in self._options:
+      if name not in options:
+        yield name, f'task={_json(self.task)}'
 
   @property
   def task_options(self) -> dict[str, Any]:

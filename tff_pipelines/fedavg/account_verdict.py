@@ -6,7 +6,7 @@ import pathlib
 from tff_pipelines.accounting.events import base, preliminary
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib, ledger_query
 from tff_pipelines.common import files
-from tff_pipelines.experiment import pages
+from tff_pipelines.experiment import report
 from tff_pipelines.experiment.page_document import Verdict
 
 
@@ -16,7 +16,7 @@ def verdict_on(folder: pathlib.Path) -> Verdict:
   Raises:
     OSError, ValueError: If there is no finished run, or no ledger.
   """
-  summary, path = pages.read_summary(folder), folder / files.LEDGER
+  summary, path = report.read_summary(folder / files.SUMMARY), folder / files.LEDGER
   ledger, releases = ledger_lib.Ledger(path), summary['rounds']
   problems = ledger.verify()
   if not problems:

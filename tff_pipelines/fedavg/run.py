@@ -263,7 +263,7 @@ class TrainExperiment(run_lib.Experiment):
       completed.append(preliminary.draw(task.preliminary, plan.preliminary, plan.seed))
       return completed[0].files[task.preliminary.file]
 
-    records.release_first(plan.preliminary, _released_file(task), draw)
+    records.release_once(plan.preliminary, _released_file(task), draw)
     if not completed and task.preliminary is not None:
       raise ValueError(f'{records.folder / task.preliminary.file} has what was '
                        'released before the first round: the task must be built from it')
@@ -273,9 +273,9 @@ class TrainExperiment(run_lib.Experiment):
                    last) -> None:
     if plan.evaluation is None:
       return
-    records.release_last(plan.evaluation, private_evaluation.FILE, lambda: (
+    records.release_once(plan.evaluation, private_evaluation.FILE, lambda: (
         private_evaluation.draw(task, rounds.model(last), plan.evaluation, plan.seed,
-                                on_bad=self.write_bad())))
+                                on_bad=self.write_bad())), is_last=True)
     text = files.read_checked(self.folder, private_evaluation.FILE).decode('utf-8')
     self._evaluated = private_evaluation.read(text, plan.evaluation)
 

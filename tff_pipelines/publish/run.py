@@ -72,7 +72,7 @@ class FinishedRun:
     task = experiment.build_task()
     recorded = configurations.read(self.folder)['identity']
     if any(recorded.get(name, value) != value
-           for name, value in experiment.keyed_identity(task).items()):
+           for name, value in experiment.keyed(experiment.identity(task)).items()):
       raise ValueError(f'the data are not those of the run in {self.folder}: '
                        'give --data_path to evaluate on other data')
     if self.party is not None or experiment.family != _OF_PARTIES:
