@@ -97,16 +97,16 @@ class _Experiment(run_lib.TrainExperiment):
 @pytest.fixture(autouse=True, scope='module')
 def _one_process():
   """Processes of the same form are traced once."""
-  built = {}
-  with pytest.MonkeyPatch.context() as patch:
-    for name in ('build', 'build_chunked'):
-      def cached(*arguments, name=name, build=getattr(process_lib, name), **keywords):
-        key = name, keywords['initial_weights'][0].tobytes()
-        if key not in built:
-          built[key] = build(*arguments, **keywords)
-        return built[key]
+  built, build = {}, process_lib.build_chunked
 
-      patch.setattr(process_lib, name, cached)
+  def cached(*arguments, **keywords):
+    key = keywords['initial_weights'][0].tobytes()
+    if key not in built:
+      built[key] = build(*arguments, **keywords)
+    return built[key]
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(process_lib, 'build_chunked', cached)
     yield
 
 
@@ -169,7 +169,7 @@ def test_an_update_that_is_not_finite_is_that_of_no_examples(tmp_path, without):
 @pytest.mark.slow
 @pytest.mark.parametrize('settings', [
     {'local_workers': 2}, {'clients_per_call': 1}])
-def test_so_it_is_in_workers_and_in_the_plain_form(tmp_path, capsys, without, settings):
+def test_so_it_is_in_workers_and_one_client_a_call(tmp_path, capsys, without, settings):
   folder = tmp_path / 'run'
   weights, told = _run(
       folder, {'3': _out_of_range, '5': _index, '6': _memory}, **settings)

@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 import tqdm
 
-from aggregators.expected_mean import ExpectedMeanFactory
 from tests import tiny_task
 from tff_pipelines.accounting.guarantees import mechanisms
 from tff_pipelines.accounting.sampling import schemes
@@ -46,17 +45,16 @@ def _plan(mechanism='skellam', seed=None, diagnostics=False, **changes):
 
 @functools.lru_cache(maxsize=None)
 def _process(plan, client_learning_rate=0.3, server_learning_rate=1.0):
-  mean_factory = ExpectedMeanFactory(
-      run_lib.sum_factory(plan), plan.mechanism.cohort_size)
-  process = process_lib.build(
+  factory = run_lib.sum_factory(plan)
+  process = process_lib.build_chunked(
       local_training.client_update(TASK.model.loss, local_training.LocalConfig(
           learning_rate=client_learning_rate, batch_size=3, epochs=1)),
       TASK.train.element_spec,
-      initial_weights=tiny_task.initial_weights(0), mean_factory=mean_factory,
-      server=ServerConfig(learning_rate=server_learning_rate, momentum=0.5),
-      seeded=plan.seed is not None, diagnostics=plan.diagnostics)
+      initial_weights=tiny_task.initial_weights(0), sum_factory=factory,
+      expected_cohort_size=plan.mechanism.cohort_size,
+      server=ServerConfig(learning_rate=server_learning_rate, momentum=0.5))
   return process, lambda state, cohort: process_lib.set_cohort_size(
-      state, cohort, mean_factory)
+      state, cohort, factory)
 
 
 class _Spied:
@@ -78,7 +76,7 @@ def _rounds(plan, process=None, rates=(), **config):
   built, set_cohort_size = _process(plan, *rates)
   return loop.FedAvgRounds(
       process or built, task=TASK, scheme=plan.scheme, set_cohort_size=set_cohort_size,
-      **{'rounds': ROUNDS, **config})
+      clients_per_call=1, **{'rounds': ROUNDS, **config})
 
 
 def _run(plan, folder, *, resume=False, on_commit=None, **config):
@@ -306,5 +304,5 @@ def test_state_of_the_sampling_scheme_is_committed_with_a_round(tmp_path):
     states.append(rounds_lib.run(loop.FedAvgRounds(
         process, task=TASK, set_cohort_size=set_cohort_size,
         scheme=_Counting(population=POPULATION, cohort_size=4.0),
-        rounds=rounds), plan, records))
+        clients_per_call=2, rounds=rounds), plan, records))
   assert [int(state['scheme']['count']) for state in states] == [2, 3]

@@ -248,5 +248,4 @@ def build(model: Model, element_spec, *, initial_weights: list[np.ndarray],
     return weights, optimizer_state, state['aggregator'], collections.OrderedDict(
         aggregator=measured)
 
-  return server.process(
-      clients_type, lambda: tff.federated_eval(nothing, tff.SERVER), run_round)
+  return server.process(clients_type, nothing, run_round)

@@ -20,6 +20,8 @@ from tff_pipelines.accounting.sampling import cohorts, schemes
 from tff_pipelines.common import decimals, declarations, validate
 from tff_pipelines.fedavg import settings as settings_lib
 
+# Fields of the plan with what is released before the first round and after the last.
+_RELEASES = ('preliminary', 'evaluation')
 _OBSERVERS = ('those who see the released models and learn neither who nor how many '
               'participated, nor how long rounds took')
 
@@ -176,23 +178,21 @@ class FedAvgPlan(guarantee.Plan):
     """Calls `_solved`; its ValueError names the bits that would do, if any would."""
     target = min(target for target in (
         self.target_epsilon, self.target_epsilon_server) if target is not None)
+    # No noise of the sum could make up for these.
+    others = {}
     if self._outside_rounds:
-      alone = accountant.epsilon(
-          combinators.Composed(events=self._outside_rounds), self.delta)
-      if alone >= target:
-        raise ValueError(
-            f'what is released beside the rounds costs epsilon={alone:.4g} alone, '
-            f'which leaves nothing of the target {target:g}')
+      others['what is released beside the rounds'] = combinators.Composed(
+          events=self._outside_rounds)
     if self.adaptive is not None:
-      # No noise of the sum could make up for the noisy count of an adaptive clip.
-      alone = accountant.epsilon(
-          self.mechanism.sampled(self.mechanism.clip_count()), self.delta,
-          accountant=self.accountant, amplification=self.amplification)
+      others[f'clip_count_stddev={self.adaptive.count_stddev:g} is too little: the '
+             'count of the adaptive clip'] = self.mechanism.sampled(
+                 self.mechanism.clip_count())
+    for name, event in others.items():
+      alone = accountant.epsilon(event, self.delta, accountant=self.accountant,
+                                 amplification=self.amplification)
       if alone >= target:
-        raise ValueError(
-            f'clip_count_stddev={self.adaptive.count_stddev:g} is too little: the '
-            f'count of the adaptive clip alone costs epsilon={alone:.4g} of the '
-            f'target {target:g}')
+        raise ValueError(f'{name} costs epsilon={alone:.4g} alone, which leaves '
+                         f'nothing of the target {target:g}')
     try:
       return self._solved()
     except calibration.Unreachable as error:
@@ -226,7 +226,7 @@ class FedAvgPlan(guarantee.Plan):
   @property
   def is_calibrated(self) -> bool:
     """Whether the noise meets a target, and was not given."""
-    return not self.target_epsilon is self.target_epsilon_server is None
+    return (self.target_epsilon, self.target_epsilon_server) != (None, None)
 
   @property
   def calibrated(self) -> 'FedAvgPlan':
@@ -327,39 +327,19 @@ class FedAvgPlan(guarantee.Plan):
             if applies]
 
   def configuration(self) -> dict[str, Any]:
-    result = {'noise_multiplier': self.mechanism.noise_multiplier, 'delta': self.delta,
-              'dimension': self.mechanism.dimension, 'population': self.population,
-              'max_participations': self.mechanism.max_participations,
-              'noise_generator': self.params and self.params.noise_generator}
-    if self.preliminary is not None:
-      result['preliminary'] = self.preliminary.to_json()
-    if self.evaluation is not None:
-      result['evaluation'] = self.evaluation.to_json()
-    return result
+    mechanism = self.mechanism
+    return {'noise_multiplier': mechanism.noise_multiplier, 'delta': self.delta,
+            'dimension': mechanism.dimension, 'population': self.population,
+            'max_participations': mechanism.max_participations,
+            'noise_generator': self.params and self.params.noise_generator,
+            **{name: event.to_json() for name in _RELEASES
+               if (event := getattr(self, name)) is not None}}
 
 
 def _sources(event: base.Event) -> list[str]:
   """Sources of the bounds of the releases inside an event."""
   inner = [event.event] if hasattr(event, 'event') else getattr(event, 'events', ())
   return [source for part in inner for source in _sources(part)] or [event.source]
-
-
-def _plan_releases(settings: settings_lib.TrainSettings, population: int,
-            needed: Preliminary | None, metrics: int
-            ) -> tuple[base.Event | None, base.Event | None]:
-  """The events of the releases before and after the rounds, each at its own epsilon."""
-  common = dict(
-      delta=(accountant.default_delta(population) if settings.delta is None else
-             settings.delta),
-      replace_one_of=population if settings.sampling == 'fixed' and (
-          settings.fixed_adjacency == base.REPLACE_ONE) else None)
-  first = needed and release_noise.planned(
-      l2_sensitivity=needed.l2_sensitivity, items=needed.items,
-      dimension=needed.dimension or population * needed.items,
-      epsilon=settings.preliminary_epsilon, **common)
-  last = release_noise.planned_evaluation(
-      metrics, epsilon=settings.private_evaluation, **common) if metrics else None
-  return first, last
 
 
 def build(settings: settings_lib.TrainSettings, *, dimension: int, population: int,
@@ -376,38 +356,45 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
     metrics: Number of metrics that are released after the last round.
     recorded: `configuration` of the plan of an earlier start; None for a new run.
   """
-  limit = settings.max_participations or None
-  if recorded is not None:
-    limit = recorded.get('max_participations')
+  recorded = recorded or {}
+  delta = recorded.get('delta') if settings.delta is None else settings.delta
+  limit = (recorded.get('max_participations') if recorded else
+           settings.max_participations or None)
   mechanism = mechanisms.SumMechanism(**declarations.shared(
       mechanisms.SumMechanism, settings, dimension=dimension, population=population,
       dropout_rate=settings.simulated_dropout_rate, max_participations=limit))
-  if recorded is None and settings.max_participations is None and (
+  if not recorded and settings.max_participations is None and (
       settings.sampling == 'poisson' and settings.mechanism != 'none'
       and settings.cohort_size <= population
       # Where suppression may show a client, a limit would take all amplification.
       and not mechanism.sampled(combinators.NoPrivacy()).event.pivotal_probability):
     mechanism = mechanism.replace(max_participations=cohorts.suggested_participations(
         settings.cohort_size / population, settings.rounds))
-  calibrated = recorded and settings.noise_multiplier is None and (
-      settings.mechanism != 'none')
-  if recorded is not None:
-    first, last = (recorded.get(name) and base.from_json(recorded[name])
-                   for name in ('preliminary', 'evaluation'))
-  else:
-    first, last = _plan_releases(settings, population, needed, metrics)
-  delta = settings.delta
-  if delta is None and recorded is not None:
-    delta = recorded['delta']
+  releases = {name: recorded.get(name) and base.from_json(recorded[name])
+              for name in _RELEASES}
+  if not recorded:  # Each at an epsilon of its own.
+    common = dict(
+        delta=accountant.default_delta(population) if delta is None else delta,
+        replace_one_of=population if (settings.sampling, settings.fixed_adjacency) == (
+            'fixed', base.REPLACE_ONE) else None)
+    if needed is not None:
+      releases['preliminary'] = release_noise.planned(
+          l2_sensitivity=needed.l2_sensitivity, items=needed.items,
+          dimension=needed.dimension or population * needed.items,
+          epsilon=settings.preliminary_epsilon, **common)
+    if metrics:
+      releases['evaluation'] = release_noise.planned_evaluation(
+          metrics, epsilon=settings.private_evaluation, **common)
   generator = settings.noise_generator
-  if generator == settings_lib.AUTO and recorded is not None:
+  if generator == settings_lib.AUTO:
     generator = recorded.get('noise_generator') or generator
   return FedAvgPlan.calibrate(
       **declarations.shared(FedAvgPlan, settings, mechanism=mechanism, delta=delta,
                             noise_generator=generator),
-      recorded_noise=recorded['noise_multiplier'] if calibrated else None,
-      target_epsilon_server=settings.epsilon_server,
-      preliminary=first, evaluation=last, privacy_unit=privacy_unit)
+      recorded_noise=(None if settings.noise_multiplier is not None else
+                      recorded.get('noise_multiplier')),
+      target_epsilon_server=settings.epsilon_server, privacy_unit=privacy_unit,
+      **releases)
 
 
 def check_more_rounds(plan: FedAvgPlan, before: int) -> None:

@@ -1,5 +1,6 @@
 """The run report of federated averaging: its own lines, fields and figures."""
 
+import collections
 from collections.abc import Mapping, Sequence
 import dataclasses
 import math
@@ -18,13 +19,14 @@ from tff_pipelines.fedavg.plan import FedAvgPlan
 from tff_pipelines.fedavg.settings import TrainSettings
 
 # Why metrics on a held-out set, which are exact, are outside the guarantee.
-_OUTSIDE = {
-    'test_clients': 'are outside the guarantee: held-out clients are not part of the '
-                    'population, so no epsilon protects them',
-    'test_examples': 'are computed from further examples of the clients themselves and '
-                     'are outside the guarantee',
-    'test': 'are outside the guarantee: no epsilon protects those whose examples the '
-            'test part has'}
+_OUTSIDE = collections.defaultdict(
+    lambda: 'outside the guarantee',
+    test_clients='outside the guarantee: held-out clients are not part of the '
+    'population, so no epsilon protects them',
+    test_examples='computed from further examples of the clients themselves and are '
+    'outside the guarantee',
+    test='outside the guarantee: no epsilon protects those whose examples the test '
+    'part has')
 
 # Limits of a breakdown: in summary.json, where more classes are cut to the most
 # frequent ones, and in report.txt.
@@ -61,49 +63,46 @@ def describe(task: Task, plan: FedAvgPlan) -> report.Description:
         f'adaptive clip: quantile {plan.adaptive.target_quantile:g} of the norms, '
         f'learning rate {plan.adaptive.learning_rate:g}, noise of '
         f'{plan.adaptive.count_stddev:g} clients on the count')
-  if plan.preliminary is not None:
-    details.append(release_line(plan.preliminary) + _times(plan.preliminary_charges))
-  if plan.evaluation is not None:
-    release = release_noise.release_of(plan.evaluation)
-    clients = math.sqrt(release.noise_variance) / preliminary.UNITS
-    details.append(
-        f'after the last round: {release.dimension} sums of metrics of all clients\' '
-        f'own {private_evaluation.SET}, noise of standard deviation {clients:.4g} '
-        f'clients{_times(plan.evaluation_charges)}')
+  for event, charges in ((plan.preliminary, plan.preliminary_charges),
+                         (plan.evaluation, plan.evaluation_charges)):
+    if event is not None:
+      details.append(_release_line(event) + (
+          f'; charged {charges} times, as starts were interrupted' * (charges > 1)))
   if plan.params is not None:
     details.append(
         f'sum modulo 2^{plan.params.bits}, scale {plan.params.scale:.4g} grid units '
         f'per model unit, {plan.params.padded_dimension:,} coordinates')
-  notes = [caveats.Caveat(note.name, str(note)) for note in task.warnings]
-  notes += [caveats.Caveat('held-out metrics not protected', (
-      f'metrics on {name} {_OUTSIDE.get(name, "are outside the guarantee")}'))
+  notes = [(note.name, str(note)) for note in task.warnings]
+  notes += [('held-out metrics not protected', f'metrics on {name} are {_OUTSIDE[name]}')
             for name in task.held_out if _is_outside(name, task)]
   if VALIDATION in task.held_out:
-    notes.append(caveats.Caveat('validation set stated as public', (
+    notes.append((
+        'validation set stated as public',
         'a validation set chooses the model, which costs no epsilon because the user '
-        'states that it is public: no epsilon protects those whose data it has')))
+        'states that it is public: no epsilon protects those whose data it has'))
   if _draws_clients(plan, task) and task.test_of_files:
-    notes.append(caveats.Caveat(
+    notes.append((
         'labels of clients drawn',
         f'{report.LABELS_FIGURE} is drawn because diagnostics are on: it shows '
         'exactly how often each simulated client has each label, and is outside the '
         'guarantee'))
-  return report.Description(lines=lines, details=details, caveats=notes)
+  return report.Description(lines=lines, details=details, caveats=[
+      caveats.Caveat(name, text) for name, text in notes])
 
 
-def release_line(event: base.Event) -> str:
-  """The release before the first round in one line."""
+def _release_line(event: base.Event) -> str:
+  """The release before the first round, or after the last, in one line."""
   release = release_noise.release_of(event)
-  noise = f'noise of standard deviation {math.sqrt(release.noise_variance):.4g}'
+  stddev = math.sqrt(release.noise_variance)
+  if isinstance(release, preliminary.EvaluationRelease):
+    return (f'after the last round: {release.dimension} sums of metrics of all clients\' '
+            f'own {private_evaluation.SET}, noise of standard deviation '
+            f'{stddev / preliminary.UNITS:.4g} clients')
+  noise = f'noise of standard deviation {stddev:.4g}'
   if not release.items:
     return f'before the first round: {release.dimension} sums of all clients, {noise}'
   return (f'before the first round: counts of clients, of whom each adds to at most '
           f'{release.items}, {noise}, released from {release.threshold} on')
-
-
-def _times(charges: int) -> str:
-  return (f'; charged {charges} times, as starts were interrupted' if charges > 1 else
-          '')
 
 
 def release_notes(task: Task, plan: FedAvgPlan) -> list[caveats.Caveat]:
@@ -131,11 +130,8 @@ def run_line(plan: FedAvgPlan, rounds: int) -> str:
     return f'{rounds} rounds of all {mechanism.population:,} clients'
   return (f'{rounds} rounds, {mechanism.cohort_size:g} of {mechanism.population:,} '
           f'clients {plan.scheme.cohort_in_words}, {mechanism.sampling} sampling'
-          + _limit(mechanism.max_participations))
-
-
-def _limit(max_participations: int | None) -> str:
-  return '' if max_participations is None else f', each in at most {max_participations}'
+          + ('' if mechanism.max_participations is None else
+             f', each in at most {mechanism.max_participations}'))
 
 
 def mechanism_line(plan: FedAvgPlan) -> str:

@@ -12,7 +12,6 @@ from aggregators.adaptive_clip import AdaptiveClipSumFactory
 from aggregators.central_sum import CentralSumFactory
 from aggregators.client_sum import ClientSumFactory
 from aggregators.distributed_sum import DistributedSumFactory
-from aggregators.expected_mean import ExpectedMeanFactory
 from aggregators.plain_sum import PlainSumFactory
 from tasks import custom, registry
 from tasks.sources import ids
@@ -97,29 +96,21 @@ def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
     initial_weights: List of float32 arrays.
     local: Parameters of local training.
     server: Parameters of the server's optimizer.
-    clients_per_call: None to choose by the cohort; 1 for the plain form, in which
-      each client is one of TFF's.
+    clients_per_call: None to choose by the cohort.
     **config: Further arguments of FedAvgRounds.
   """
   factory, cohort_size = sum_factory(plan), plan.mechanism.cohort_size
   if clients_per_call is None:
     clients_per_call = process_lib.clients_per_call(cohort_size)
-  if clients_per_call == 1:
-    build = functools.partial(
-        process_lib.build, mean_factory=ExpectedMeanFactory(factory, cohort_size),
-        seeded=factory.seeded, diagnostics=factory.diagnostics)
-  else:
-    build = functools.partial(
-        process_lib.build_chunked, sum_factory=factory,
-        expected_cohort_size=cohort_size)
-  process = build(
+  process = process_lib.build_chunked(
       local_training.client_update(task.model.loss, local), task.train.element_spec,
-      initial_weights=initial_weights, server=server,
+      initial_weights=initial_weights, sum_factory=factory,
+      expected_cohort_size=cohort_size, server=server,
       read_in_graph=loop.reader_in_graph(task) if config.get('by_id') else None)
   return loop.FedAvgRounds(
       process, task=task, scheme=plan.scheme,
       set_cohort_size=functools.partial(
-          process_lib.set_cohort_size, mean_factory=factory),
+          process_lib.set_cohort_size, factory=factory),
       rounds=plan.mechanism.rounds, clients_per_call=clients_per_call, **config)
 
 
@@ -325,17 +316,9 @@ class TrainExperiment(run_lib.Experiment):
     outcome = report.outcome(
         plan, task, rounds.results(state), rounds.breakdown(state),
         self.settings.initial_weights_seed, state.get('best'), self._evaluated,
-        self._encoder(plan, rounds))
+        plan.params and native_chunks.encoder(sum_factory(plan)))
     return dataclasses.replace(outcome, trained={
         '': models.Trained.of(task.serving, rounds.model(state))})
-
-  def _encoder(self, plan, rounds: loop.FedAvgRounds) -> str | None:
-    """The form of the encoding of clients' updates; None where they are not encoded."""
-    if plan.params is None:
-      return None
-    if rounds.clients_per_call == 1:
-      return 'graph'
-    return native_chunks.encoder(sum_factory(plan))
 
 
 experiment = TrainExperiment
