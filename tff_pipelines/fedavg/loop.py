@@ -88,9 +88,9 @@ class ClientReader:
     """
     if self._only_workers_read:
       return
-    errors = [self._tried(client)[1] for client in self.task.train.client_ids[:_TRIED]]
-    if errors and None not in errors:
-      raise errors[0]
+    tried = [self._tried(client) for client in self.task.train.client_ids[:_TRIED]]
+    if tried and all(isinstance(result, Exception) for result in tried):
+      raise tried[0]
 
   def read(self, client: int, round_index: int):
     """A client's value, of `process.client_type` if its examples fit their spec.
@@ -138,25 +138,26 @@ class ClientReader:
     client_id = self.task.train.client_ids[client]
     if client_id in self.bad:
       return None
-    examples, error = self._tried(client_id)
-    if isinstance(error, MemoryError):  # Which may have been short for a moment.
-      examples, error = self._tried(client_id)
-    if examples is None:
-      if not isinstance(error, task_lib.BadClientError):
-        self.check_some()  # Here no traceback has the error of this client.
-      self.mark(client, error)
-    return examples
+    result = self._tried(client_id)
+    if isinstance(result, MemoryError):  # Which may have been short for a moment.
+      result = self._tried(client_id)
+    if not isinstance(result, Exception):
+      return result
+    if not isinstance(result, task_lib.BadClientError):
+      self.check_some()  # Here no traceback has the error of this client.
+    self.mark(client, result)
+    return None
 
-  def _tried(self, client_id: str) -> tuple[task_lib.Examples | None, Exception | None]:
+  def _tried(self, client_id: str) -> task_lib.Examples | Exception:
     """The examples of a client, or what reading it raised."""
     try:
       examples = self.task.train.examples(client_id)
       if len(set(map(len, examples.values()))) != 1:
         # In a chunk they would shift those of other clients.
         raise task_lib.BadClientError('features differ in their number of examples')
-      return examples, None
+      return examples
     except Exception as error:  # pylint: disable=broad-exception-caught
-      return None, error
+      return error
 
 
 def _reporting(selected: np.ndarray, dropout_rate: float, round_index: int,
@@ -168,10 +169,9 @@ def _reporting(selected: np.ndarray, dropout_rate: float, round_index: int,
     # A seed of its own: who drops out must not follow from who was selected.
     digest = hashlib.sha256(f'dropout {simulation_seed}'.encode()).digest()
     simulation_seed = int.from_bytes(digest[:8], 'big')
-  scheme = schemes.Poisson(
+  return selected[schemes.Poisson(
       population=len(selected), cohort_size=(1 - dropout_rate) * len(selected),
-      simulation_seed=simulation_seed)
-  return selected[scheme.sample(round_index)]
+      simulation_seed=simulation_seed).sample(round_index)]
 
 
 @dataclasses.dataclass(eq=False)
@@ -219,7 +219,7 @@ class FedAvgRounds(rounds_lib.Rounds):
         self.task, self.scheme.simulation_seed, self.by_id, self.on_bad)
     self._evaluator = evaluation.Evaluator(self.task.model, self.task.held_out)
     self._validates = task_lib.VALIDATION in self.task.held_out
-    self._results: dict[str, dict[str, float]] | None = None
+    self._results: dict[str, dict[str, float]] = {}
     self._results_are_latest = False
 
   def initial_state(self, resumed: bool) -> dict[str, Any]:
@@ -239,22 +239,22 @@ class FedAvgRounds(rounds_lib.Rounds):
         self.set_cohort_size(state['process'], len(selected)), reporting.tolist(),
         index)
     metrics, suppressed = _measured(output['metrics'])
+    after = {**state, 'scheme': scheme.state()}
     # Checkpoints must not tell how many clients participated.
     new = self.set_cohort_size(output['state'], round(scheme.expected_cohort))
     if not all(np.all(np.isfinite(w)) for w in new['weights']):
       # The failure reveals the release, so the round counts; its model is of no
       # use, so the state of the process stays as it was.
-      return rounds_lib.Step(
-          state={**state, 'scheme': scheme.state()}, suppressed=suppressed, failure=(
-              f'the model is not finite after round {index}, which counts but was not '
-              'kept: lower --server_learning_rate or --client_learning_rate'))
-    after = {**state, 'process': new, 'scheme': scheme.state()}
+      return rounds_lib.Step(state=after, suppressed=suppressed, failure=(
+          f'the model is not finite after round {index}, which counts but was not '
+          'kept: lower --server_learning_rate or --client_learning_rate'))
+    after['process'] = new
     self._results_are_latest = (
         index % self.rounds_per_evaluation == 0 or index == self.count)
     if self._results_are_latest:
       self._results = self._evaluator.evaluate(new['weights'])
-      for name, values in self._results.items():
-        metrics.update({f'{name}/{key}': value for key, value in values.items()})
+      metrics.update({f'{name}/{key}': value for name, values in self._results.items()
+                      for key, value in values.items()})
       if self._validates:
         loss = self._results[task_lib.VALIDATION]['loss']
         if loss < state['best']['loss']:
@@ -270,9 +270,8 @@ class FedAvgRounds(rounds_lib.Rounds):
     """
     def compute(clients: Sequence[int]) -> Any:
       values = [self._reader.read(client, index) for client in clients]
-      if self.clients_per_call is not None:
-        values = process_lib.grouped(values, self.clients_per_call)
-      return computations.called(lambda: self.process.next(state, values))
+      return computations.called(lambda: self.process.next(
+          state, process_lib.grouped(values, self.clients_per_call)))
 
     try:
       return compute(clients)

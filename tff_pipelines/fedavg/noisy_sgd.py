@@ -8,7 +8,6 @@ clients and takes one step. The privacy unit is one record.
 
 import collections
 import dataclasses
-import functools
 import math
 from typing import Any, Callable
 
@@ -65,14 +64,11 @@ class NoisySgdPlan(guarantee.Plan):
       raise ValueError(
           'one of epsilon and noise_multiplier must be given, found '
           f'epsilon={target_epsilon!r} and noise_multiplier={noise_multiplier!r}')
-    plan = cls(noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier,
-               **rest)
     if noise_multiplier is None:
-      plan = dataclasses.replace(
-          plan, noise_multiplier=calibration.noise_multiplier(
-              lambda z: dataclasses.replace(plan, noise_multiplier=z).released(
-                  plan.rounds), epsilon=target_epsilon, delta=plan.delta))
-    return plan
+      noise_multiplier = calibration.noise_multiplier(
+          lambda z: cls(noise_multiplier=z, **rest).released(rest['rounds']),
+          epsilon=target_epsilon, delta=rest['delta'])
+    return cls(noise_multiplier=noise_multiplier, **rest)
 
   def __post_init__(self):
     validate.open_unit_interval(delta=self.delta)
@@ -87,15 +83,11 @@ class NoisySgdPlan(guarantee.Plan):
     return self.sampling_rate * self.records
 
   def event(self, index: int) -> base.Event:
-    return self._round_event
-
-  @functools.cached_property
-  def _round_event(self) -> base.Event:
     return events.NoisyGradients(
         noise_multiplier=self.noise_multiplier, sampling_rate=self.sampling_rate)
 
   def released(self, rounds: int) -> base.Event:
-    return events.SelfComposed(event=self._round_event, count=rounds)
+    return events.SelfComposed(event=self.event(1), count=rounds)
 
   def notes(self) -> list[caveats.Caveat]:
     return [

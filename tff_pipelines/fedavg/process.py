@@ -76,8 +76,10 @@ def make_chunk(clients: Sequence):
   return chunk
 
 
-def grouped(clients: Sequence, clients_per_call: int) -> list:
-  """Chunks of nearly equal size."""
+def grouped(clients: Sequence, clients_per_call: int | None) -> list:
+  """Values for a process: chunks of nearly equal size, or for None those of clients."""
+  if clients_per_call is None:
+    return list(clients)
   chunks = -(-len(clients) // clients_per_call)
   starts = [len(clients) * i // max(1, chunks) for i in range(chunks + 1)]
   return [make_chunk(clients[start:end]) for start, end in zip(starts, starts[1:])]

@@ -316,7 +316,8 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str,
     of = evaluated['of']
     sentences[of] = private_evaluation.in_words(evaluated)
     lines.append(f'{sentences[of]}, in epsilon')
-    results = {**results, of: private_evaluation.values(evaluated)}
+    results = {**results, of: {
+        name: entry['value'] for name, entry in evaluated['metrics'].items()}}
   # A validation set heads no report if there is another one.
   first = sorted(results, key=lambda name: name == VALIDATION and len(measured) == 1)[0]
   breakdown = {

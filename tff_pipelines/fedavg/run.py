@@ -114,14 +114,6 @@ def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
       rounds=plan.mechanism.rounds, clients_per_call=clients_per_call, **config)
 
 
-def server_config(settings: TrainSettings, rounds: int) -> ServerConfig:
-  """Parameters of the server's optimizer in a run of this many rounds."""
-  warmup = settings.server_warmup_rounds
-  return ServerConfig(**declarations.shared(
-      ServerConfig, settings, 'server_', rounds=rounds,
-      warmup_rounds=rounds // 10 if warmup is None else warmup))
-
-
 def _released_file(task: Task) -> str:
   """The file of the release before the first round, drawn or to be drawn."""
   return task.preliminary.file if task.preliminary else task.noised_files[0]
@@ -158,21 +150,20 @@ class TrainExperiment(run_lib.Experiment):
         own or registry.is_own(self.settings.task)):
       raise ValueError('validation_path is not used with a task of your own: give it a '
                        f'held-out set named {VALIDATION!r} of public examples')
-    if own:
-      return self._with_sets(
-          custom.checked(self.settings.task.name, self.settings.task), {})
-    options = self._task_options()
-    return self._with_sets(registry.build(self.settings.task, **options), options)
+    options = {} if own else self._task_options()
+    return self._with_sets(
+        custom.checked(self.settings.task.name, self.settings.task) if own else
+        registry.build(self.settings.task, **options), options)
 
   def _with_sets(self, task: Task, options: Mapping[str, Any]) -> Task:
     """The task with the public validation set, without what is released with noise."""
+    sets = dict(task.held_out)
     if self.settings.private_evaluation:
-      task = private_evaluation.without_exact(task)
-    if self.settings.validation_path is None:
-      return task
-    return dataclasses.replace(task, held_out={
-        **task.held_out, VALIDATION: validation.examples(
-            task, self.settings.validation_path, options)})
+      sets.pop(private_evaluation.SET, None)
+    if self.settings.validation_path is not None:
+      sets[VALIDATION] = validation.examples(
+          task, self.settings.validation_path, options)
+    return dataclasses.replace(task, held_out=sets)
 
   def serving(self, trained: models.Trained) -> Serving:
     return registry.serving(
@@ -203,9 +194,10 @@ class TrainExperiment(run_lib.Experiment):
     return identity
 
   def targets(self) -> dict[str, float]:
-    given = {'epsilon': self.settings.target_epsilon,
-             'epsilon_server': self.settings.epsilon_server}
-    return {name: value for name, value in given.items() if value is not None}
+    targets = super().targets()
+    if self.settings.target_epsilon is not None:  # The default has no flag.
+      targets['epsilon'] = self.settings.target_epsilon
+    return targets
 
   def build_plan(self, task: Task, recorded) -> plan_lib.FedAvgPlan:
     plan = plan_lib.build(
@@ -284,12 +276,12 @@ class TrainExperiment(run_lib.Experiment):
     return self.settings.clients_by_id and loop.reads_by_id(task)
 
   def read_by_workers(self, task: Task):
-    on_ray, proof = self._on_ray, data_proof(task.train)
-    if is_roster(task.train) and not (on_ray and self._by_id(task)):
+    by_id, proof = self._by_id(task), data_proof(task.train)
+    if is_roster(task.train) and not (self._on_ray and by_id):
       raise ValueError(f'data_path={self.settings.data_path} is a roster, without the '
                        'examples of the clients: they must travel as ids (clients_by_id, '
                        'without skip_bad_clients) to the workers of engine=ray')
-    if not on_ray or not self._by_id(task):
+    if not (self._on_ray and by_id):
       return ()
     if proof is None:
       raise ValueError('clients_by_id can\'t be used with engine=ray and this task, whose '
@@ -297,7 +289,8 @@ class TrainExperiment(run_lib.Experiment):
     return (proof,)
 
   def build_rounds(self, task: Task, plan) -> loop.FedAvgRounds:
-    settings = self.settings
+    settings, rounds = self.settings, plan.mechanism.rounds
+    warmup = settings.server_warmup_rounds
     native_chunks.encoders.clear()  # Of an earlier run in this process.
     initial = (task.model.initial_weights(settings.initial_weights_seed)
                if self._start is None else self._start.weights)
@@ -305,7 +298,9 @@ class TrainExperiment(run_lib.Experiment):
         task, plan, initial,
         local=local_training.LocalConfig(**declarations.shared(
             local_training.LocalConfig, settings, 'client_')),
-        server=server_config(settings, plan.mechanism.rounds),
+        server=ServerConfig(**declarations.shared(
+            ServerConfig, settings, 'server_', rounds=rounds,
+            warmup_rounds=rounds // 10 if warmup is None else warmup)),
         clients_per_call=settings.clients_per_call,
         rounds_per_evaluation=settings.rounds_per_evaluation,
         dropout_rate=settings.simulated_dropout_rate,
