@@ -37,19 +37,17 @@ class FedAvgPlan(guarantee.Plan):
     target_epsilon: Epsilon that the noise was calibrated to; None where the noise was
       given.
     target_epsilon_server: The same for epsilon against the server.
-    accountant, amplification, seed: As in `guarantee.Plan`.
+    accountant, amplification, seed, clients_per_person: As in `guarantee.Plan`; the
+      noise is calibrated for one client.
     allow_degenerate: Whether a uselessly coarse grid is accepted.
     diagnostics: Whether values outside the guarantee are measured.
-    target_quantile: Quantile of the norms, for an adaptive clip.
-    clip_learning_rate: Learning rate of an adaptive clip.
+    target_quantile, clip_learning_rate: Those of an adaptive clip.
     noise_generator: As in DistributedSumParams; 'auto' in the arguments of `calibrate`.
     preliminary: Event of a release before the first round; None for none.
     preliminary_charges: Number of times that it was charged, or will have been: more
       than once if a start was interrupted between charge and release.
-    evaluation: Event of the release of metrics after the last round; None for none.
-    evaluation_charges: The same number of times of it.
+    evaluation, evaluation_charges: The same of metrics after the last round.
     privacy_unit: Unit that one client is.
-    clients_per_person: As in `guarantee.Plan`; the noise is calibrated for one client.
   """
 
   mechanism: mechanisms.SumMechanism
@@ -100,21 +98,21 @@ class FedAvgPlan(guarantee.Plan):
       raise ValueError(
           'sampling=none takes all clients every round: cohort_size must be the '
           f'population, {population}, found {mechanism.cohort_size:g}')
-    validate.integer(low=1, high=population, clients_per_person=attributes.get(
-        'clients_per_person', 1))
     delta = accountant.default_delta(population) if delta is None else delta
-    if mechanism.mechanism == 'none':
-      if any(attributes.get(name) for name in ('preliminary', 'evaluation')):
+    plan = cls(mechanism=mechanism, delta=delta, target_epsilon=target_epsilon,
+               target_epsilon_server=target_epsilon_server, **attributes)
+    validate.integer(
+        low=1, high=population, clients_per_person=plan.clients_per_person)
+    if not plan.is_private:
+      if plan._outside_rounds:
         raise ValueError('mechanism=none takes no release with noise beside the rounds')
-      plan = cls(mechanism=mechanism.replace(noise_multiplier=None),
-                 delta=delta if delta < 1 else None, **attributes)
       plan.scheme  # Raises if clients can't be sampled so.
-      return plan
+      return dataclasses.replace(
+          plan._with(noise_multiplier=None), delta=delta if delta < 1 else None,
+          target_epsilon=None, target_epsilon_server=None)
     if not 0 < delta < 1:
       raise ValueError(
           'delta must be given, strictly between 0 and 1, for a population of 1')
-    plan = cls(mechanism=mechanism, delta=delta, target_epsilon=target_epsilon,
-               target_epsilon_server=target_epsilon_server, **attributes)
     if recorded_noise is not None:
       plan = plan._with(noise_multiplier=recorded_noise)
     elif plan.is_calibrated:
@@ -123,20 +121,21 @@ class FedAvgPlan(guarantee.Plan):
     validate.positive(noise_multiplier=plan.mechanism.needed('noise_multiplier'))
     plan.scheme, plan.adaptive  # Raise if a value is out of range.
     plan._check_redrawn()
-    if plan.params is not None:
-      if plan.noise_generator == settings_lib.AUTO:
-        plan = dataclasses.replace(plan, noise_generator=(
-            'philox' if plan.adaptive is not None else
-            share_tables.default_generator(plan.params)))
-      if plan.adaptive is not None and share_tables.is_cryptographic(plan.params):
-        raise ValueError(
-            f'noise_generator={plan.noise_generator} can\'t be had with '
-            'adaptive_clipping: the noise of its count is drawn by TensorFlow\'s '
-            'Poisson sampler')
-      share_tables.check_generator(plan.params)
-      plan.params.check_shares()
-      if not plan.allow_degenerate:
-        calibration.refuse_degenerate(plan.params)
+    if plan.params is None:
+      return plan
+    if plan.noise_generator == settings_lib.AUTO:
+      plan = dataclasses.replace(plan, noise_generator=(
+          'philox' if plan.adaptive is not None else
+          share_tables.default_generator(plan.params)))
+    if plan.adaptive is not None and share_tables.is_cryptographic(plan.params):
+      raise ValueError(
+          f'noise_generator={plan.noise_generator} can\'t be had with '
+          'adaptive_clipping: the noise of its count is drawn by TensorFlow\'s '
+          'Poisson sampler')
+    share_tables.check_generator(plan.params)
+    plan.params.check_shares()
+    if not plan.allow_degenerate:
+      calibration.refuse_degenerate(plan.params)
     return plan
 
   def _check_redrawn(self) -> None:
@@ -157,18 +156,17 @@ class FedAvgPlan(guarantee.Plan):
   def _solved(self, **changes: Any) -> 'FedAvgPlan':
     """With the minimum noise for the target; `calibration.Unreachable` if none."""
     start, rounds = self._with(**changes), self.mechanism.rounds
+    at = lambda z: start._with(noise_multiplier=z)
 
     def total_variation(z: float) -> float | None:
-      of_round = start._with(noise_multiplier=z).total_variation
+      of_round = at(z).total_variation
       return of_round and self.release_count(rounds) * of_round
 
-    def released(z: float) -> base.Event:
-      return start._with(noise_multiplier=z).released(rounds)
-
     targets = (
-        (self.target_epsilon, released, self.amplification),
-        (self.target_epsilon_server, lambda z: released(z).without_sampling(), 'none'))
-    return start._with(noise_multiplier=max(
+        (self.target_epsilon, lambda z: at(z).released(rounds), self.amplification),
+        (self.target_epsilon_server,
+         lambda z: at(z).released(rounds).without_sampling(), 'none'))
+    return at(max(
         calibration.noise_multiplier(
             event, epsilon=target, delta=self.delta, accountant=self.accountant,
             amplification=amplification, total_variation=total_variation)
@@ -246,12 +244,18 @@ class FedAvgPlan(guarantee.Plan):
     return self.mechanism.round_event(index)
 
   @property
+  def releases(self) -> list[tuple[str, base.Event, int]]:
+    """When a release outside the rounds is made, its event and number of charges."""
+    return [release for release in (
+        ('before the first round', self.preliminary, self.preliminary_charges),
+        ('after the last round', self.evaluation, self.evaluation_charges))
+            if release[1] is not None]
+
+  @property
   def _outside_rounds(self) -> tuple[base.Event, ...]:
-    """Releases before the first round and after the last, charge by charge."""
+    """The events of `releases`, charge by charge."""
     return tuple(
-        event for event, charges in ((self.preliminary, self.preliminary_charges),
-                                     (self.evaluation, self.evaluation_charges))
-        if event is not None for _ in range(charges))
+        event for _, event, charges in self.releases for _ in range(charges))
 
   def released(self, rounds: int) -> base.Event:
     # A planned evaluation counts from the first round on.
@@ -262,11 +266,11 @@ class FedAvgPlan(guarantee.Plan):
     return rounds + len(self._outside_rounds)
 
   def further(self, released: base.Event) -> dict[str, Any]:
-    return {name: accountant.epsilon(combinators.SelfComposed(
-        event=event, count=charges), self.delta) for name, event, charges in (
-            ('epsilon_preliminary', self.preliminary, self.preliminary_charges),
-            ('epsilon_private_evaluation', self.evaluation, self.evaluation_charges))
-            if event is not None and self.seed is None}
+    return {
+        'epsilon_preliminary' if event is self.preliminary else
+        'epsilon_private_evaluation': accountant.epsilon(
+            combinators.SelfComposed(event=event, count=charges), self.delta)
+        for _, event, charges in self.releases if self.seed is None}
 
   @functools.cached_property
   def total_variation(self) -> float | None:
@@ -285,11 +289,9 @@ class FedAvgPlan(guarantee.Plan):
     trust, sampler = mechanism.family.trust_model, None
     if self.is_private:
       sampler = noise_budget.describe_sum(self.params, self.adaptive is not None)
-    for event, when in ((self.preliminary, 'before the first round'),
-                        (self.evaluation, 'after the last round')):
-      if event is not None:
-        trust += f'; {when} {preliminary.TRUST}'
-        sampler += f'; {when} {preliminary.SAMPLER}'
+    for when, *_ in self.releases:
+      trust += f'; {when} {preliminary.TRUST}'
+      sampler += f'; {when} {preliminary.SAMPLER}'
     return guarantee.Terms(
         privacy_unit=self.privacy_unit, observers=_OBSERVERS,
         against='observers of the released models',

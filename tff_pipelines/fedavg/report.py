@@ -63,11 +63,9 @@ def describe(task: Task, plan: FedAvgPlan) -> report.Description:
         f'adaptive clip: quantile {plan.adaptive.target_quantile:g} of the norms, '
         f'learning rate {plan.adaptive.learning_rate:g}, noise of '
         f'{plan.adaptive.count_stddev:g} clients on the count')
-  for event, charges in ((plan.preliminary, plan.preliminary_charges),
-                         (plan.evaluation, plan.evaluation_charges)):
-    if event is not None:
-      details.append(_release_line(event) + (
-          f'; charged {charges} times, as starts were interrupted' * (charges > 1)))
+  details += [f'{when}: {_release_line(event)}' + (
+      f'; charged {charges} times, as starts were interrupted' * (charges > 1))
+              for when, event, charges in plan.releases]
   if plan.params is not None:
     details.append(
         f'sum modulo 2^{plan.params.bits}, scale {plan.params.scale:.4g} grid units '
@@ -91,18 +89,18 @@ def describe(task: Task, plan: FedAvgPlan) -> report.Description:
 
 
 def _release_line(event: base.Event) -> str:
-  """The release before the first round, or after the last, in one line."""
+  """A release outside the rounds in one line."""
   release = release_noise.release_of(event)
   stddev = math.sqrt(release.noise_variance)
   if isinstance(release, preliminary.EvaluationRelease):
-    return (f'after the last round: {release.dimension} sums of metrics of all clients\' '
-            f'own {private_evaluation.SET}, noise of standard deviation '
+    return (f'{release.dimension} sums of metrics of all clients\' own '
+            f'{private_evaluation.SET}, noise of standard deviation '
             f'{stddev / preliminary.UNITS:.4g} clients')
   noise = f'noise of standard deviation {stddev:.4g}'
   if not release.items:
-    return f'before the first round: {release.dimension} sums of all clients, {noise}'
-  return (f'before the first round: counts of clients, of whom each adds to at most '
-          f'{release.items}, {noise}, released from {release.threshold} on')
+    return f'{release.dimension} sums of all clients, {noise}'
+  return (f'counts of clients, of whom each adds to at most {release.items}, {noise}, '
+          f'released from {release.threshold} on')
 
 
 def release_notes(task: Task, plan: FedAvgPlan) -> list[caveats.Caveat]:
@@ -193,7 +191,7 @@ def fields(plan: FedAvgPlan) -> dict[str, Any]:
       'cohort_size': mechanism.cohort_size, 'parameters': mechanism.dimension,
       'noise_multiplier': mechanism.noise_multiplier,
       'clip': mechanism.clip if plan.is_private else None,
-      'bits': None if plan.params is None else plan.params.bits}
+      'bits': plan.params and plan.params.bits}
 
 
 def details(plan: FedAvgPlan) -> dict[str, Any]:
@@ -226,17 +224,14 @@ def describe_breakdown(breakdown: Breakdown, counts: Mapping[str, np.ndarray], *
         key: int(counts[source][members].sum()) for key, source in (
             ('count', 'occurred'), ('right', 'right'), ('predicted', 'predicted'))})
 
-  groups, confusions = [], []
-  for name, members in breakdown.groups.items():
-    members = list(members)
-    group = entry(name, members)
-    if confusion is not None:
-      group['taken_for'] = {
-          other: int(confusion[np.ix_(members, list(others))].sum())
-          for other, others in breakdown.groups.items()}
-    if group['count'] or group['predicted']:
-      groups.append(group)
+  members = {name: list(members) for name, members in breakdown.groups.items()}
+  groups = [entry(name, rows) for name, rows in members.items()]
+  confusions = []
   if confusion is not None:
+    for group in groups:
+      group['taken_for'] = {
+          other: int(confusion[np.ix_(members[group['name']], columns)].sum())
+          for other, columns in members.items()}
     mistakes = confusion - np.diag(np.diag(confusion))
     pairs = np.argsort(-mistakes, axis=None, kind='stable')[:_MAX_PAIRS]
     confusions = [
@@ -249,7 +244,8 @@ def describe_breakdown(breakdown: Breakdown, counts: Mapping[str, np.ndarray], *
       'count': int(total), 'constant': float(most / total) if total else None,
       'classes': [entry(breakdown.names[i], [i])
                   for i in order[:_MAX_CLASSES].tolist()],
-      'groups': groups, 'confusions': confusions}
+      'groups': [group for group in groups if group['count'] or group['predicted']],
+      'confusions': confusions}
 
 
 def breakdown_lines(set_name: str, described: Mapping[str, Any]) -> list[str]:
@@ -319,7 +315,7 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str,
     results = {**results, of: {
         name: entry['value'] for name, entry in evaluated['metrics'].items()}}
   # A validation set heads no report if there is another one.
-  first = sorted(results, key=lambda name: name == VALIDATION and len(measured) == 1)[0]
+  first = min(results, key=lambda name: name == VALIDATION and len(measured) == 1)
   breakdown = {
       name: describe_breakdown(
           task.model.breakdown, of_set, outside_guarantee=_is_outside(name, task))
@@ -332,7 +328,7 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str,
   if _draws_clients(plan, task):
     figures[report.LABELS_FIGURE] = lambda path: report.draw_labels(
         task.label_counts, path)
-  chosen = None if best is None else int(best['round'])
+  chosen = best and int(best['round'])
   if best is not None:
     lines.append(f'model: that of round {chosen}, whose loss on the public validation '
                  'set is the lowest')

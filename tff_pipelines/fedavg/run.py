@@ -135,13 +135,13 @@ class TrainExperiment(run_lib.Experiment):
     return name, self.settings.mechanism
 
   def _task_options(self) -> dict[str, Any]:
-    options = self.settings.task_options
-    if self.settings.resume and isinstance(self.settings.task, str):
+    options, task = self.settings.task_options, self.settings.task
+    if self.settings.resume and isinstance(task, str):
       # The files that the run kept take the place of its first start's.
-      for option, name in registry.KEPT_FILES.items():
-        if (option in registry.OPTIONS.get(self.settings.task, ())
-            and files.read_checked(self.folder, name) is not None):
-          options[option] = str(self.folder / name)
+      options |= {option: str(self.folder / name)
+                  for option, name in registry.KEPT_FILES.items()
+                  if option in registry.OPTIONS.get(task, ())
+                  and files.read_checked(self.folder, name) is not None}
     return options
 
   def build_task(self) -> Task:
@@ -183,15 +183,14 @@ class TrainExperiment(run_lib.Experiment):
     # The release with noise encodes examples, and is not known at first.
     if not (task.preliminary or task.noised_files):
       identity['examples_fingerprint'] = examples_fingerprint(task)
-    if VALIDATION in task.held_out and 'examples_fingerprint' in identity:
-      identity['validation_fingerprint'] = validation.fingerprint(task)
+      if VALIDATION in task.held_out:
+        identity['validation_fingerprint'] = validation.fingerprint(task)
     if isinstance(self.settings.task, str) and (
         source := registry.source(self.settings.task)):
       identity['task_source'] = source
     if self.settings.warm_start is not None:
       self._start = warm_start.read(self.settings.warm_start, task.model)
-    identity['warm_start'] = self._start and self._start.digest
-    return identity
+    return {**identity, 'warm_start': self._start and self._start.digest}
 
   def targets(self) -> dict[str, float]:
     targets = super().targets()
@@ -232,11 +231,12 @@ class TrainExperiment(run_lib.Experiment):
 
   def describe(self, task: Task, plan) -> report_lib.Description:
     description = report.describe(task, plan)
-    start = [] if self._start is None else [
-        self._start.caveat(self.settings.warm_start_is_public)]
-    return dataclasses.replace(description, details=[
-        report.rates_line(self.settings), *description.details],
-        caveats=[*description.caveats, *start, *report.release_notes(task, plan)])
+    notes = [*description.caveats]
+    if self._start is not None:
+      notes.append(self._start.caveat(self.settings.warm_start_is_public))
+    return dataclasses.replace(
+        description, caveats=[*notes, *report.release_notes(task, plan)],
+        details=[report.rates_line(self.settings), *description.details])
 
   def released(self, task: Task, plan, records) -> Task:
     if plan.preliminary is None:
