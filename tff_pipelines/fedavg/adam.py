@@ -124,17 +124,11 @@ def batch_rows(key: tf.Tensor, step: tf.Tensor, count: tf.Tensor,
 
 def epoch_function(loss: Callable, key: tf.Tensor, count: int,
                    config: AdamConfig) -> Callable:
-  """Builds the function that trains one epoch, as one graph.
+  """Builds the function (state, index of the epoch from 0, *more) -> the new state.
 
-  Args:
-    loss: (weights, rows, step, *more) -> float32 scalar; `rows` are the indices of
-      the step's examples, a batch or, if they are fewer, all.
-    key: int64[2], of the order of the examples.
-    count: Number of examples, >= 1.
-    config: Configuration of the whole training.
-
-  Returns:
-    (state, index of the epoch from 0, *more) -> the new state.
+  It trains one of `config.epochs`, as one graph. `loss`: (weights, rows, step, *more)
+  -> float32 scalar, where `rows` are the indices of the step's examples, a batch or, if
+  they are fewer, all of `count` >= 1; `key`, int64[2], is that of their order.
   """
   batch_size = min(config.batch_size, count)
   steps = -(-count // batch_size)

@@ -11,12 +11,9 @@ from tasks.task import Examples, Model
 
 def batches(examples: Examples, most: int, size: Callable[[int], int] | None = None
             ) -> Iterator[tuple[dict[str, tf.Tensor], tf.Tensor]]:
-  """Batches of examples, filled up with zeros, and float32 masks of their rows.
+  """Batches of at most `most` examples, and float32 masks of their rows.
 
-  Args:
-    examples: Name of a feature -> array.
-    most: Maximum number of rows.
-    size: From the rows of a batch to those that it is filled up to; None for `most`.
+  They are filled up with zeros: to `most` rows, or to those that `size` gives.
   """
   count = len(next(iter(examples.values())))
   for start in range(0, count, most):
@@ -56,12 +53,7 @@ class Evaluator:
   """Evaluates weights on named sets of held-out examples."""
 
   def __init__(self, model: Model, held_out: Mapping[str, Examples]):
-    """Initializes the evaluator.
-
-    Args:
-      model: Its `metrics` are computed.
-      held_out: Name of a set -> its examples, arrays.
-    """
+    """Initializes the evaluator of a model's `metrics` on examples, arrays, by set."""
     self._held_out = {
         name: {key: np.asarray(value) for key, value in examples.items()}
         for name, examples in held_out.items()}

@@ -44,15 +44,13 @@ def update(loss_fn: Callable, weights, examples, key: tf.Tensor,
   Args:
     loss_fn: (weights, batch, seed) -> float32 [batch].
     weights: List of float32 tensors, as sent by the server.
-    examples: Mapping of feature name to tensor; all share their first
-      dimension, the number of examples, which may be 0.
+    examples: Feature name -> tensor; all have the same number of examples, maybe 0.
     key: int64[2]; order of the examples and dropout derive from it.
     config: Parameters of the steps.
 
   Returns:
-    List of float32 tensors, new weights minus old; and an OrderedDict of the
-    float32 scalars `loss` (of `loss_fn`, summed over the examples seen) and
-    `examples`.
+    List of float32 tensors, new weights minus old; and an OrderedDict of the float32
+    scalars `loss` (summed over the examples seen) and `examples`.
   """
   weights = [tf.convert_to_tensor(w) for w in weights]
   count = tf.shape(tf.nest.flatten(examples)[0])[0]

@@ -95,9 +95,7 @@ class ClientReader:
   def read(self, client: int, round_index: int):
     """A client's value, of `process.client_type` if its examples fit their spec.
 
-    Args:
-      client: Index of the client.
-      round_index: From 1.
+    The client is an index; rounds count from 1.
     """
     source = self.task.train
     client_id = source.client_ids[client]

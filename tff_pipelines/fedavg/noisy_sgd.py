@@ -34,16 +34,14 @@ class NoisySgdPlan(guarantee.Plan):
   """A calibrated plan.
 
   Attributes:
-    terms: See guarantee.Terms.
+    terms, delta, seed: As in `guarantee.Plan`.
     noise_multiplier: Standard deviation of the noise in a round's sum over the clip
       of a record.
     sampling_rate: Sampling rate of a record, in (0, 1].
     clip: L2 clip of a record's gradient.
     rounds: Number of rounds of the whole run.
-    delta: Strictly between 0 and 1.
     clients: That participate in every round.
     records: Number of records of all clients together; taken as public.
-    seed: With a simulation seed there is no privacy guarantee (noise is predictable).
   """
 
   terms: guarantee.Terms
@@ -118,7 +116,7 @@ def sampled_rows(key: tf.Tensor, count: tf.Tensor, sampling_rate: float) -> tf.T
 
 def clipped_gradient_sum(loss: Callable, weights, examples, rows: tf.Tensor,
                          clip: float) -> list[tf.Tensor]:
-  """Sums the clipped gradients of single records.
+  """Sums the clipped gradients of single records: float32 tensors like the weights.
 
   Args:
     loss: (weights, batch, seed) -> float32 [batch].
@@ -126,9 +124,6 @@ def clipped_gradient_sum(loss: Callable, weights, examples, rows: tf.Tensor,
     examples: Feature name -> tensor, the client's records.
     rows: int32, those that count.
     clip: L2, model units. Gradients with NaN or infinite values count as zero.
-
-  Returns:
-    List of float32 tensors like the weights.
   """
   weights = [tf.convert_to_tensor(w) for w in weights]
   # A float32 rounding or two must not leave a gradient beyond the clip.
@@ -200,8 +195,7 @@ def build(model: Model, element_spec, *, initial_weights: list[np.ndarray],
     element_spec: Feature name -> (dtype, shape), of the clients' source.
     initial_weights: List of float32 arrays.
     plan: Plan of the run; with a seed, clients bring a key of it.
-    learning_rate: Learning rate of the server's SGD on the mean gradient.
-    momentum: Momentum of that SGD, in [0, 1).
+    learning_rate, momentum: Those of the server's SGD on the mean gradient.
   """
   server = fedavg.Server(initial_weights, ServerConfig(
       learning_rate=learning_rate, momentum=momentum))

@@ -79,9 +79,8 @@ class FedAvgPlan(guarantee.Plan):
     Args:
       mechanism: With known dimension and population.
       delta: None for `accountant.default_delta`.
-      target_epsilon: Never exceeded; None where the mechanism has a noise multiplier,
-        or no noise.
-      target_epsilon_server: The same, of epsilon against the server.
+      target_epsilon, target_epsilon_server: Never exceeded; None where the mechanism
+        has a noise multiplier, or no noise.
       recorded_noise: Noise multiplier that an earlier start of the run was calibrated
         to, to be used again; None to calibrate.
       **attributes: Further attributes of the plan.
@@ -352,8 +351,7 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
   Args:
     settings: Settings of the run.
     dimension: Coordinates of an update.
-    population: Number of clients.
-    privacy_unit: Unit that one client is.
+    population: Number of clients, of which each is a `privacy_unit`.
     needed: Release that the task needs before the first round; None for none.
     metrics: Number of metrics that are released after the last round.
     recorded: `configuration` of the plan of an earlier start; None for a new run.
@@ -400,14 +398,10 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
 
 
 def check_more_rounds(plan: FedAvgPlan, before: int) -> None:
-  """Raises ValueError unless a plan may have more rounds than an earlier start's.
+  """Raises ValueError unless a plan may have more rounds than the number before.
 
   Rounds with the same event compose to any number. The noise stays as it was, so a
   target that was met by fewer rounds must be given anew.
-
-  Args:
-    plan: Plan of all rounds, with the noise that was calibrated.
-    before: Number of rounds that were planned.
   """
   rounds = plan.mechanism.rounds
   if plan.evaluation is not None:

@@ -55,14 +55,10 @@ def metric_names(task: task_lib.Task) -> tuple[str, ...]:
 
 
 def contribution(values: np.ndarray) -> np.ndarray:
-  """A client's integers.
+  """A client's integers, int64 [metrics + 1] within +-UNITS, the last one UNITS.
 
-  Args:
-    values: float64 [metrics], its metrics; those outside [0, 1] are clipped.
-
-  Returns:
-    int64 [metrics + 1] within +-UNITS, the last one UNITS; zeros if a metric is not
-    finite, as all are of a client without held-out examples.
+  Its metrics, float64, are clipped to [0, 1]. If one is not finite, as all are of a
+  client without held-out examples, all integers are 0.
   """
   if not np.all(np.isfinite(values)):
     return np.zeros(len(values) + 1, np.int64)
@@ -73,7 +69,7 @@ def contribution(values: np.ndarray) -> np.ndarray:
 def totals(task: task_lib.Task, weights: Sequence[np.ndarray], names: Sequence[str],
            on_bad: Callable[[str, Exception], None] = lambda client, error: None
            ) -> np.ndarray:
-  """The sums of all clients' integers, without noise: private.
+  """The sums of all clients' integers, without noise: private; int64 [metrics + 1].
 
   Args:
     task: Task whose `held_out_of_clients` is not None.
@@ -81,9 +77,6 @@ def totals(task: task_lib.Task, weights: Sequence[np.ndarray], names: Sequence[s
     names: Names of the metrics.
     on_bad: Called with each client whose held-out examples are bad, which contributes
       zeros: reading or evaluating them is an error.
-
-  Returns:
-    int64 [metrics + 1].
 
   Raises:
     ComputationError: If those of all of several clients are bad.
@@ -112,15 +105,8 @@ def draw(task: task_lib.Task, weights: Sequence[np.ndarray], event: base.Event,
          seed: int | None, **reading: Any) -> str:
   """Draws the release, which was charged: the content of FILE.
 
-  Args:
-    task: As for `totals`.
-    weights: As there.
-    event: Event of the release.
-    seed: Simulation seed; None for the operating system's randomness.
-    **reading: on_bad, as there.
-
-  Raises:
-    ValueError: If the event is not of this release.
+  Arguments are as for `totals`; `event` is that of the release, ValueError for another.
+  Without a simulation seed the operating system's randomness is used.
   """
   release, names = release_noise.release_of(event), metric_names(task)
   sums = totals(task, weights, names, **reading)

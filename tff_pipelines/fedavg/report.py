@@ -71,7 +71,8 @@ def describe(task: Task, plan: FedAvgPlan) -> report.Description:
         f'sum modulo 2^{plan.params.bits}, scale {plan.params.scale:.4g} grid units '
         f'per model unit, {plan.params.padded_dimension:,} coordinates')
   notes = [(note.name, str(note)) for note in task.warnings]
-  notes += [('held-out metrics not protected', f'metrics on {name} are {_OUTSIDE[name]}')
+  notes += [('held-out metrics not protected',
+             f'metrics on {name} are {_OUTSIDE[name]}')
             for name in task.held_out if _is_outside(name, task)]
   if VALIDATION in task.held_out:
     notes.append((
@@ -275,11 +276,7 @@ def _share(entry: Mapping[str, Any]) -> str:
 
 
 def weakest(described: Mapping[str, Any]) -> str | None:
-  """The classes with the lowest accuracy in one line; None if there are none.
-
-  Args:
-    described: A set's breakdown, from `describe_breakdown`; its classes have occurred.
-  """
+  """The classes with the lowest accuracy in one line; None if none has occurred."""
   worst = sorted(described['classes'],
                  key=lambda entry: entry['right'] / entry['count'])[:_SHOWN_WEAKEST]
   return f'{described["kind"]} ' + ', '.join(map(_share, worst)) if worst else None
@@ -293,13 +290,12 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str,
   """Outcome of a run.
 
   Args:
-    plan: Plan of the run.
-    task: Task of the run.
+    plan, task: Those of the run.
     results: Held-out set -> metric -> value.
     counts: As Evaluator.breakdown returns it.
     initial_weights_seed: Seed of the initial weights.
-    best: `best` of the state of `FedAvgRounds`: the model that these are the results
-      of; None for the last one.
+    best: `best` of the state of `FedAvgRounds`, whose model has these results; None for
+      the last one.
     evaluated: What `private_evaluation.read` returned; None for no such release.
     encoder: Result of `native_chunks.encoder`; None where no updates are encoded.
   """

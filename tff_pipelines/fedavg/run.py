@@ -94,8 +94,7 @@ def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
     task: Clients, model and held-out examples.
     plan: Plan of sums and of the sampling of clients.
     initial_weights: List of float32 arrays.
-    local: Parameters of local training.
-    server: Parameters of the server's optimizer.
+    local, server: Parameters of local training and of the server's optimizer.
     clients_per_call: None to choose by the cohort.
     **config: Further arguments of FedAvgRounds.
   """

@@ -85,9 +85,8 @@ def build_runs(settings: Sequence[settings_lib.Setting],
 def run_all(runs: Sequence[Run], at_once: int) -> None:
   """Runs those that are not done yet, at most `at_once` >= 1 at a time.
 
-  Raises:
-    ValueError: If folders are of other flags, or a run fails; says which, and the
-      last line that it printed.
+  Raises ValueError if folders are of other flags, or a run fails; says which, and the
+  last line that it printed.
   """
   for run in runs:
     run.prepare()
@@ -132,10 +131,9 @@ def warnings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def total(runs: Sequence[Run]) -> tuple[answers.Answer | None, str]:
-  """Adds up what all runs of a sweep spend, by their ledgers.
+  """Adds up what all runs of a sweep spend, by their ledgers, and says it in words.
 
-  Returns:
-    The answer, None where there is none, and a sentence for the terminal.
+  The answer is None where there is none.
   """
   try:
     answer = ledger_query.together(
@@ -238,13 +236,9 @@ def _draw(rows: list[dict[str, Any]], path: pathlib.Path,
 
 def write(rows: list[dict[str, Any]], folder: pathlib.Path, title: str | None,
           runs: Sequence[Run]) -> None:
-  """Writes the table and the figure to an existing folder, and prints the table.
+  """Writes the table of `collect` and the figure to a folder, and prints the table.
 
-  Args:
-    rows: Of all settings, from `collect`.
-    folder: An existing one.
-    title: Title of the figure; None for none.
-    runs: All runs, for what they spend together.
+  The folder exists; `runs` are all runs, for what they spend together.
   """
   texts = warnings(rows)
   spent, words = total(runs) if texts else (None, '')
@@ -263,9 +257,8 @@ def write(rows: list[dict[str, Any]], folder: pathlib.Path, title: str | None,
 def sweep(settings: settings_lib.SweepSettings) -> None:
   """Runs the runs of a sweep that are not done yet, and reports.
 
-  Raises:
-    OSError, ValueError: For a mistake of the user, or a run that fails; the message
-      is one line.
+  Raises OSError or ValueError, in one line, for a mistake of the user or a run that
+  fails.
   """
   runs = build_runs(settings.parsed, settings.output_dir, repeats=settings.repeats,
                     seeded=settings.seeded)

@@ -15,19 +15,14 @@ from tff_pipelines.common import caveats, files
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WarmStart:
-  """The weights of a file.
-
-  Attributes:
-    weights: Float32 arrays, in the order of the model.
-    digest: SHA-256 of the weights.
+  """The weights of a file: float32 arrays in the order of the model, and their SHA-256.
   """
 
   weights: list[np.ndarray]
   digest: str
 
   def caveat(self, is_public: bool) -> caveats.Caveat:
-    """The limit of the guarantee, if the user states that the weights are public or not.
-    """
+    """The limit of the guarantee; weights are public where the user states that."""
     start = 'training starts from the weights of a file'
     if is_public:
       return caveats.Caveat(
@@ -36,21 +31,17 @@ class WarmStart:
           'public: no epsilon protects those whose data they were trained on')
     return caveats.Caveat(
         'warm start outside the guarantee',
-        f'{start}: what they tell of the data that they were trained on is outside this '
-        'guarantee; if those are of the same people, what both runs cost adds up')
+        f'{start}: what they tell of the data that they were trained on is outside '
+        'this guarantee; if those are of the same people, what both runs cost adds up')
 
 
 def read(path: str | os.PathLike[str], model: Model) -> WarmStart:
-  """Reads the weights of a model.
+  """Reads the weights of a model from a file.
 
-  Args:
-    path: An .npz file of arrays, by the names of the model's weights or in their
-      order; or, for a model from Keras, a file of Keras' (.keras, .h5, .weights.h5),
-      of weights or of the whole model.
-    model: The model.
-
-  Raises:
-    ValueError: If the file does not fit the model, or holds NaN or infinity.
+  It has arrays (.npz), by the names of the model's weights or in their order; or, for
+  a model from Keras, it is a file of Keras' (.keras, .h5, .weights.h5), of weights or
+  of the whole model. Raises ValueError if it does not fit the model, or holds NaN or
+  infinity.
   """
   if not os.path.isfile(path):
     raise ValueError(f'warm_start={path} must be a file, found none')
