@@ -16,8 +16,9 @@ from tff_pipelines.fedavg.plan import FedAvgPlan
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 
 COHORT = 4
-LOCAL = local_training.LocalConfig(learning_rate=0.3, batch_size=3, epochs=2)
 TASK = tiny_task.task()
+UPDATE = local_training.client_update(TASK.model.loss, local_training.LocalConfig(
+    learning_rate=0.3, batch_size=3, epochs=2))
 
 
 @functools.lru_cache(maxsize=None)
@@ -32,7 +33,7 @@ def _factory(mechanism, seed=None):
 @functools.lru_cache(maxsize=None)
 def _process(factory, rate=1.0, momentum=0.0):
   return process_lib.build_chunked(
-      local_training.client_update(TASK.model.loss, LOCAL), TASK.train.element_spec,
+      UPDATE, TASK.train.element_spec,
       initial_weights=tiny_task.initial_weights(0), sum_factory=factory,
       expected_cohort_size=COHORT,
       server=ServerConfig(learning_rate=rate, momentum=momentum))
@@ -91,13 +92,6 @@ def test_process_has_a_map_reduce_form_with_one_secure_sum():
   assert form.securely_aggregates_tensors
 
 
-def _reference_deltas(weights, clients):
-  """Updates of seeded clients by the pure function, outside TFF."""
-  return [local_training.update(
-      tiny_task.loss, weights, client['examples'],
-      keys.derive(client['key'], 0), LOCAL)[0] for client in clients]
-
-
 @pytest.mark.parametrize('momentum', [0.0, 0.9])
 def test_server_is_sgd_with_momentum_on_the_mean_update(one_worker, momentum):
   del one_worker
@@ -107,7 +101,8 @@ def test_server_is_sgd_with_momentum_on_the_mean_update(one_worker, momentum):
   weights = tiny_task.initial_weights(0)
   velocity = [np.zeros_like(w) for w in weights]
   for _ in range(3):
-    deltas = _reference_deltas(weights, clients)
+    deltas = [UPDATE(weights, client['examples'], keys.derive(client['key'], 0))[0]
+              for client in clients]
     # Three report, four were expected: the divisor is the constant.
     mean = [sum(d.numpy() for d in leaf) / COHORT for leaf in zip(*deltas)]
     velocity = [momentum * v - m for v, m in zip(velocity, mean)]

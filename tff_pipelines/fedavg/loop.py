@@ -97,17 +97,13 @@ class ClientReader:
 
     The client is an index; rounds count from 1.
     """
-    source = self.task.train
-    client_id = source.client_ids[client]
+    client_id = self.task.train.client_ids[client]
     value = collections.OrderedDict()
     if self.by_id:
       value['client_id'] = _BAD if client_id in self.bad else _GOOD + client_id
     else:
-      examples = self._examples(client)
-      if examples is None:
-        examples = {name: np.zeros((0, *shape), dtype)
-                    for name, (dtype, shape) in source.element_spec.items()}
-      value['examples'] = collections.OrderedDict(sorted(examples.items()))
+      value['examples'] = collections.OrderedDict(
+          sorted(self._examples(client).items()))
     if self.simulation_seed is not None:
       value['key'] = contexts.client_key(self.simulation_seed, round_index, client)
     return value
@@ -131,20 +127,21 @@ class ClientReader:
       for client in clients:
         self._examples(client)
 
-  def _examples(self, client: int) -> task_lib.Examples | None:
-    """The examples of a client; None if its data are bad."""
-    client_id = self.task.train.client_ids[client]
-    if client_id in self.bad:
-      return None
-    result = self._tried(client_id)
-    if isinstance(result, MemoryError):  # Which may have been short for a moment.
+  def _examples(self, client: int) -> task_lib.Examples:
+    """The examples of a client; of one whose data are bad, none."""
+    source = self.task.train
+    client_id = source.client_ids[client]
+    if client_id not in self.bad:
       result = self._tried(client_id)
-    if not isinstance(result, Exception):
-      return result
-    if not isinstance(result, task_lib.BadClientError):
-      self.check_some()  # Here no traceback has the error of this client.
-    self.mark(client, result)
-    return None
+      if isinstance(result, MemoryError):  # Which may have been short for a moment.
+        result = self._tried(client_id)
+      if not isinstance(result, Exception):
+        return result
+      if not isinstance(result, task_lib.BadClientError):
+        self.check_some()  # Here no traceback has the error of this client.
+      self.mark(client, result)
+    return {name: np.zeros((0, *shape), dtype)
+            for name, (dtype, shape) in source.element_spec.items()}
 
   def _tried(self, client_id: str) -> task_lib.Examples | Exception:
     """The examples of a client, or what reading it raised."""

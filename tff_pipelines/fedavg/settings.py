@@ -165,8 +165,10 @@ class DataSettings(settings.TaskSettings):
 
   def check(self) -> None:
     super().check()
-    models = registry.MODELS.get(self.task) if isinstance(self.task, str) else None
-    if models is not None and self.model not in (None, *models):
+    # Raises for a task that is unknown.
+    own = not isinstance(self.task, str) or registry.is_own(self.task)
+    models = () if own else registry.MODELS[self.task]
+    if not own and self.model not in (None, *models):
       raise ValueError(f'model must be one of {", ".join(models)} for '
                        f'task={self.task}, found {self.model!r}')
 
