@@ -72,7 +72,6 @@ def test_an_epoch_sees_every_example(count, batch_size, steps):
 @pytest.mark.parametrize('changes, message', [
     ({'learning_rate': 0.0}, 'learning_rate must be greater than 0'),
     ({'batch_size': 0}, 'batch_size must be at least 1'),
-    ({'epochs': 1.5}, 'epochs must be an integer'),
     ({'weight_decay': -0.1}, 'weight_decay must not be negative')])
 def test_impossible_trainings_are_refused(changes, message):
   with pytest.raises(ValueError, match=message):

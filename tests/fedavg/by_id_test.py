@@ -10,7 +10,6 @@ import pytest
 import tensorflow as tf
 
 from aggregators.distributed_sum import DistributedSumFactory
-from aggregators.expected_mean import ExpectedMeanFactory
 from aggregators.params import DistributedSumParams
 from tasks import task as task_lib
 from tasks.sources import records, sqlite as source_sqlite
@@ -77,27 +76,17 @@ def _factory():
           cohort_size=COHORT), simulation_seed=7, diagnostics=False)
 
 
-def _process(task, clients_per_call, by_id):
-  read = loop.reader_in_graph(task) if by_id else None
-  if clients_per_call == 1:
-    return process_lib.build(
-        UPDATE, task.train.element_spec,
-        mean_factory=ExpectedMeanFactory(_factory(), COHORT), seeded=True,
-        diagnostics=False, read_in_graph=read, **SETTINGS)
-  return process_lib.build_chunked(
-      UPDATE, task.train.element_spec, sum_factory=_factory(),
-      expected_cohort_size=COHORT, read_in_graph=read, **SETTINGS)
-
-
 _processes = {}
 
 
 def _weights(task, clients_per_call, by_id):
   """The weights after some rounds, to the last bit."""
-  key = clients_per_call, by_id
-  if key not in _processes:  # All of them are of one task.
-    _processes[key] = _process(task, clients_per_call, by_id)
-  process = _processes[key]
+  if by_id not in _processes:  # All of them are of one task.
+    _processes[by_id] = process_lib.build_chunked(
+        UPDATE, task.train.element_spec, sum_factory=_factory(),
+        expected_cohort_size=COHORT,
+        read_in_graph=loop.reader_in_graph(task) if by_id else None, **SETTINGS)
+  process = _processes[by_id]
   reader = loop.ClientReader(task, 7, by_id)
   state = process.initialize()
   for r in range(ROUNDS):

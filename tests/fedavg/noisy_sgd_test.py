@@ -169,7 +169,6 @@ def test_seeded_rounds_repeat_and_unseeded_ones_do_not(in_process):
 
 @pytest.mark.parametrize('changes, message', [
     ({'clip': 0.0}, 'clip must be greater than 0'),
-    ({'noise_multiplier': -1.0}, 'noise_multiplier must be greater than 0'),
     ({'noise_multiplier': 0.0}, 'noise_multiplier must be greater than 0'),
     ({'sampling_rate': 1.5}, r'sampling_rate must be in \(0, 1\]'),
     ({'clients': 0}, 'clients must be at least 1'),

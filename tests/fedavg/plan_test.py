@@ -44,11 +44,13 @@ def test_calibrated_epsilon_comes_close_and_never_exceeds(
   assert 0 == plan.epsilon(0) < plan.epsilon(1) < plan.epsilon(10)
 
 
-def test_noise_multiplier_is_taken_as_given():
+def test_ledger_of_the_rounds_gives_the_epsilon_of_the_plan():
   plan = _plan(noise_multiplier=1.5)
   assert plan.mechanism.noise_multiplier == plan.params.noise_multiplier == 1.5
-  exact = accountant.epsilon(plan.mechanism.event(), plan.delta)
-  assert exact <= plan.epsilon(10) == pytest.approx(exact, rel=1e-9)
+  composed = events.SelfComposed(event=plan.event(1), count=10)
+  exact = accountant.epsilon(composed, plan.delta)
+  # The plan also counts what sampling error of the noise consumes of delta.
+  assert exact * (1 - 1e-12) <= plan.epsilon(10) == pytest.approx(exact, rel=1e-9)
 
 
 def test_delta_is_well_below_one_over_the_population_unless_given():
@@ -69,47 +71,19 @@ def test_epsilon_of_the_server_ignores_sampling():
   assert _server(plan, 11) > _server(plan, 10)
 
 
-def test_poisson_scheme_samples_at_the_rate_of_the_event():
-  plan = _plan(attributes={'seed': 3})
-  event = plan.event(1)
-  assert isinstance(event, events.PoissonSampled)
-  assert event.sampling_rate == 20 / 200
-  rounds = 400
-  counts = np.zeros(200)
-  sizes = []
-  for number in range(rounds):
-    cohort = plan.scheme.sample(number)
-    counts[cohort] += 1
-    sizes.append(len(cohort))
-  stddev = math.sqrt(rounds * 0.1 * 0.9)
-  # 200 clients: five standard deviations are exceeded once in 10^4 seeds.
-  assert np.abs(counts - rounds * 0.1).max() < 5 * stddev
-  assert np.var(sizes) == pytest.approx(200 * 0.1 * 0.9, rel=0.35)
-  assert event.event.cohort_size == 20
-
-
-def test_fixed_scheme_samples_subsets_of_the_size_of_the_event():
-  plan = _plan(sampling='fixed')
-  event = plan.event(1)
-  assert isinstance(event, events.FixedSizeSampled)
-  assert (event.cohort_size, event.population) == (20, 200)
-  assert plan.guarantee(10).adjacency == 'replace-one'
-  cohorts = [plan.scheme.sample(number) for number in range(20)]
-  assert all(len(set(cohort.tolist())) == 20 for cohort in cohorts)
-  assert len({tuple(cohort) for cohort in cohorts}) == 20
-
-
-def test_without_sampling_everyone_participates_and_nothing_is_amplified():
-  plan = _plan(sampling='none', cohort_size=200.0)
-  assert isinstance(plan.event(1), events.DistributedSkellam)
-  np.testing.assert_array_equal(plan.scheme.sample(1), np.arange(200))
-
-
-def test_unseeded_cohorts_do_not_repeat_and_seeded_ones_do():
-  plain, seeded = _plan(), _plan(attributes={'seed': 3})
-  assert tuple(plain.scheme.sample(1)) != tuple(plain.scheme.sample(1))
-  assert tuple(seeded.scheme.sample(1)) == tuple(seeded.scheme.sample(1))
-  assert tuple(seeded.scheme.sample(1)) != tuple(seeded.scheme.sample(2))
+def test_cohorts_are_sampled_as_the_event_accounts_for_them():
+  poisson = _plan(attributes={'seed': 3})
+  assert poisson.event(1).sampling_rate == 20 / 200 == poisson.scheme.expected_cohort / 200
+  assert poisson.event(1).event.cohort_size == 20
+  assert tuple(poisson.scheme.sample(1)) == tuple(poisson.scheme.sample(1))
+  fixed = _plan(sampling='fixed')
+  assert (fixed.event(1).cohort_size, fixed.event(1).population) == (20, 200)
+  assert fixed.guarantee(10).adjacency == 'replace-one'
+  assert len(set(fixed.scheme.sample(1).tolist())) == 20
+  assert tuple(fixed.scheme.sample(1)) != tuple(fixed.scheme.sample(1))  # Unseeded.
+  everyone = _plan(sampling='none', cohort_size=200.0)
+  assert isinstance(everyone.event(1), events.DistributedSkellam)
+  np.testing.assert_array_equal(everyone.scheme.sample(1), np.arange(200))
 
 
 @pytest.mark.parametrize('honest', [1.0, 0.7])
@@ -131,14 +105,6 @@ def test_round_event_survives_json(mechanism, sampling, cohort_size):
   plan = _plan(mechanism=mechanism, sampling=sampling, cohort_size=cohort_size)
   event = plan.event(1)
   assert events.from_json(json.loads(json.dumps(event.to_json()))) == event
-
-
-def test_ledger_of_the_rounds_gives_the_epsilon_of_the_plan():
-  plan = _plan()
-  composed = events.SelfComposed(event=plan.event(1), count=7)
-  exact = accountant.epsilon(composed, plan.delta)
-  # The plan also counts what sampling error of the noise consumes of delta.
-  assert exact * (1 - 1e-12) <= plan.epsilon(7) == pytest.approx(exact, rel=1e-9)
 
 
 def test_none_guarantees_nothing():
@@ -265,23 +231,18 @@ def test_each_number_of_rounds_pays_for_its_own_draws(target):
 
 @pytest.mark.parametrize('changes, message', [
     ({'epsilon': 0.0}, 'epsilon must be greater than 0'),
-    ({'epsilon': -1.0}, 'epsilon must be greater than 0'),
     ({'epsilon': None}, 'noise_multiplier must be given'),
     ({'noise_multiplier': 0.0}, 'noise_multiplier must be greater'),
     ({'attributes': {'delta': 0.0}}, 'delta must be .*strictly between 0 and 1'),
     ({'attributes': {'delta': 1.0}}, 'delta must be .*strictly between 0 and 1'),
-    ({'clip': 0.0}, 'clip must be from 1e-20'),
     ({'clip': None}, 'clip must be given'),
     ({'bits': 4}, 'bits=4 are too few for a cohort'),
-    ({'bits': 31}, 'bits must be from 2 to 30'),
-    ({'cohort_size': 0.5}, 'cohort_size must be at least 1'),
     ({'cohort_size': 201.0}, 'cohort_size=201 is larger than the population'),
     ({'sampling': 'fixed', 'cohort_size': 20.5}, 'cohort_size must be an integer'),
     ({'sampling': 'none'}, 'cohort_size must be the population, 200'),
     ({'population': 1, 'cohort_size': 1.0}, 'delta must be given'),
     ({'assumed_colluders': 1}, 'assumed_colluders=1 leave fewer'),
-    ({'min_honest_fraction': 0.0}, 'min_honest_fraction'),
-    ({'mechanism': 'laplace'}, 'mechanism must be one of')])
+    ({'min_honest_fraction': 0.0}, 'min_honest_fraction')])
 def test_plan_that_is_impossible_is_refused_by_name(changes, message):
   with pytest.raises(ValueError, match=message):
     _plan(**changes)

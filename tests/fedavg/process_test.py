@@ -9,7 +9,6 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from aggregators import keys
-from aggregators.expected_mean import ExpectedMeanFactory
 from tests import tiny_task
 from tff_pipelines.accounting.guarantees import mechanisms
 from tff_pipelines.fedavg import local_training, process as process_lib, run as run_lib
@@ -17,29 +16,31 @@ from tff_pipelines.fedavg.plan import FedAvgPlan
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 
 COHORT = 4
-LOCAL = local_training.LocalConfig(learning_rate=0.3, batch_size=3, epochs=2)
 TASK = tiny_task.task()
+UPDATE = local_training.client_update(TASK.model.loss, local_training.LocalConfig(
+    learning_rate=0.3, batch_size=3, epochs=2))
 
 
 @functools.lru_cache(maxsize=None)
-def _mean_factory(mechanism, seed=None, diagnostics=False, **changes):
+def _factory(mechanism, seed=None):
   mechanism = mechanisms.SumMechanism(**{
       'mechanism': mechanism, 'clip': 0.5, 'bits': 18, 'cohort_size': COHORT,
       'sampling': 'poisson', 'noise_multiplier': None if mechanism == 'none' else 1.0,
-      'dimension': tiny_task.DIMENSION, 'population': 8, **changes})
-  plan = FedAvgPlan.calibrate(
-      mechanism, delta=1e-2, seed=seed, diagnostics=diagnostics)
-  return ExpectedMeanFactory(run_lib.sum_factory(plan), COHORT)
+      'dimension': tiny_task.DIMENSION, 'population': 8})
+  return run_lib.sum_factory(FedAvgPlan.calibrate(mechanism, delta=1e-2, seed=seed))
 
 
 @functools.lru_cache(maxsize=None)
-def _process(mean_factory, *, seeded=False, diagnostics=False, rate=1.0,
-             momentum=0.0):
-  return process_lib.build(
-      local_training.client_update(TASK.model.loss, LOCAL), TASK.train.element_spec,
-      initial_weights=tiny_task.initial_weights(0), mean_factory=mean_factory,
-      server=ServerConfig(learning_rate=rate, momentum=momentum), seeded=seeded,
-      diagnostics=diagnostics)
+def _process(factory, rate=1.0, momentum=0.0):
+  return process_lib.build_chunked(
+      UPDATE, TASK.train.element_spec,
+      initial_weights=tiny_task.initial_weights(0), sum_factory=factory,
+      expected_cohort_size=COHORT,
+      server=ServerConfig(learning_rate=rate, momentum=momentum))
+
+
+def _next(process, state, clients):
+  return process.next(state, process_lib.grouped(clients, 2))['state']
 
 
 def _client(examples, number=None):
@@ -79,7 +80,7 @@ def _names(type_signature):
     ('none', set()), ('gaussian', set()),
     ('skellam', {'scale', 'estimated_wrapped_fraction', 'suppressed'})])
 def test_nothing_of_a_client_is_measured_unless_asked_for(mechanism, measured):
-  process = _process(_mean_factory(mechanism))
+  process = _process(_factory(mechanism))
   metrics = process.next.type_signature.result['metrics'].member
   assert _names(metrics) == {'aggregator'} | measured
 
@@ -87,33 +88,26 @@ def test_nothing_of_a_client_is_measured_unless_asked_for(mechanism, measured):
 @pytest.mark.slow
 def test_process_has_a_map_reduce_form_with_one_secure_sum():
   form = tff.backends.mapreduce.get_map_reduce_form_for_computation(
-      _process(_mean_factory('skellam')).next)
+      _process(_factory('skellam')).next)
   assert form.securely_aggregates_tensors
-
-
-def _reference_deltas(weights, clients):
-  """Updates of seeded clients by the pure function, outside TFF."""
-  return [local_training.update(
-      tiny_task.loss, weights, client['examples'],
-      keys.derive(client['key'], 0), LOCAL)[0] for client in clients]
 
 
 @pytest.mark.parametrize('momentum', [0.0, 0.9])
 def test_server_is_sgd_with_momentum_on_the_mean_update(one_worker, momentum):
   del one_worker
-  process = _process(_mean_factory('none', seed=3), seeded=True, rate=0.5,
-                     momentum=momentum)
+  process = _process(_factory('none', seed=3), rate=0.5, momentum=momentum)
   state = process.initialize()
   clients = _clients(3, seeded=True)
   weights = tiny_task.initial_weights(0)
   velocity = [np.zeros_like(w) for w in weights]
   for _ in range(3):
-    deltas = _reference_deltas(weights, clients)
+    deltas = [UPDATE(weights, client['examples'], keys.derive(client['key'], 0))[0]
+              for client in clients]
     # Three report, four were expected: the divisor is the constant.
     mean = [sum(d.numpy() for d in leaf) / COHORT for leaf in zip(*deltas)]
     velocity = [momentum * v - m for v, m in zip(velocity, mean)]
     weights = [(w - 0.5 * v).astype(np.float32) for w, v in zip(weights, velocity)]
-    state = process.next(state, clients)['state']
+    state = _next(process, state, clients)
     for result, wanted in zip(state['weights'], weights):
       np.testing.assert_allclose(result, wanted, rtol=1e-4, atol=1e-6)
   moved = np.abs(weights[0] - tiny_task.initial_weights(0)[0]).max()
@@ -123,10 +117,10 @@ def test_server_is_sgd_with_momentum_on_the_mean_update(one_worker, momentum):
 @pytest.mark.parametrize('mechanism', ['gaussian', 'skellam'])
 def test_round_without_clients_releases_noise_alone(in_process, mechanism):
   del in_process
-  factory = _mean_factory(mechanism)
+  factory = _factory(mechanism)
   process = _process(factory)
   state = process_lib.set_cohort_size(process.initialize(), 0, factory)
-  weights = process.next(state, [])['state']['weights']
+  weights = _next(process, state, [])['weights']
   noise = np.concatenate([
       (np.asarray(a) - b).ravel()
       for a, b in zip(weights, tiny_task.initial_weights(0))])
@@ -141,15 +135,15 @@ def test_round_without_clients_releases_noise_alone(in_process, mechanism):
 def test_client_that_is_not_finite_contributes_zero_and_its_noise(
     in_process, mechanism, value):
   del in_process
-  factory = _mean_factory(mechanism, seed=3)
-  process = _process(factory, seeded=True)
+  factory = _factory(mechanism, seed=3)
+  process = _process(factory)
   state = process_lib.set_cohort_size(process.initialize(), 3, factory)
   good = _clients(2, seeded=True)
   bad = tiny_task.examples(5, 9)
   bad['x'][3, 2] = value
   # The noise follows from the client's key, not from its examples.
-  result = process.next(state, [*good, _client(bad, 9)])['state']
-  silent = process.next(state, [*good, _client(tiny_task.examples(0, 9), 9)])['state']
+  result = _next(process, state, [*good, _client(bad, 9)])
+  silent = _next(process, state, [*good, _client(tiny_task.examples(0, 9), 9)])
   _assert_identical(result, silent)
-  without = process.next(state, [_client(tiny_task.examples(0, 9), 9)])['state']
+  without = _next(process, state, [_client(tiny_task.examples(0, 9), 9)])
   assert np.any(np.asarray(result['weights'][0]) != without['weights'][0])

@@ -148,16 +148,11 @@ def test_every_start_may_have_shown_the_server_a_round_more(tmp_path):
   assert thrice['epsilon_server'] == _server(plan, ROUNDS + 2)
   assert thrice['epsilon_server'] > once['epsilon_server']
   assert thrice['starts'] == 3
-
-
-def test_start_after_the_last_round_has_shown_nothing(tmp_path):
-  plan = _plan()
-  before = _summary(plan, tmp_path / 'run')
+  # A start after the last round has shown nothing.
   records = records_lib.RunRecords(
-      tmp_path / 'run', plan.configuration(), {}, resume=True)
+      tmp_path / 'once', plan.configuration(), {}, resume=True)
   after, _, _ = _reported(plan, records)
-  assert after['starts'] == 2
-  assert after['epsilon_server'] == before['epsilon_server']
+  assert (after['starts'], after['epsilon_server']) == (2, once['epsilon_server'])
 
 
 @pytest.mark.parametrize('mechanism, seed', [
@@ -208,19 +203,10 @@ def test_plan_is_described_before_the_first_round(tmp_path):
 
 
 @pytest.mark.parametrize('changes, expected', [
-    ({}, '3 rounds, 10 of 50 clients expected, poisson sampling'),
     ({'sampling': 'fixed'}, '3 rounds, 10 of 50 clients exactly, fixed sampling'),
     ({'sampling': 'none', 'cohort_size': 50.0}, '3 rounds of all 50 clients')])
 def test_rounds_are_described_in_one_line(changes, expected):
   assert report.run_line(_plan(**changes), ROUNDS) == expected
-
-
-def test_what_a_reader_must_know_of_the_data_is_passed_on(tmp_path):
-  plan = _plan()
-  task = dataclasses.replace(TASK, warnings=(Note('words', 'words are counted'),))
-  result, _, text = _reported(plan, _records(plan, tmp_path / 'run'), task)
-  assert 'words' in result['caveats'] and 'words are counted' in result['warnings']
-  assert 'warning: words are counted' in text
 
 
 def _of(name, **changes):
@@ -275,12 +261,15 @@ def test_labels_of_a_users_clients_are_drawn_under_diagnostics_only(
   assert warned == (of_files and drawn)
 
 
-def test_skipped_clients_are_counted_and_said(tmp_path):
+def test_skipped_clients_and_notes_of_the_task_are_said(tmp_path):
   plan = _plan()
-  task = tiny_task.task(num_clients=50)
+  task = dataclasses.replace(
+      tiny_task.task(num_clients=50), warnings=(Note('words', 'words are counted'),))
   task.skips.enabled = True
   task.skips.client('7', ValueError('bad'))
-  result, _, _ = _reported(plan, _records(plan, tmp_path / 'run'), task)
+  result, _, text = _reported(plan, _records(plan, tmp_path / 'run'), task)
+  assert 'words' in result['caveats'] and 'words are counted' in result['warnings']
+  assert 'warning: words are counted' in text
   assert result['details']['skipped_clients'] == 1
   assert result['details']['skipped_records'] == 0
   assert 'bad clients skipped' in result['caveats']

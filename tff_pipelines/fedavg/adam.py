@@ -62,16 +62,10 @@ def adam_step(weights: Sequence, gradients: Sequence, moments: Sequence,
           first_power, second_power, small: float) -> tuple[list, list, list]:
   """Computes one step of Adam (arXiv 1412.6980).
 
-  Args:
-    weights, gradients, moments, squares: Lists of float32 tensors, of equal shapes.
-    rate: Learning rate of the step.
-    first_decay, second_decay: Of the moments, in [0, 1).
-    first_power, second_power: These to the power of the number of steps, this one
-      included: both moments start at zero, which is corrected for in the step's length.
-    small: Added to the root of the second moments.
-
-  Returns:
-    New weights, first and second moments.
+  `weights`, `gradients`, `moments` and `squares` are lists of float32 tensors. The
+  powers are the decays, in [0, 1), to the number of steps, this one included: both
+  moments start at zero, which the length of the step makes up for. `small` is added to
+  the root of the second moments. Returns new weights, first and second moments.
   """
   length = rate * tf.sqrt(1.0 - second_power) / (1.0 - first_power)
   moments = [m + (1 - first_decay) * (g - m) for m, g in zip(moments, gradients)]
@@ -82,18 +76,9 @@ def adam_step(weights: Sequence, gradients: Sequence, moments: Sequence,
 
 
 def run_steps(loss: Callable, state, first, last, total, config: AdamConfig):
-  """Runs steps first .. last - 1 of a training of `total` steps.
+  """Runs steps first .. last - 1 of a training of `total` steps, int32 scalars.
 
-  Args:
-    loss: (weights, step) -> float32 scalar.
-    state: As from `initial_state`.
-    first: int32 scalar.
-    last: int32 scalar.
-    total: int32 scalar, >= last.
-    config: Rate and decay.
-
-  Returns:
-    The new state.
+  `loss`: (weights, step) -> float32 scalar. Returns the new state, as `initial_state`.
   """
   def step(i, weights, moments, squares):
     with tf.GradientTape() as tape:
@@ -108,14 +93,13 @@ def run_steps(loss: Callable, state, first, last, total, config: AdamConfig):
         weights, gradients, moments, squares, rate, first_decay=_FIRST_DECAY,
         second_decay=_SECOND_DECAY, first_power=tf.pow(_FIRST_DECAY, done + 1.0),
         second_power=tf.pow(_SECOND_DECAY, done + 1.0), small=_SMALL)
-    weights = [moved_ - rate * config.weight_decay * w
-               for moved_, w in zip(new, weights)]
-    return i + 1, weights, moments, squares
+    new = [stepped - rate * config.weight_decay * w
+           for stepped, w in zip(new, weights)]
+    return i + 1, new, moments, squares
 
   first, last = tf.cast(first, tf.int32), tf.cast(last, tf.int32)
-  _, *state = tf.while_loop(
-      lambda i, *_: i < last, step, (first, *map(list, state)), parallel_iterations=1)
-  return state
+  return tf.while_loop(lambda i, *_: i < last, step, (first, *map(list, state)),
+                       parallel_iterations=1)[1:]
 
 
 def steps_of(count: tf.Tensor, config: AdamConfig) -> tf.Tensor:
@@ -140,17 +124,11 @@ def batch_rows(key: tf.Tensor, step: tf.Tensor, count: tf.Tensor,
 
 def epoch_function(loss: Callable, key: tf.Tensor, count: int,
                    config: AdamConfig) -> Callable:
-  """Builds the function that trains one epoch, as one graph.
+  """Builds the function (state, index of the epoch from 0, *more) -> the new state.
 
-  Args:
-    loss: (weights, rows, step, *more) -> float32 scalar; `rows` are the indices of
-      the step's examples, a batch or, if they are fewer, all.
-    key: int64[2], of the order of the examples.
-    count: Number of examples, >= 1.
-    config: Configuration of the whole training.
-
-  Returns:
-    (state, index of the epoch from 0, *more) -> the new state.
+  It trains one of `config.epochs`, as one graph. `loss`: (weights, rows, step, *more)
+  -> float32 scalar, where `rows` are the indices of the step's examples, a batch or, if
+  they are fewer, all of `count` >= 1; `key`, int64[2], is that of their order.
   """
   batch_size = min(config.batch_size, count)
   steps = -(-count // batch_size)

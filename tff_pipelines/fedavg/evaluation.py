@@ -11,12 +11,9 @@ from tasks.task import Examples, Model
 
 def batches(examples: Examples, most: int, size: Callable[[int], int] | None = None
             ) -> Iterator[tuple[dict[str, tf.Tensor], tf.Tensor]]:
-  """Batches of examples, filled up with zeros, and float32 masks of their rows.
+  """Batches of at most `most` examples, and float32 masks of their rows.
 
-  Args:
-    examples: Name of a feature -> array.
-    most: Maximum number of rows.
-    size: From the rows of a batch to those that it is filled up to; None for `most`.
+  They are filled up with zeros: to `most` rows, or to those that `size` gives.
   """
   count = len(next(iter(examples.values())))
   for start in range(0, count, most):
@@ -29,30 +26,45 @@ def batches(examples: Examples, most: int, size: Callable[[int], int] | None = N
                np.arange(filled) < rows, tf.float32)
 
 
+def sums(function: Callable, weights, examples: Examples, most: int,
+         size: Callable[[int], int] | None = None) -> dict[str, np.ndarray]:
+  """Name -> float64 sum of what a function of (weights, batch, mask) returns.
+
+  Arguments are those of `batches`.
+  """
+  totals: dict[str, np.ndarray] = {}
+  for batch, mask in batches(examples, most, size):
+    for key, value in function(weights, batch, mask).items():
+      totals[key] = totals.get(key, 0.0) + np.array(value, np.float64)
+  return totals
+
+
+def quotient(total: float, weight: float) -> float:
+  """The mean of a sum and its weight; NaN where nothing counts."""
+  return float(total / weight) if weight > 0 else math.nan
+
+
+def in_graph(function: Callable) -> Callable:
+  """A function of batches that is traced for few of their shapes."""
+  return tf.function(function, autograph=False, reduce_retracing=True)
+
+
 class Evaluator:
   """Evaluates weights on named sets of held-out examples."""
 
   def __init__(self, model: Model, held_out: Mapping[str, Examples]):
-    """Initializes the evaluator.
-
-    Args:
-      model: Its `metrics` are computed.
-      held_out: Name of a set -> its examples, arrays.
-    """
+    """Initializes the evaluator of a model's `metrics` on examples, arrays, by set."""
     self._held_out = {
         name: {key: np.asarray(value) for key, value in examples.items()}
         for name, examples in held_out.items()}
     self._batch = model.evaluation_batch
-    self._batch_metrics = tf.function(
-        model.metrics, autograph=False, reduce_retracing=True)
-    self._batch_counts = model.breakdown and tf.function(
-        model.breakdown.count, autograph=False, reduce_retracing=True)
+    self._batch_metrics = in_graph(model.metrics)
+    self._batch_counts = model.breakdown and in_graph(model.breakdown.count)
 
   def evaluate(self, weights) -> dict[str, dict[str, float]]:
     """Name of the set -> metric -> value, a mean over its examples."""
     return {
-        name: {metric: float(total / weight) if weight > 0 else math.nan
-               for metric, (total, weight) in totals.items()}
+        name: {metric: quotient(*total) for metric, total in totals.items()}
         for name, totals in self._totals(self._batch_metrics, weights).items()}
 
   def breakdown(self, weights) -> dict[str, dict[str, np.ndarray]]:
@@ -74,11 +86,7 @@ class Evaluator:
     return {name: counts for name, counts in results.items() if counts}
 
   def _totals(self, function: Callable, weights) -> dict[str, dict[str, np.ndarray]]:
-    """Name of the set -> float64 sums of what `function` returns of its batches."""
+    """Name of the set -> `sums` of its examples."""
     weights = [tf.constant(w) for w in weights]
-    results = {name: {} for name in self._held_out}
-    for name, totals in results.items():
-      for batch, mask in batches(self._held_out[name], self._batch):
-        for key, value in function(weights, batch, mask).items():
-          totals[key] = totals.get(key, 0.0) + np.array(value, np.float64)
-    return results
+    return {name: sums(function, weights, examples, self._batch)
+            for name, examples in self._held_out.items()}

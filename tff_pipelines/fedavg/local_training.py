@@ -16,10 +16,7 @@ import tensorflow as tf
 from aggregators import keys
 from tff_pipelines.common import declarations
 from tff_pipelines.common.declarations import REQUIRED
-from tff_pipelines.fedavg import settings
-
-
-_like = functools.partial(declarations.like, settings.TrainSettings)
+from tff_pipelines.fedavg.settings import like
 
 
 @declarations.documented
@@ -27,11 +24,11 @@ _like = functools.partial(declarations.like, settings.TrainSettings)
 class LocalConfig:
   """Parameters of local SGD; FedProx is of Li et al. 2020 (arXiv 1812.06127)."""
 
-  learning_rate: float = _like('client_learning_rate', REQUIRED)
-  batch_size: int = _like('client_batch_size', REQUIRED)
-  epochs: int = _like('client_epochs', REQUIRED)
-  proximal: float = _like('client_proximal')
-  weight_decay: float = _like('client_weight_decay')
+  learning_rate: float = like('client_learning_rate', REQUIRED)
+  batch_size: int = like('client_batch_size', REQUIRED)
+  epochs: int = like('client_epochs', REQUIRED)
+  proximal: float = like('client_proximal')
+  weight_decay: float = like('client_weight_decay')
 
   def __post_init__(self):
     declarations.check(self)
@@ -47,15 +44,13 @@ def update(loss_fn: Callable, weights, examples, key: tf.Tensor,
   Args:
     loss_fn: (weights, batch, seed) -> float32 [batch].
     weights: List of float32 tensors, as sent by the server.
-    examples: Mapping of feature name to tensor; all share their first
-      dimension, the number of examples, which may be 0.
+    examples: Feature name -> tensor; all have the same number of examples, maybe 0.
     key: int64[2]; order of the examples and dropout derive from it.
     config: Parameters of the steps.
 
   Returns:
-    List of float32 tensors, new weights minus old; and an OrderedDict of the
-    float32 scalars `loss` (of `loss_fn`, summed over the examples seen) and
-    `examples`.
+    List of float32 tensors, new weights minus old; and an OrderedDict of the float32
+    scalars `loss` (summed over the examples seen) and `examples`.
   """
   weights = [tf.convert_to_tensor(w) for w in weights]
   count = tf.shape(tf.nest.flatten(examples)[0])[0]
@@ -114,5 +109,4 @@ ClientUpdate = Callable[[Any, Any, tf.Tensor], tuple[list[tf.Tensor], Any]]
 
 def client_update(loss_fn: Callable, config: LocalConfig) -> ClientUpdate:
   """Local training by `update` with this loss, for the process that runs it."""
-  return lambda weights, examples, key: update(
-      loss_fn, weights, examples, key, config)
+  return functools.partial(update, loss_fn, config=config)

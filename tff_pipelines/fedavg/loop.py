@@ -88,33 +88,22 @@ class ClientReader:
     """
     if self._only_workers_read:
       return
-    errors = []
-    for client_id in self.task.train.client_ids[:_TRIED]:
-      examples, error = self._tried(client_id)
-      if examples is not None:
-        return
-      errors.append(error)
-    if errors:
-      raise errors[0]
+    tried = [self._tried(client) for client in self.task.train.client_ids[:_TRIED]]
+    if tried and all(isinstance(result, Exception) for result in tried):
+      raise tried[0]
 
   def read(self, client: int, round_index: int):
     """A client's value, of `process.client_type` if its examples fit their spec.
 
-    Args:
-      client: Index of the client.
-      round_index: From 1.
+    The client is an index; rounds count from 1.
     """
-    source = self.task.train
-    client_id = source.client_ids[client]
+    client_id = self.task.train.client_ids[client]
     value = collections.OrderedDict()
     if self.by_id:
       value['client_id'] = _BAD if client_id in self.bad else _GOOD + client_id
     else:
-      examples = self._examples(client)
-      if examples is None:
-        examples = {name: np.zeros((0, *shape), dtype)
-                    for name, (dtype, shape) in source.element_spec.items()}
-      value['examples'] = collections.OrderedDict(sorted(examples.items()))
+      value['examples'] = collections.OrderedDict(
+          sorted(self._examples(client).items()))
     if self.simulation_seed is not None:
       value['key'] = contexts.client_key(self.simulation_seed, round_index, client)
     return value
@@ -138,30 +127,32 @@ class ClientReader:
       for client in clients:
         self._examples(client)
 
-  def _examples(self, client: int) -> task_lib.Examples | None:
-    """The examples of a client; None if its data are bad."""
-    client_id = self.task.train.client_ids[client]
-    if client_id in self.bad:
-      return None
-    examples, error = self._tried(client_id)
-    if isinstance(error, MemoryError):  # Which may have been short for a moment.
-      examples, error = self._tried(client_id)
-    if examples is None:
-      if not isinstance(error, task_lib.BadClientError):
+  def _examples(self, client: int) -> task_lib.Examples:
+    """The examples of a client; of one whose data are bad, none."""
+    source = self.task.train
+    client_id = source.client_ids[client]
+    if client_id not in self.bad:
+      result = self._tried(client_id)
+      if isinstance(result, MemoryError):  # Which may have been short for a moment.
+        result = self._tried(client_id)
+      if not isinstance(result, Exception):
+        return result
+      if not isinstance(result, task_lib.BadClientError):
         self.check_some()  # Here no traceback has the error of this client.
-      self.mark(client, error)
-    return examples
+      self.mark(client, result)
+    return {name: np.zeros((0, *shape), dtype)
+            for name, (dtype, shape) in source.element_spec.items()}
 
-  def _tried(self, client_id: str) -> tuple[task_lib.Examples | None, Exception | None]:
+  def _tried(self, client_id: str) -> task_lib.Examples | Exception:
     """The examples of a client, or what reading it raised."""
     try:
       examples = self.task.train.examples(client_id)
       if len(set(map(len, examples.values()))) != 1:
         # In a chunk they would shift those of other clients.
         raise task_lib.BadClientError('features differ in their number of examples')
-      return examples, None
+      return examples
     except Exception as error:  # pylint: disable=broad-exception-caught
-      return None, error
+      return error
 
 
 def _reporting(selected: np.ndarray, dropout_rate: float, round_index: int,
@@ -173,12 +164,12 @@ def _reporting(selected: np.ndarray, dropout_rate: float, round_index: int,
     # A seed of its own: who drops out must not follow from who was selected.
     digest = hashlib.sha256(f'dropout {simulation_seed}'.encode()).digest()
     simulation_seed = int.from_bytes(digest[:8], 'big')
-  scheme = schemes.Poisson(
+  return selected[schemes.Poisson(
       population=len(selected), cohort_size=(1 - dropout_rate) * len(selected),
-      simulation_seed=simulation_seed)
-  return selected[scheme.sample(round_index)]
+      simulation_seed=simulation_seed).sample(round_index)]
 
 
+@dataclasses.dataclass(eq=False)
 class FedAvgRounds(rounds_lib.Rounds):
   """The rounds of a federated process.
 
@@ -186,85 +177,79 @@ class FedAvgRounds(rounds_lib.Rounds):
   validation set also of the best of the evaluated models, by the loss on that set.
 
   Attributes:
-    clients_per_call: Clients in a chunk, >= 1; 1 for the plain form of the process.
+    process: Built by `fedavg.process`, or with the same state and results.
+    task: Clients, and held-out examples to evaluate the released weights on.
+    scheme: Samples the clients; its seed is that of the run.
+    rounds: Number of rounds of the whole run, >= 1.
+    rounds_per_evaluation: Rounds between evaluations, >= 1.
+    dropout_rate: Fraction of the selected clients that do not report, in [0, 1).
+    clients_per_call: Clients in a chunk, >= 1; None for a process of single clients.
+    by_id: Whether the process reads the clients itself.
+    on_bad: As of `ClientReader`.
+    unit_is_client: Whether the privacy unit is a client. Then one whose data make
+      the training fail participates without examples. Else it ends the run: a client
+      that lacks all of its records would tell more of one of them than its clip.
+    set_cohort_size: (state of the process, number of selected clients) -> state.
   """
+
+  process: tff.templates.IterativeProcess
+  _: dataclasses.KW_ONLY
+  task: Task
+  scheme: schemes.SamplingScheme
+  rounds: int
+  rounds_per_evaluation: int = 1
+  dropout_rate: float = 0.0
+  clients_per_call: int | None = None
+  by_id: bool = False
+  on_bad: failures.OnBad = lambda client_id, error: None
+  unit_is_client: bool = True
+  set_cohort_size: Callable[[Any, int], Any] = lambda state, _: state
 
   # `set_cohort_size` sets it before each round.
   derived = ('noise_table',)
 
-  def __init__(self, process: tff.templates.IterativeProcess, *, task: Task,
-               scheme: schemes.SamplingScheme, rounds: int,
-               rounds_per_evaluation: int = 1, dropout_rate: float = 0.0,
-               clients_per_call: int = 1, by_id: bool = False,
-               on_bad: failures.OnBad = lambda client_id, error: None,
-               unit_is_client: bool = True,
-               set_cohort_size: Callable[[Any, int], Any] = lambda state, _: state):
-    """Initializes the rounds.
-
-    Args:
-      process: Built by `fedavg.process`, or with the same state and results.
-      task: Clients, and held-out examples to evaluate the released weights on.
-      scheme: Samples the clients; its seed is that of the run.
-      rounds: Number of rounds of the whole run, >= 1.
-      rounds_per_evaluation: Rounds between evaluations, >= 1.
-      dropout_rate: Fraction of the selected clients that do not report, in [0, 1).
-      clients_per_call: >= 1; more than 1 for one of `process.build_chunked`.
-      by_id: Whether the process reads the clients itself.
-      on_bad: As of `ClientReader`.
-      unit_is_client: Whether the privacy unit is a client. Then one whose data make
-        the training fail participates without examples. Else it ends the run: a client
-        that lacks all of its records would tell more of one of them than its clip.
-      set_cohort_size: (state of the process, number of selected clients) -> state.
-    """
-    self.count = rounds
-    self._process = process
-    self._scheme = scheme
-    self._rounds_per_evaluation = rounds_per_evaluation
-    self._dropout_rate = dropout_rate
-    self.clients_per_call = clients_per_call
-    self._unit_is_client = unit_is_client
-    self._set_cohort_size = set_cohort_size
-    self._reader = ClientReader(task, scheme.simulation_seed, by_id, on_bad)
-    self._evaluator = evaluation.Evaluator(task.model, task.held_out)
-    self._headline = task.model.headline
-    self._validates = task_lib.VALIDATION in task.held_out
-    self._results: dict[str, dict[str, float]] | None = None
+  def __post_init__(self):
+    self.count = self.rounds
+    self._reader = ClientReader(
+        self.task, self.scheme.simulation_seed, self.by_id, self.on_bad)
+    self._evaluator = evaluation.Evaluator(self.task.model, self.task.held_out)
+    self._validates = task_lib.VALIDATION in self.task.held_out
+    self._results: dict[str, dict[str, float]] = {}
     self._results_are_latest = False
 
   def initial_state(self, resumed: bool) -> dict[str, Any]:
     self._reader.check_some()
-    state = {'process': self._process.initialize(), 'scheme': self._scheme.state()}
+    state = {'process': self.process.initialize(), 'scheme': self.scheme.state()}
     if self._validates:
       state['best'] = {'weights': list(state['process']['weights']),
                        'loss': np.float64(np.inf), 'round': np.int64(0)}
     return state
 
   def step(self, state: dict[str, Any], index: int) -> rounds_lib.Step:
-    """Runs a round."""
-    scheme = self._scheme
+    scheme = self.scheme
     scheme.restore(state['scheme'])
     selected = scheme.sample(index)
-    reporting = _reporting(selected, self._dropout_rate, index, scheme.simulation_seed)
+    reporting = _reporting(selected, self.dropout_rate, index, scheme.simulation_seed)
     output = self._computed(
-        self._set_cohort_size(state['process'], len(selected)), reporting.tolist(),
+        self.set_cohort_size(state['process'], len(selected)), reporting.tolist(),
         index)
     metrics, suppressed = _measured(output['metrics'])
+    after = {**state, 'scheme': scheme.state()}
     # Checkpoints must not tell how many clients participated.
-    new = self._set_cohort_size(output['state'], round(scheme.expected_cohort))
+    new = self.set_cohort_size(output['state'], round(scheme.expected_cohort))
     if not all(np.all(np.isfinite(w)) for w in new['weights']):
       # The failure reveals the release, so the round counts; its model is of no
       # use, so the state of the process stays as it was.
-      return rounds_lib.Step(
-          state={**state, 'scheme': scheme.state()}, suppressed=suppressed, failure=(
-              f'the model is not finite after round {index}, which counts but was not '
-              'kept: lower --server_learning_rate or --client_learning_rate'))
-    after = {**state, 'process': new, 'scheme': scheme.state()}
+      return rounds_lib.Step(state=after, suppressed=suppressed, failure=(
+          f'the model is not finite after round {index}, which counts but was not '
+          'kept: lower --server_learning_rate or --client_learning_rate'))
+    after['process'] = new
     self._results_are_latest = (
-        index % self._rounds_per_evaluation == 0 or index == self.count)
+        index % self.rounds_per_evaluation == 0 or index == self.count)
     if self._results_are_latest:
       self._results = self._evaluator.evaluate(new['weights'])
-      for name, values in self._results.items():
-        metrics.update({f'{name}/{key}': value for key, value in values.items()})
+      metrics.update({f'{name}/{key}': value for name, values in self._results.items()
+                      for key, value in values.items()})
       if self._validates:
         loss = self._results[task_lib.VALIDATION]['loss']
         if loss < state['best']['loss']:
@@ -280,14 +265,14 @@ class FedAvgRounds(rounds_lib.Rounds):
     """
     def compute(clients: Sequence[int]) -> Any:
       values = [self._reader.read(client, index) for client in clients]
-      return computations.called(lambda: self._process.next(
+      return computations.called(lambda: self.process.next(
           state, process_lib.grouped(values, self.clients_per_call)))
 
     try:
       return compute(clients)
     except computations.ComputationError:
       # Nothing was released. Errors of graphs name neither the file nor the client.
-      if not self._unit_is_client:
+      if not self.unit_is_client:
         raise
     self._reader.find_bad(clients)
     try:
@@ -300,8 +285,8 @@ class FedAvgRounds(rounds_lib.Rounds):
   def shown(self) -> Mapping[str, str]:
     if not self._results:
       return {}
-    value = next(iter(self._results.values()))[self._headline]
-    return {self._headline: f'{value:.4f}'}
+    headline = self.task.model.headline
+    return {headline: f'{next(iter(self._results.values()))[headline]:.4f}'}
 
   def model(self, state: dict[str, Any]) -> list[np.ndarray]:
     """Weights of the model that a run ends with: the best, else the last."""

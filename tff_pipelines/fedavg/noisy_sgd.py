@@ -8,7 +8,6 @@ clients and takes one step. The privacy unit is one record.
 
 import collections
 import dataclasses
-import functools
 import math
 from typing import Any, Callable
 
@@ -36,16 +35,14 @@ class NoisySgdPlan(guarantee.Plan):
   """A calibrated plan.
 
   Attributes:
-    terms: See guarantee.Terms.
+    terms, delta, seed: As in `guarantee.Plan`.
     noise_multiplier: Standard deviation of the noise in a round's sum over the clip
       of a record.
     sampling_rate: Sampling rate of a record, in (0, 1].
     clip: L2 clip of a record's gradient.
     rounds: Number of rounds of the whole run.
-    delta: Strictly between 0 and 1.
     clients: That participate in every round.
     records: Number of records of all clients together; taken as public.
-    seed: With a simulation seed there is no privacy guarantee (noise is predictable).
   """
 
   terms: guarantee.Terms
@@ -66,14 +63,11 @@ class NoisySgdPlan(guarantee.Plan):
       raise ValueError(
           'one of epsilon and noise_multiplier must be given, found '
           f'epsilon={target_epsilon!r} and noise_multiplier={noise_multiplier!r}')
-    plan = cls(noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier,
-               **rest)
     if noise_multiplier is None:
-      plan = dataclasses.replace(
-          plan, noise_multiplier=calibration.noise_multiplier(
-              lambda z: dataclasses.replace(plan, noise_multiplier=z).released(
-                  plan.rounds), epsilon=target_epsilon, delta=plan.delta))
-    return plan
+      noise_multiplier = calibration.noise_multiplier(
+          lambda z: cls(noise_multiplier=z, **rest).released(rest['rounds']),
+          epsilon=target_epsilon, delta=rest['delta'])
+    return cls(noise_multiplier=noise_multiplier, **rest)
 
   def __post_init__(self):
     validate.open_unit_interval(delta=self.delta)
@@ -88,15 +82,11 @@ class NoisySgdPlan(guarantee.Plan):
     return self.sampling_rate * self.records
 
   def event(self, index: int) -> base.Event:
-    return self._round_event
-
-  @functools.cached_property
-  def _round_event(self) -> base.Event:
     return events.NoisyGradients(
         noise_multiplier=self.noise_multiplier, sampling_rate=self.sampling_rate)
 
   def released(self, rounds: int) -> base.Event:
-    return events.SelfComposed(event=self._round_event, count=rounds)
+    return events.SelfComposed(event=self.event(1), count=rounds)
 
   def bound(self, event, releases, *, observer=bounds.OUTSIDERS,
             delta=None) -> guarantee.Bound:
@@ -137,7 +127,7 @@ def sampled_rows(key: tf.Tensor, count: tf.Tensor, sampling_rate: float) -> tf.T
 
 def clipped_gradient_sum(loss: Callable, weights, examples, rows: tf.Tensor,
                          clip: float) -> list[tf.Tensor]:
-  """Sums the clipped gradients of single records.
+  """Sums the clipped gradients of single records: float32 tensors like the weights.
 
   Args:
     loss: (weights, batch, seed) -> float32 [batch].
@@ -145,9 +135,6 @@ def clipped_gradient_sum(loss: Callable, weights, examples, rows: tf.Tensor,
     examples: Feature name -> tensor, the client's records.
     rows: int32, those that count.
     clip: L2, model units. Gradients with NaN or infinite values count as zero.
-
-  Returns:
-    List of float32 tensors like the weights.
   """
   weights = [tf.convert_to_tensor(w) for w in weights]
   # A float32 rounding or two must not leave a gradient beyond the clip.
@@ -219,8 +206,7 @@ def build(model: Model, element_spec, *, initial_weights: list[np.ndarray],
     element_spec: Feature name -> (dtype, shape), of the clients' source.
     initial_weights: List of float32 arrays.
     plan: Plan of the run; with a seed, clients bring a key of it.
-    learning_rate: Learning rate of the server's SGD on the mean gradient.
-    momentum: Momentum of that SGD, in [0, 1).
+    learning_rate, momentum: Those of the server's SGD on the mean gradient.
   """
   server = fedavg.Server(initial_weights, ServerConfig(
       learning_rate=learning_rate, momentum=momentum))
@@ -259,5 +245,4 @@ def build(model: Model, element_spec, *, initial_weights: list[np.ndarray],
     return weights, optimizer_state, state['aggregator'], collections.OrderedDict(
         aggregator=measured)
 
-  return server.process(
-      clients_type, lambda: tff.federated_eval(nothing, tff.SERVER), run_round)
+  return server.process(clients_type, nothing, run_round)

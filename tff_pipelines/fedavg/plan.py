@@ -20,6 +20,8 @@ from tff_pipelines.accounting.sampling import cohorts, schemes
 from tff_pipelines.common import decimals, declarations, validate
 from tff_pipelines.fedavg import settings as settings_lib
 
+# Fields of the plan with what is released before the first round and after the last.
+_RELEASES = ('preliminary', 'evaluation')
 _OBSERVERS = ('those who see the released models and learn neither who nor how many '
               'participated, nor how long rounds took')
 
@@ -35,19 +37,17 @@ class FedAvgPlan(guarantee.Plan):
     target_epsilon: Epsilon that the noise was calibrated to; None where the noise was
       given.
     target_epsilon_server: The same for epsilon against the server.
-    accountant, amplification, seed: As in `guarantee.Plan`.
+    accountant, amplification, seed, clients_per_person: As in `guarantee.Plan`; the
+      noise is calibrated for one client.
     allow_degenerate: Whether a uselessly coarse grid is accepted.
     diagnostics: Whether values outside the guarantee are measured.
-    target_quantile: Quantile of the norms, for an adaptive clip.
-    clip_learning_rate: Learning rate of an adaptive clip.
+    target_quantile, clip_learning_rate: Those of an adaptive clip.
     noise_generator: As in DistributedSumParams; 'auto' in the arguments of `calibrate`.
     preliminary: Event of a release before the first round; None for none.
     preliminary_charges: Number of times that it was charged, or will have been: more
       than once if a start was interrupted between charge and release.
-    evaluation: Event of the release of metrics after the last round; None for none.
-    evaluation_charges: The same number of times of it.
+    evaluation, evaluation_charges: The same of metrics after the last round.
     privacy_unit: Unit that one client is.
-    clients_per_person: As in `guarantee.Plan`; the noise is calibrated for one client.
   """
 
   mechanism: mechanisms.SumMechanism
@@ -79,9 +79,8 @@ class FedAvgPlan(guarantee.Plan):
     Args:
       mechanism: With known dimension and population.
       delta: None for `accountant.default_delta`.
-      target_epsilon: Never exceeded; None where the mechanism has a noise multiplier,
-        or no noise.
-      target_epsilon_server: The same, of epsilon against the server.
+      target_epsilon, target_epsilon_server: Never exceeded; None where the mechanism
+        has a noise multiplier, or no noise.
       recorded_noise: Noise multiplier that an earlier start of the run was calibrated
         to, to be used again; None to calibrate.
       **attributes: Further attributes of the plan.
@@ -98,21 +97,21 @@ class FedAvgPlan(guarantee.Plan):
       raise ValueError(
           'sampling=none takes all clients every round: cohort_size must be the '
           f'population, {population}, found {mechanism.cohort_size:g}')
-    validate.integer(low=1, high=population, clients_per_person=attributes.get(
-        'clients_per_person', 1))
     delta = accountant.default_delta(population) if delta is None else delta
-    if mechanism.mechanism == 'none':
-      if any(attributes.get(name) for name in ('preliminary', 'evaluation')):
+    plan = cls(mechanism=mechanism, delta=delta, target_epsilon=target_epsilon,
+               target_epsilon_server=target_epsilon_server, **attributes)
+    validate.integer(
+        low=1, high=population, clients_per_person=plan.clients_per_person)
+    if not plan.is_private:
+      if plan._outside_rounds:
         raise ValueError('mechanism=none takes no release with noise beside the rounds')
-      plan = cls(mechanism=mechanism.replace(noise_multiplier=None),
-                 delta=delta if delta < 1 else None, **attributes)
       plan.scheme  # Raises if clients can't be sampled so.
-      return plan
+      return dataclasses.replace(
+          plan._with(noise_multiplier=None), delta=delta if delta < 1 else None,
+          target_epsilon=None, target_epsilon_server=None)
     if not 0 < delta < 1:
       raise ValueError(
           'delta must be given, strictly between 0 and 1, for a population of 1')
-    plan = cls(mechanism=mechanism, delta=delta, target_epsilon=target_epsilon,
-               target_epsilon_server=target_epsilon_server, **attributes)
     if recorded_noise is not None:
       plan = plan._with(noise_multiplier=recorded_noise)
     elif plan.is_calibrated:
@@ -121,20 +120,21 @@ class FedAvgPlan(guarantee.Plan):
     validate.positive(noise_multiplier=plan.mechanism.needed('noise_multiplier'))
     plan.scheme, plan.adaptive  # Raise if a value is out of range.
     plan._check_redrawn()
-    if plan.params is not None:
-      if plan.noise_generator == settings_lib.AUTO:
-        plan = dataclasses.replace(plan, noise_generator=(
-            'philox' if plan.adaptive is not None else
-            share_tables.default_generator(plan.params)))
-      if plan.adaptive is not None and share_tables.is_cryptographic(plan.params):
-        raise ValueError(
-            f'noise_generator={plan.noise_generator} can\'t be had with '
-            'adaptive_clipping: the noise of its count is drawn by TensorFlow\'s '
-            'Poisson sampler')
-      share_tables.check_generator(plan.params)
-      plan.params.check_shares()
-      if not plan.allow_degenerate:
-        calibration.refuse_degenerate(plan.params)
+    if plan.params is None:
+      return plan
+    if plan.noise_generator == settings_lib.AUTO:
+      plan = dataclasses.replace(plan, noise_generator=(
+          'philox' if plan.adaptive is not None else
+          share_tables.default_generator(plan.params)))
+    if plan.adaptive is not None and share_tables.is_cryptographic(plan.params):
+      raise ValueError(
+          f'noise_generator={plan.noise_generator} can\'t be had with '
+          'adaptive_clipping: the noise of its count is drawn by TensorFlow\'s '
+          'Poisson sampler')
+    share_tables.check_generator(plan.params)
+    plan.params.check_shares()
+    if not plan.allow_degenerate:
+      calibration.refuse_degenerate(plan.params)
     return plan
 
   def _check_redrawn(self) -> None:
@@ -155,18 +155,17 @@ class FedAvgPlan(guarantee.Plan):
   def _solved(self, **changes: Any) -> 'FedAvgPlan':
     """With the minimum noise for the target; `calibration.Unreachable` if none."""
     start, rounds = self._with(**changes), self.mechanism.rounds
+    at = lambda z: start._with(noise_multiplier=z)
 
     def total_variation(z: float) -> float | None:
-      of_round = start._with(noise_multiplier=z).total_variation
+      of_round = at(z).total_variation
       return of_round and self.release_count(rounds) * of_round
 
-    def released(z: float) -> base.Event:
-      return start._with(noise_multiplier=z).released(rounds)
-
     targets = (
-        (self.target_epsilon, released, self.amplification),
-        (self.target_epsilon_server, lambda z: released(z).without_sampling(), 'none'))
-    return start._with(noise_multiplier=max(
+        (self.target_epsilon, lambda z: at(z).released(rounds), self.amplification),
+        (self.target_epsilon_server,
+         lambda z: at(z).released(rounds).without_sampling(), 'none'))
+    return at(max(
         calibration.noise_multiplier(
             event, epsilon=target, delta=self.delta, accountant=self.accountant,
             amplification=amplification, total_variation=total_variation)
@@ -176,23 +175,21 @@ class FedAvgPlan(guarantee.Plan):
     """Calls `_solved`; its ValueError names the bits that would do, if any would."""
     target = min(target for target in (
         self.target_epsilon, self.target_epsilon_server) if target is not None)
+    # No noise of the sum could make up for these.
+    others = {}
     if self._outside_rounds:
-      alone = accountant.epsilon(
-          combinators.Composed(events=self._outside_rounds), self.delta)
-      if alone >= target:
-        raise ValueError(
-            f'what is released beside the rounds costs epsilon={alone:.4g} alone, '
-            f'which leaves nothing of the target {target:g}')
+      others['what is released beside the rounds'] = combinators.Composed(
+          events=self._outside_rounds)
     if self.adaptive is not None:
-      # No noise of the sum could make up for the noisy count of an adaptive clip.
-      alone = accountant.epsilon(
-          self.mechanism.sampled(self.mechanism.clip_count()), self.delta,
-          accountant=self.accountant, amplification=self.amplification)
+      others[f'clip_count_stddev={self.adaptive.count_stddev:g} is too little: the '
+             'count of the adaptive clip'] = self.mechanism.sampled(
+                 self.mechanism.clip_count())
+    for name, event in others.items():
+      alone = accountant.epsilon(event, self.delta, accountant=self.accountant,
+                                 amplification=self.amplification)
       if alone >= target:
-        raise ValueError(
-            f'clip_count_stddev={self.adaptive.count_stddev:g} is too little: the '
-            f'count of the adaptive clip alone costs epsilon={alone:.4g} of the '
-            f'target {target:g}')
+        raise ValueError(f'{name} costs epsilon={alone:.4g} alone, which leaves '
+                         f'nothing of the target {target:g}')
     try:
       return self._solved()
     except calibration.Unreachable as error:
@@ -226,7 +223,7 @@ class FedAvgPlan(guarantee.Plan):
   @property
   def is_calibrated(self) -> bool:
     """Whether the noise meets a target, and was not given."""
-    return not self.target_epsilon is self.target_epsilon_server is None
+    return (self.target_epsilon, self.target_epsilon_server) != (None, None)
 
   @property
   def calibrated(self) -> 'FedAvgPlan':
@@ -246,12 +243,18 @@ class FedAvgPlan(guarantee.Plan):
     return self.mechanism.round_event(index)
 
   @property
+  def releases(self) -> list[tuple[str, base.Event, int]]:
+    """When a release outside the rounds is made, its event and number of charges."""
+    return [release for release in (
+        ('before the first round', self.preliminary, self.preliminary_charges),
+        ('after the last round', self.evaluation, self.evaluation_charges))
+            if release[1] is not None]
+
+  @property
   def _outside_rounds(self) -> tuple[base.Event, ...]:
-    """Releases before the first round and after the last, charge by charge."""
+    """The events of `releases`, charge by charge."""
     return tuple(
-        event for event, charges in ((self.preliminary, self.preliminary_charges),
-                                     (self.evaluation, self.evaluation_charges))
-        if event is not None for _ in range(charges))
+        event for _, event, charges in self.releases for _ in range(charges))
 
   def released(self, rounds: int) -> base.Event:
     # A planned evaluation counts from the first round on.
@@ -262,11 +265,11 @@ class FedAvgPlan(guarantee.Plan):
     return rounds + len(self._outside_rounds)
 
   def further(self, released: base.Event) -> dict[str, Any]:
-    return {name: accountant.epsilon(combinators.SelfComposed(
-        event=event, count=charges), self.delta) for name, event, charges in (
-            ('epsilon_preliminary', self.preliminary, self.preliminary_charges),
-            ('epsilon_private_evaluation', self.evaluation, self.evaluation_charges))
-            if event is not None and self.seed is None}
+    return {
+        'epsilon_preliminary' if event is self.preliminary else
+        'epsilon_private_evaluation': accountant.epsilon(
+            combinators.SelfComposed(event=event, count=charges), self.delta)
+        for _, event, charges in self.releases if self.seed is None}
 
   @functools.cached_property
   def total_variation(self) -> float | None:
@@ -285,11 +288,9 @@ class FedAvgPlan(guarantee.Plan):
     trust, sampler = mechanism.family.trust_model, None
     if self.is_private:
       sampler = noise_budget.describe_sum(self.params, self.adaptive is not None)
-    for event, when in ((self.preliminary, 'before the first round'),
-                        (self.evaluation, 'after the last round')):
-      if event is not None:
-        trust += f'; {when} {preliminary.TRUST}'
-        sampler += f'; {when} {preliminary.SAMPLER}'
+    for when, *_ in self.releases:
+      trust += f'; {when} {preliminary.TRUST}'
+      sampler += f'; {when} {preliminary.SAMPLER}'
     return guarantee.Terms(
         privacy_unit=self.privacy_unit, observers=_OBSERVERS,
         against='observers of the released models',
@@ -327,39 +328,19 @@ class FedAvgPlan(guarantee.Plan):
             if applies]
 
   def configuration(self) -> dict[str, Any]:
-    result = {'noise_multiplier': self.mechanism.noise_multiplier, 'delta': self.delta,
-              'dimension': self.mechanism.dimension, 'population': self.population,
-              'max_participations': self.mechanism.max_participations,
-              'noise_generator': self.params and self.params.noise_generator}
-    if self.preliminary is not None:
-      result['preliminary'] = self.preliminary.to_json()
-    if self.evaluation is not None:
-      result['evaluation'] = self.evaluation.to_json()
-    return result
+    mechanism = self.mechanism
+    return {'noise_multiplier': mechanism.noise_multiplier, 'delta': self.delta,
+            'dimension': mechanism.dimension, 'population': self.population,
+            'max_participations': mechanism.max_participations,
+            'noise_generator': self.params and self.params.noise_generator,
+            **{name: event.to_json() for name in _RELEASES
+               if (event := getattr(self, name)) is not None}}
 
 
 def _sources(event: base.Event) -> list[str]:
   """Sources of the bounds of the releases inside an event."""
   inner = [event.event] if hasattr(event, 'event') else getattr(event, 'events', ())
   return [source for part in inner for source in _sources(part)] or [event.source]
-
-
-def _plan_releases(settings: settings_lib.TrainSettings, population: int,
-            needed: Preliminary | None, metrics: int
-            ) -> tuple[base.Event | None, base.Event | None]:
-  """The events of the releases before and after the rounds, each at its own epsilon."""
-  common = dict(
-      delta=(accountant.default_delta(population) if settings.delta is None else
-             settings.delta),
-      replace_one_of=population if settings.sampling == 'fixed' and (
-          settings.fixed_adjacency == base.REPLACE_ONE) else None)
-  first = needed and release_noise.planned(
-      l2_sensitivity=needed.l2_sensitivity, items=needed.items,
-      dimension=needed.dimension or population * needed.items,
-      epsilon=settings.preliminary_epsilon, **common)
-  last = release_noise.planned_evaluation(
-      metrics, epsilon=settings.private_evaluation, **common) if metrics else None
-  return first, last
 
 
 def build(settings: settings_lib.TrainSettings, *, dimension: int, population: int,
@@ -370,55 +351,57 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
   Args:
     settings: Settings of the run.
     dimension: Coordinates of an update.
-    population: Number of clients.
-    privacy_unit: Unit that one client is.
+    population: Number of clients, of which each is a `privacy_unit`.
     needed: Release that the task needs before the first round; None for none.
     metrics: Number of metrics that are released after the last round.
     recorded: `configuration` of the plan of an earlier start; None for a new run.
   """
-  limit = settings.max_participations or None
-  if recorded is not None:
-    limit = recorded.get('max_participations')
+  recorded = recorded or {}
+  delta = recorded.get('delta') if settings.delta is None else settings.delta
+  limit = (recorded.get('max_participations') if recorded else
+           settings.max_participations or None)
   mechanism = mechanisms.SumMechanism(**declarations.shared(
       mechanisms.SumMechanism, settings, dimension=dimension, population=population,
       dropout_rate=settings.simulated_dropout_rate, max_participations=limit))
-  if recorded is None and settings.max_participations is None and (
+  if not recorded and settings.max_participations is None and (
       settings.sampling == 'poisson' and settings.mechanism != 'none'
       and settings.cohort_size <= population
       # Where suppression may show a client, a limit would take all amplification.
       and not mechanism.sampled(combinators.NoPrivacy()).event.pivotal_probability):
     mechanism = mechanism.replace(max_participations=cohorts.suggested_participations(
         settings.cohort_size / population, settings.rounds))
-  calibrated = recorded and settings.noise_multiplier is None and (
-      settings.mechanism != 'none')
-  if recorded is not None:
-    first, last = (recorded.get(name) and base.from_json(recorded[name])
-                   for name in ('preliminary', 'evaluation'))
-  else:
-    first, last = _plan_releases(settings, population, needed, metrics)
-  delta = settings.delta
-  if delta is None and recorded is not None:
-    delta = recorded['delta']
+  releases = {name: recorded.get(name) and base.from_json(recorded[name])
+              for name in _RELEASES}
+  if not recorded:  # Each at an epsilon of its own.
+    common = dict(
+        delta=accountant.default_delta(population) if delta is None else delta,
+        replace_one_of=population if (settings.sampling, settings.fixed_adjacency) == (
+            'fixed', base.REPLACE_ONE) else None)
+    if needed is not None:
+      releases['preliminary'] = release_noise.planned(
+          l2_sensitivity=needed.l2_sensitivity, items=needed.items,
+          dimension=needed.dimension or population * needed.items,
+          epsilon=settings.preliminary_epsilon, **common)
+    if metrics:
+      releases['evaluation'] = release_noise.planned_evaluation(
+          metrics, epsilon=settings.private_evaluation, **common)
   generator = settings.noise_generator
-  if generator == settings_lib.AUTO and recorded is not None:
+  if generator == settings_lib.AUTO:
     generator = recorded.get('noise_generator') or generator
   return FedAvgPlan.calibrate(
       **declarations.shared(FedAvgPlan, settings, mechanism=mechanism, delta=delta,
                             noise_generator=generator),
-      recorded_noise=recorded['noise_multiplier'] if calibrated else None,
-      target_epsilon_server=settings.epsilon_server,
-      preliminary=first, evaluation=last, privacy_unit=privacy_unit)
+      recorded_noise=(None if settings.noise_multiplier is not None else
+                      recorded.get('noise_multiplier')),
+      target_epsilon_server=settings.epsilon_server, privacy_unit=privacy_unit,
+      **releases)
 
 
 def check_more_rounds(plan: FedAvgPlan, before: int) -> None:
-  """Raises ValueError unless a plan may have more rounds than an earlier start's.
+  """Raises ValueError unless a plan may have more rounds than the number before.
 
   Rounds with the same event compose to any number. The noise stays as it was, so a
   target that was met by fewer rounds must be given anew.
-
-  Args:
-    plan: Plan of all rounds, with the noise that was calibrated.
-    before: Number of rounds that were planned.
   """
   rounds = plan.mechanism.rounds
   if plan.evaluation is not None:

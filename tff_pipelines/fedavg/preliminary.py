@@ -22,13 +22,10 @@ def _noise(key: tf.Tensor, size: int, variance: float) -> tf.Tensor:
 
 
 def noise(seed: int | None, purpose: int, size: int, variance: float) -> np.ndarray:
-  """Discrete Gaussian noise, int64 [size].
+  """Discrete Gaussian noise, int64 [size], of a variance in [0, 2^52].
 
-  Args:
-    seed: Simulation seed; None for the operating system's randomness.
-    purpose: Of the seed, one for each release.
-    size: Number of integers.
-    variance: Of each, in [0, 2^52].
+  Each release has a purpose of the simulation seed; without a seed the operating
+  system's randomness is used.
   """
   return _noise(structures.initial_key(seed, purpose), size, variance).numpy()
 
@@ -38,11 +35,8 @@ def draw(needed: Preliminary, event: base.Event, seed: int | None) -> Task:
 
   Args:
     needed: Sums of the clients' integers; keys of `event.items` per client.
-    event: Event of the release, which was charged.
-    seed: Simulation seed; None for the operating system's randomness.
-
-  Raises:
-    ValueError: If the event is not of such a release.
+    event: Event of the release, which was charged: ValueError for another one.
+    seed: As for `noise`.
   """
   release = release_noise.release_of(event)
   totals = needed.totals()

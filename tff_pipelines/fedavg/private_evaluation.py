@@ -9,7 +9,6 @@ examples it has. **The noise of that release is added here.**
 """
 
 from collections.abc import Callable, Mapping, Sequence
-import dataclasses
 import json
 import math
 from typing import Any
@@ -56,14 +55,10 @@ def metric_names(task: task_lib.Task) -> tuple[str, ...]:
 
 
 def contribution(values: np.ndarray) -> np.ndarray:
-  """A client's integers.
+  """A client's integers, int64 [metrics + 1] within +-UNITS, the last one UNITS.
 
-  Args:
-    values: float64 [metrics], its metrics; those outside [0, 1] are clipped.
-
-  Returns:
-    int64 [metrics + 1] within +-UNITS, the last one UNITS; zeros if a metric is not
-    finite, as all are of a client without held-out examples.
+  Its metrics, float64, are clipped to [0, 1]. If one is not finite, as all are of a
+  client without held-out examples, all integers are 0.
   """
   if not np.all(np.isfinite(values)):
     return np.zeros(len(values) + 1, np.int64)
@@ -71,72 +66,50 @@ def contribution(values: np.ndarray) -> np.ndarray:
   return np.append(np.rint(_UNITS * signed), _UNITS).astype(np.int64)
 
 
-class ClientEvaluator:
-  """Evaluates a model on the held-out examples of one client at a time."""
+def totals(task: task_lib.Task, weights: Sequence[np.ndarray], names: Sequence[str],
+           on_bad: Callable[[str, Exception], None] = lambda client, error: None
+           ) -> np.ndarray:
+  """The sums of all clients' integers, without noise: private; int64 [metrics + 1].
 
-  def __init__(self, model: task_lib.Model, names: Sequence[str]):
-    """Initializes the evaluator of these metrics of a model."""
-    self.names, self._batch = names, model.evaluation_batch
-    self._metrics = tf.function(model.metrics, autograph=False, reduce_retracing=True)
+  Args:
+    task: Task whose `held_out_of_clients` is not None.
+    weights: The released model.
+    names: Names of the metrics.
+    on_bad: Called with each client whose held-out examples are bad, which contributes
+      zeros: reading or evaluating them is an error.
 
-  def evaluate(self, weights: Sequence[Any], examples: task_lib.Examples) -> np.ndarray:
-    """The metrics, float64, means over the examples; NaN where nothing counts."""
-    sums = np.zeros([len(self.names), 2])
-    # Few shapes, since each is traced.
-    for batch, mask in evaluation.batches(
-        examples, self._batch, lambda rows: 1 << (rows - 1).bit_length()):
-      metrics = self._metrics(weights, batch, mask)
-      sums += [[float(part) for part in metrics[name]] for name in self.names]
-    return np.array([total / weight if weight > 0 else math.nan
-                     for total, weight in sums])
-
-  def totals(self, weights: Sequence[np.ndarray], task: task_lib.Task,
-             on_bad: Callable[[str, Exception], None] = lambda client, error: None
-             ) -> np.ndarray:
-    """The sums of all clients' integers, without noise: private.
-
-    Args:
-      weights: The released model.
-      task: Task whose `held_out_of_clients` is not None.
-      on_bad: Called with each client whose held-out examples are bad, which
-        contributes zeros: reading or evaluating them is an error.
-
-    Returns:
-      int64 [metrics + 1].
-
-    Raises:
-      ComputationError: If those of all of several clients are bad.
-    """
-    source, weights = task.held_out_of_clients, [tf.constant(a) for a in weights]
-    result, known = np.zeros(len(self.names) + 1, np.int64), set(source.client_ids)
-    clients, bad = [c for c in task.train.client_ids if c in known], {}
-    for client in clients:
-      try:
-        result += contribution(self.evaluate(weights, source.examples(client)))
-      except Exception as error:  # pylint: disable=broad-exception-caught
-        bad[client] = error
-        on_bad(client, error)
-    if len(bad) == len(clients) > 1:
-      raise failures.ComputationError.of(bad[clients[0]])
-    return result
+  Raises:
+    ComputationError: If those of all of several clients are bad.
+  """
+  source, weights = task.held_out_of_clients, [tf.constant(a) for a in weights]
+  result, known = np.zeros(len(names) + 1, np.int64), set(source.client_ids)
+  clients, bad = [c for c in task.train.client_ids if c in known], {}
+  metrics = evaluation.in_graph(task.model.metrics)
+  for client in clients:
+    try:
+      # Few shapes, since each is traced.
+      sums = evaluation.sums(
+          metrics, weights, source.examples(client), task.model.evaluation_batch,
+          lambda rows: 1 << (rows - 1).bit_length())
+      result += contribution(np.array([
+          evaluation.quotient(*sums.get(name, (0.0, 0.0))) for name in names]))
+    except Exception as error:  # pylint: disable=broad-exception-caught
+      bad[client] = error
+      on_bad(client, error)
+  if len(bad) == len(clients) > 1:
+    raise failures.ComputationError.of(bad[clients[0]])
+  return result
 
 
 def draw(task: task_lib.Task, weights: Sequence[np.ndarray], event: base.Event,
          seed: int | None, **reading: Any) -> str:
   """Draws the release, which was charged: the content of FILE.
 
-  Args:
-    task: As for `ClientEvaluator.totals`.
-    weights: As there.
-    event: Event of the release.
-    seed: Simulation seed; None for the operating system's randomness.
-    **reading: on_bad, as there.
-
-  Raises:
-    ValueError: If the event is not of this release.
+  Arguments are as for `totals`; `event` is that of the release, ValueError for another.
+  Without a simulation seed the operating system's randomness is used.
   """
   release, names = release_noise.release_of(event), metric_names(task)
-  sums = ClientEvaluator(task.model, names).totals(weights, task, **reading)
+  sums = totals(task, weights, names, **reading)
   if len(sums) != release.dimension or (
       release.l2_sensitivity < _UNITS * math.sqrt(len(sums)) * (1 - 1e-12)):
     raise ValueError('the release is not the one that was charged')
@@ -170,17 +143,6 @@ def _quotient(total: int, clients: int, stddev: float) -> dict[str, float | None
   signed = min(1.0, max(-1.0, total / clients))
   return {'value': (1 + signed) / 2,
           'stddev': stddev / (2 * clients) * math.sqrt(1 + signed**2)}
-
-
-def without_exact(task: task_lib.Task) -> task_lib.Task:
-  """The task without the held-out set that is released with noise instead."""
-  return dataclasses.replace(task, held_out={
-      name: examples for name, examples in task.held_out.items() if name != SET})
-
-
-def values(released: Mapping[str, Any]) -> dict[str, float | None]:
-  """Metric -> value of what `read` returned."""
-  return {name: entry['value'] for name, entry in released['metrics'].items()}
 
 
 def in_words(released: Mapping[str, Any]) -> str:

@@ -1,11 +1,8 @@
-"""Federated averaging around any aggregation factory, as a TFF process.
+"""Federated averaging around a sum over clients, as a TFF process.
 
 Composed by hand, because `tff.learning.algorithms.build_*` always sends
 clients' training metrics to the server in the clear. Here nothing but the
 aggregated update leaves a client unless diagnostics are on.
-
-In the plain form, `build`, a client is one of TFF's; `build_chunked` runs many clients
-in one graph call.
 """
 
 import collections
@@ -17,43 +14,37 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from aggregators import expected_mean, keys, structures
+from aggregators import expected_mean, keys
 from aggregators.client_sum import ClientSumFactory
 from aggregators.native import marks
 from tff_pipelines.fedavg import local_training
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 
 
-def examples_type(element_spec) -> tff.StructType:
-  """The type of examples: an OrderedDict of tensors, first dimension unknown."""
-  return tff.StructWithPythonType(
-      [(name, tff.TensorType(dtype, [None, *shape]))
-       for name, (dtype, shape) in sorted(element_spec.items())],
-      collections.OrderedDict)
+def _examples_type(element_spec) -> dict[str, tff.Type]:
+  """The type of examples: tensors by name, first dimension unknown."""
+  return {'examples': tff.to_type(collections.OrderedDict(
+      (name, tff.TensorType(dtype, [None, *shape]))
+      for name, (dtype, shape) in sorted(element_spec.items())))}
 
 
-def client_type(element_spec, *, seeded: bool,
-                by_id: bool = False) -> tff.StructType:
-  """The type of a client's value: its examples or its id, and its key if seeded."""
-  members = [('client_id', tff.TensorType(np.str_)) if by_id else
-             ('examples', examples_type(element_spec))]
-  if seeded:
-    members.append(('key', tff.TensorType(np.int64, [2])))
-  return tff.StructWithPythonType(members, collections.OrderedDict)
+def client_type(element_spec, *, seeded: bool) -> tff.StructType:
+  """The type of a client's value: its examples, and its key if seeded."""
+  return tff.to_type(collections.OrderedDict(
+      **_examples_type(element_spec),
+      **{'key': tff.TensorType(np.int64, [2])} if seeded else {}))
 
 
-def chunk_type(element_spec, *, seeded: bool, by_id: bool = False) -> tff.StructType:
+def _chunk_type(element_spec, *, seeded: bool, by_id: bool = False) -> tff.StructType:
   """The type of a chunk.
 
   Its examples, concatenated, and their number by client; or clients' ids. And keys if
   seeded.
   """
-  members = [('client_ids', tff.TensorType(np.str_, [None]))] if by_id else [
-      ('examples', examples_type(element_spec)),
-      ('lengths', tff.TensorType(np.int32, [None]))]
-  if seeded:
-    members.append(('keys', tff.TensorType(np.int64, [None, 2])))
-  return tff.StructWithPythonType(members, collections.OrderedDict)
+  data = {'client_ids': tff.TensorType(np.str_, [None])} if by_id else {
+      **_examples_type(element_spec), 'lengths': tff.TensorType(np.int32, [None])}
+  return tff.to_type(collections.OrderedDict(
+      **data, **{'keys': tff.TensorType(np.int64, [None, 2])} if seeded else {}))
 
 
 def clients_per_call(cohort_size: float) -> int:
@@ -66,7 +57,10 @@ def clients_per_call(cohort_size: float) -> int:
 
 
 def make_chunk(clients: Sequence):
-  """One value of `chunk_type` from values of `client_type`, at least one."""
+  """One value of a chunk from those of clients, at least one.
+
+  They are of `client_type`, or have a `client_id` in place of the examples.
+  """
   if 'client_id' in clients[0]:
     chunk = collections.OrderedDict(
         client_ids=np.array([c['client_id'] for c in clients], object))
@@ -82,9 +76,9 @@ def make_chunk(clients: Sequence):
   return chunk
 
 
-def grouped(clients: Sequence, clients_per_call: int) -> list:
-  """Values for a process: those of clients, or chunks of nearly equal size."""
-  if clients_per_call == 1:
+def grouped(clients: Sequence, clients_per_call: int | None) -> list:
+  """Values for a process: chunks of nearly equal size, or for None those of clients."""
+  if clients_per_call is None:
     return list(clients)
   chunks = -(-len(clients) // clients_per_call)
   starts = [len(clients) * i // max(1, chunks) for i in range(chunks + 1)]
@@ -102,14 +96,9 @@ class Server:
   def __init__(self, initial_weights: list[np.ndarray], config: ServerConfig):
     self._optimizer = config.build()
     specs = [tf.TensorSpec(w.shape, w.dtype) for w in initial_weights]
-
-    @tff.tensorflow.computation
-    def initial():
-      return (list(map(tf.constant, initial_weights)),
-              self._optimizer.initialize(specs))
-
-    self._initial = initial
-    self.weights_type, self.optimizer_type = initial.type_signature.result
+    self._initial = tff.tensorflow.computation(lambda: (
+        list(map(tf.constant, initial_weights)), self._optimizer.initialize(specs)))
+    self.weights_type, self.optimizer_type = self._initial.type_signature.result
 
   def step(self, weights, optimizer_state, mean_update):
     """In graph: new weights and optimizer state."""
@@ -117,16 +106,19 @@ class Server:
         optimizer_state, list(weights), [-x for x in mean_update])
     return weights, optimizer_state
 
-  def process(self, clients_type: tff.Type, initialize_aggregator: Callable,
+  def process(self, clients_type: tff.Type, initial_aggregator: tff.Computation,
               run_round: Callable) -> tff.templates.IterativeProcess:
     """The process of these rounds.
 
     Args:
       clients_type: Type of a client's value.
-      initialize_aggregator: In a federated computation: () -> the aggregator's
-        initial state.
+      initial_aggregator: () -> the aggregator's initial state.
       run_round: In a federated computation: (state, clients) -> new weights, state
         of the optimizer, state of the aggregator, and an OrderedDict of metrics.
+
+    Returns:
+      A process whose state is an OrderedDict of `weights`, `optimizer` and
+      `aggregator`, and whose `next` returns an OrderedDict of `state` and `metrics`.
     """
 
     def zipped(weights, optimizer_state, aggregator_state):
@@ -136,7 +128,8 @@ class Server:
     @tff.federated_computation
     def initialize():
       weights, optimizer_state = tff.federated_eval(self._initial, tff.SERVER)
-      return zipped(weights, optimizer_state, initialize_aggregator())
+      return zipped(weights, optimizer_state,
+                    tff.federated_eval(initial_aggregator, tff.SERVER))
 
     @tff.federated_computation(
         initialize.type_signature.result, tff.FederatedType(clients_type, tff.CLIENTS))
@@ -146,65 +139,6 @@ class Server:
           state=zipped(*parts), metrics=tff.federated_zip(metrics))
 
     return tff.templates.IterativeProcess(initialize, next_fn)
-
-
-def build(client_update: local_training.ClientUpdate, element_spec, *,
-          initial_weights: list[np.ndarray],
-          mean_factory: tff.aggregators.UnweightedAggregationFactory,
-          server: ServerConfig, seeded: bool = False, diagnostics: bool = False,
-          read_in_graph: Callable | None = None) -> tff.templates.IterativeProcess:
-  """Builds the process.
-
-  Args:
-    client_update: Maps weights, a client's examples and its key to its update.
-    element_spec: Feature name -> (dtype, shape), of the clients' source.
-    initial_weights: List of float32 arrays.
-    mean_factory: Aggregates the list of clients' updates to their mean. Seeded
-      runs wrap it for values with keys.
-    server: Parameters of the optimizer's step on minus the mean update.
-    seeded: Clients' values have keys of a simulation seed; otherwise clients draw
-      keys from the operating system.
-    diagnostics: Also sum the clients' training losses; outside the guarantee.
-    read_in_graph: See `tasks.task.reader_in_graph`. With it, clients' values are
-      ids, and their examples are read where they train.
-
-  Returns:
-    A process whose state is an OrderedDict of `weights`, `optimizer` and
-    `aggregator`, and whose `next` returns an OrderedDict of `state` and
-    `metrics` (the aggregator's measurements, and diagnostics if they are on).
-  """
-  server = Server(initial_weights, server)
-  weights_type = server.weights_type
-  by_id = read_in_graph is not None
-  clients_type = client_type(element_spec, seeded=seeded, by_id=by_id)
-  aggregator = mean_factory.create(
-      structures.keyed_type(weights_type) if seeded else weights_type)
-
-  @tff.tensorflow.computation(clients_type, weights_type)
-  def train_client(client, weights):
-    key = client['key'] if seeded else keys.fresh()
-    examples = read_in_graph(client['client_id']) if by_id else client['examples']
-    value, training = client_update(weights, examples, keys.derive(key, 0))
-    if seeded:
-      value = collections.OrderedDict(value=value, key=keys.derive(key, 1))
-    return (value, training) if diagnostics else value
-
-  step_server = tff.tensorflow.computation(
-      server.step, (weights_type, server.optimizer_type, weights_type))
-
-  def run_round(state, clients):
-    trained = tff.federated_map(
-        train_client, (clients, tff.federated_broadcast(state['weights'])))
-    value = trained[0] if diagnostics else trained
-    aggregated = aggregator.next(state['aggregator'], value)
-    weights, optimizer_state = tff.federated_map(
-        step_server, (state['weights'], state['optimizer'], aggregated.result))
-    metrics = collections.OrderedDict(aggregator=aggregated.measurements)
-    if diagnostics:
-      metrics['training'] = tff.federated_sum(trained[1])
-    return weights, optimizer_state, aggregated.state, metrics
-
-  return server.process(clients_type, aggregator.initialize, run_round)
 
 
 def build_chunked(
@@ -218,7 +152,7 @@ def build_chunked(
   after another; each client's update is clipped, rotated, rounded and noised
   independently and added to one running sum, which is all that a call returns. So
   the fixed costs of TFF are paid once a chunk, and memory does not grow with the
-  cohort. With the same keys the sums are the same integers as in the plain form.
+  cohort. With the same keys the sums are the same integers as by `sum_factory.create`.
 
   Args:
     client_update: Maps weights, a client's examples and its key to its update.
@@ -227,9 +161,9 @@ def build_chunked(
     sum_factory: Contribution of a client and sum of contributions. It also says
       whether the run is seeded and whether diagnostics are measured.
     expected_cohort_size: The constant that the sum is divided by.
-    server: As in `build`.
-    read_in_graph: As in `build`. With it, chunks are of ids, and a call
-      holds the examples of one client at a time.
+    server: Parameters of the optimizer's step on minus the mean update.
+    read_in_graph: See `tasks.task.reader_in_graph`. With it, chunks are of ids, and a
+      call holds the examples of one client at a time.
   """
   seeded, diagnostics = sum_factory.seeded, sum_factory.diagnostics
   server = Server(initial_weights, server)
@@ -237,7 +171,7 @@ def build_chunked(
   initial_sum = tff.tensorflow.computation(sum_factory.initial_state)
   sum_type = initial_sum.type_signature.result
   by_id = read_in_graph is not None
-  chunks_type = chunk_type(element_spec, seeded=seeded, by_id=by_id)
+  chunks_type = _chunk_type(element_spec, seeded=seeded, by_id=by_id)
 
   @tff.tensorflow.computation(chunks_type, server.weights_type, sum_type)
   def train_chunk(chunk, weights, sum_state):
@@ -300,7 +234,6 @@ def build_chunked(
   @tff.tensorflow.computation(
       server.weights_type, server.optimizer_type, server.weights_type)
   def step_server(weights, optimizer_state, total):
-    # Divides like the plain form, to the last bit.
     mean = expected_mean.divide(list(total), expected_cohort_size)
     return server.step(weights, optimizer_state, mean)
 
@@ -322,18 +255,14 @@ def build_chunked(
       metrics['training'] = tff.federated_sum(sent[3])
     return weights, optimizer_state, sum_state, metrics
 
-  return server.process(
-      chunks_type, lambda: tff.federated_eval(initial_sum, tff.SERVER), run_round)
+  return server.process(chunks_type, initial_sum, run_round)
 
 
-def set_cohort_size(state, cohort_size: int, mean_factory):
+def set_cohort_size(state, cohort_size: int, factory):
   """The process's state for a round of this many selected clients.
 
   Mechanisms that split their noise over the cohort size their shares by it; for
   others nothing changes.
   """
-  inner = getattr(mean_factory, 'set_cohort_size', None)
-  if inner is None:
-    return state
   return collections.OrderedDict(
-      state, aggregator=inner(state['aggregator'], cohort_size))
+      state, aggregator=factory.set_cohort_size(state['aggregator'], cohort_size))

@@ -1,5 +1,6 @@
 """The run report of federated averaging: its own lines, fields and figures."""
 
+import collections
 from collections.abc import Mapping, Sequence
 import dataclasses
 import math
@@ -18,13 +19,14 @@ from tff_pipelines.fedavg.plan import FedAvgPlan
 from tff_pipelines.fedavg.settings import TrainSettings
 
 # Why metrics on a held-out set, which are exact, are outside the guarantee.
-_OUTSIDE = {
-    'test_clients': 'are outside the guarantee: held-out clients are not part of the '
-                    'population, so no epsilon protects them',
-    'test_examples': 'are computed from further examples of the clients themselves and '
-                     'are outside the guarantee',
-    'test': 'are outside the guarantee: no epsilon protects those whose examples the '
-            'test part has'}
+_OUTSIDE = collections.defaultdict(
+    lambda: 'outside the guarantee',
+    test_clients='outside the guarantee: held-out clients are not part of the '
+    'population, so no epsilon protects them',
+    test_examples='computed from further examples of the clients themselves and are '
+    'outside the guarantee',
+    test='outside the guarantee: no epsilon protects those whose examples the test '
+    'part has')
 
 # Limits of a breakdown: in summary.json, where more classes are cut to the most
 # frequent ones, and in report.txt.
@@ -61,49 +63,45 @@ def describe(task: Task, plan: FedAvgPlan) -> report.Description:
         f'adaptive clip: quantile {plan.adaptive.target_quantile:g} of the norms, '
         f'learning rate {plan.adaptive.learning_rate:g}, noise of '
         f'{plan.adaptive.count_stddev:g} clients on the count')
-  if plan.preliminary is not None:
-    details.append(release_line(plan.preliminary) + _times(plan.preliminary_charges))
-  if plan.evaluation is not None:
-    release = release_noise.release_of(plan.evaluation)
-    clients = math.sqrt(release.noise_variance) / preliminary.UNITS
-    details.append(
-        f'after the last round: {release.dimension} sums of metrics of all clients\' '
-        f'own {private_evaluation.SET}, noise of standard deviation {clients:.4g} '
-        f'clients{_times(plan.evaluation_charges)}')
+  details += [f'{when}: {_release_line(event)}' + (
+      f'; charged {charges} times, as starts were interrupted' * (charges > 1))
+              for when, event, charges in plan.releases]
   if plan.params is not None:
     details.append(
         f'sum modulo 2^{plan.params.bits}, scale {plan.params.scale:.4g} grid units '
         f'per model unit, {plan.params.padded_dimension:,} coordinates')
-  notes = [caveats.Caveat(note.name, str(note)) for note in task.warnings]
-  notes += [caveats.Caveat('held-out metrics not protected', (
-      f'metrics on {name} {_OUTSIDE.get(name, "are outside the guarantee")}'))
+  notes = [(note.name, str(note)) for note in task.warnings]
+  notes += [('held-out metrics not protected',
+             f'metrics on {name} are {_OUTSIDE[name]}')
             for name in task.held_out if _is_outside(name, task)]
   if VALIDATION in task.held_out:
-    notes.append(caveats.Caveat('validation set stated as public', (
+    notes.append((
+        'validation set stated as public',
         'a validation set chooses the model, which costs no epsilon because the user '
-        'states that it is public: no epsilon protects those whose data it has')))
+        'states that it is public: no epsilon protects those whose data it has'))
   if _draws_clients(plan, task) and task.test_of_files:
-    notes.append(caveats.Caveat(
+    notes.append((
         'labels of clients drawn',
         f'{report.LABELS_FIGURE} is drawn because diagnostics are on: it shows '
         'exactly how often each simulated client has each label, and is outside the '
         'guarantee'))
-  return report.Description(lines=lines, details=details, caveats=notes)
+  return report.Description(lines=lines, details=details, caveats=[
+      caveats.Caveat(name, text) for name, text in notes])
 
 
-def release_line(event: base.Event) -> str:
-  """The release before the first round in one line."""
+def _release_line(event: base.Event) -> str:
+  """A release outside the rounds in one line."""
   release = release_noise.release_of(event)
-  noise = f'noise of standard deviation {math.sqrt(release.noise_variance):.4g}'
+  stddev = math.sqrt(release.noise_variance)
+  if isinstance(release, preliminary.EvaluationRelease):
+    return (f'{release.dimension} sums of metrics of all clients\' own '
+            f'{private_evaluation.SET}, noise of standard deviation '
+            f'{stddev / preliminary.UNITS:.4g} clients')
+  noise = f'noise of standard deviation {stddev:.4g}'
   if not release.items:
-    return f'before the first round: {release.dimension} sums of all clients, {noise}'
-  return (f'before the first round: counts of clients, of whom each adds to at most '
-          f'{release.items}, {noise}, released from {release.threshold} on')
-
-
-def _times(charges: int) -> str:
-  return (f'; charged {charges} times, as starts were interrupted' if charges > 1 else
-          '')
+    return f'{release.dimension} sums of all clients, {noise}'
+  return (f'counts of clients, of whom each adds to at most {release.items}, {noise}, '
+          f'released from {release.threshold} on')
 
 
 def release_notes(task: Task, plan: FedAvgPlan) -> list[caveats.Caveat]:
@@ -131,11 +129,8 @@ def run_line(plan: FedAvgPlan, rounds: int) -> str:
     return f'{rounds} rounds of all {mechanism.population:,} clients'
   return (f'{rounds} rounds, {mechanism.cohort_size:g} of {mechanism.population:,} '
           f'clients {plan.scheme.cohort_in_words}, {mechanism.sampling} sampling'
-          + _limit(mechanism.max_participations))
-
-
-def _limit(max_participations: int | None) -> str:
-  return '' if max_participations is None else f', each in at most {max_participations}'
+          + ('' if mechanism.max_participations is None else
+             f', each in at most {mechanism.max_participations}'))
 
 
 def mechanism_line(plan: FedAvgPlan) -> str:
@@ -203,7 +198,7 @@ def fields(plan: FedAvgPlan) -> dict[str, Any]:
       'cohort_size': mechanism.cohort_size, 'parameters': mechanism.dimension,
       'noise_multiplier': mechanism.noise_multiplier,
       'clip': mechanism.clip if plan.is_private else None,
-      'bits': None if plan.params is None else plan.params.bits}
+      'bits': plan.params and plan.params.bits}
 
 
 def details(plan: FedAvgPlan) -> dict[str, Any]:
@@ -236,17 +231,14 @@ def describe_breakdown(breakdown: Breakdown, counts: Mapping[str, np.ndarray], *
         key: int(counts[source][members].sum()) for key, source in (
             ('count', 'occurred'), ('right', 'right'), ('predicted', 'predicted'))})
 
-  groups, confusions = [], []
-  for name, members in breakdown.groups.items():
-    members = list(members)
-    group = entry(name, members)
-    if confusion is not None:
-      group['taken_for'] = {
-          other: int(confusion[np.ix_(members, list(others))].sum())
-          for other, others in breakdown.groups.items()}
-    if group['count'] or group['predicted']:
-      groups.append(group)
+  members = {name: list(members) for name, members in breakdown.groups.items()}
+  groups = [entry(name, rows) for name, rows in members.items()]
+  confusions = []
   if confusion is not None:
+    for group in groups:
+      group['taken_for'] = {
+          other: int(confusion[np.ix_(members[group['name']], columns)].sum())
+          for other, columns in members.items()}
     mistakes = confusion - np.diag(np.diag(confusion))
     pairs = np.argsort(-mistakes, axis=None, kind='stable')[:_MAX_PAIRS]
     confusions = [
@@ -259,7 +251,8 @@ def describe_breakdown(breakdown: Breakdown, counts: Mapping[str, np.ndarray], *
       'count': int(total), 'constant': float(most / total) if total else None,
       'classes': [entry(breakdown.names[i], [i])
                   for i in order[:_MAX_CLASSES].tolist()],
-      'groups': groups, 'confusions': confusions}
+      'groups': [group for group in groups if group['count'] or group['predicted']],
+      'confusions': confusions}
 
 
 def breakdown_lines(set_name: str, described: Mapping[str, Any]) -> list[str]:
@@ -289,11 +282,7 @@ def _share(entry: Mapping[str, Any]) -> str:
 
 
 def weakest(described: Mapping[str, Any]) -> str | None:
-  """The classes with the lowest accuracy in one line; None if there are none.
-
-  Args:
-    described: A set's breakdown, from `describe_breakdown`; its classes have occurred.
-  """
+  """The classes with the lowest accuracy in one line; None if none has occurred."""
   worst = sorted(described['classes'],
                  key=lambda entry: entry['right'] / entry['count'])[:_SHOWN_WEAKEST]
   return f'{described["kind"]} ' + ', '.join(map(_share, worst)) if worst else None
@@ -307,13 +296,12 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str,
   """Outcome of a run.
 
   Args:
-    plan: Plan of the run.
-    task: Task of the run.
+    plan, task: Those of the run.
     results: Held-out set -> metric -> value.
     counts: As Evaluator.breakdown returns it.
     initial_weights_seed: Seed of the initial weights.
-    best: `best` of the state of `FedAvgRounds`: the model that these are the results
-      of; None for the last one.
+    best: `best` of the state of `FedAvgRounds`, whose model has these results; None for
+      the last one.
     evaluated: What `private_evaluation.read` returned; None for no such release.
     encoder: Result of `native_chunks.encoder`; None where no updates are encoded.
   """
@@ -326,9 +314,10 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str,
     of = evaluated['of']
     sentences[of] = private_evaluation.in_words(evaluated)
     lines.append(f'{sentences[of]}, in epsilon')
-    results = {**results, of: private_evaluation.values(evaluated)}
+    results = {**results, of: {
+        name: entry['value'] for name, entry in evaluated['metrics'].items()}}
   # A validation set heads no report if there is another one.
-  first = sorted(results, key=lambda name: name == VALIDATION and len(measured) == 1)[0]
+  first = min(results, key=lambda name: name == VALIDATION and len(measured) == 1)
   breakdown = {
       name: describe_breakdown(
           task.model.breakdown, of_set, outside_guarantee=_is_outside(name, task))
@@ -341,7 +330,7 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str,
   if _draws_clients(plan, task):
     figures[report.LABELS_FIGURE] = lambda path: report.draw_labels(
         task.label_counts, path)
-  chosen = None if best is None else int(best['round'])
+  chosen = best and int(best['round'])
   if best is not None:
     lines.append(f'model: that of round {chosen}, whose loss on the public validation '
                  'set is the lowest')

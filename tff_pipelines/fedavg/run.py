@@ -12,7 +12,6 @@ from aggregators.adaptive_clip import AdaptiveClipSumFactory
 from aggregators.central_sum import CentralSumFactory
 from aggregators.client_sum import ClientSumFactory
 from aggregators.distributed_sum import DistributedSumFactory
-from aggregators.expected_mean import ExpectedMeanFactory
 from aggregators.plain_sum import PlainSumFactory
 from tasks import custom, registry
 from tasks.sources import ids
@@ -95,40 +94,23 @@ def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
     task: Clients, model and held-out examples.
     plan: Plan of sums and of the sampling of clients.
     initial_weights: List of float32 arrays.
-    local: Parameters of local training.
-    server: Parameters of the server's optimizer.
-    clients_per_call: None to choose by the cohort; 1 for the plain form, in which
-      each client is one of TFF's.
+    local, server: Parameters of local training and of the server's optimizer.
+    clients_per_call: None to choose by the cohort.
     **config: Further arguments of FedAvgRounds.
   """
   factory, cohort_size = sum_factory(plan), plan.mechanism.cohort_size
   if clients_per_call is None:
     clients_per_call = process_lib.clients_per_call(cohort_size)
-  if clients_per_call == 1:
-    build = functools.partial(
-        process_lib.build, mean_factory=ExpectedMeanFactory(factory, cohort_size),
-        seeded=factory.seeded, diagnostics=factory.diagnostics)
-  else:
-    build = functools.partial(
-        process_lib.build_chunked, sum_factory=factory,
-        expected_cohort_size=cohort_size)
-  process = build(
+  process = process_lib.build_chunked(
       local_training.client_update(task.model.loss, local), task.train.element_spec,
-      initial_weights=initial_weights, server=server,
+      initial_weights=initial_weights, sum_factory=factory,
+      expected_cohort_size=cohort_size, server=server,
       read_in_graph=loop.reader_in_graph(task) if config.get('by_id') else None)
   return loop.FedAvgRounds(
       process, task=task, scheme=plan.scheme,
       set_cohort_size=functools.partial(
-          process_lib.set_cohort_size, mean_factory=factory),
+          process_lib.set_cohort_size, factory=factory),
       rounds=plan.mechanism.rounds, clients_per_call=clients_per_call, **config)
-
-
-def server_config(settings: TrainSettings, rounds: int) -> ServerConfig:
-  """Parameters of the server's optimizer in a run of this many rounds."""
-  warmup = settings.server_warmup_rounds
-  return ServerConfig(**declarations.shared(
-      ServerConfig, settings, 'server_', rounds=rounds,
-      warmup_rounds=rounds // 10 if warmup is None else warmup))
 
 
 def _released_file(task: Task) -> str:
@@ -152,13 +134,13 @@ class TrainExperiment(run_lib.Experiment):
     return name, self.settings.mechanism
 
   def _task_options(self) -> dict[str, Any]:
-    options = self.settings.task_options
-    if self.settings.resume and isinstance(self.settings.task, str):
+    options, task = self.settings.task_options, self.settings.task
+    if self.settings.resume and isinstance(task, str):
       # The files that the run kept take the place of its first start's.
-      for option, name in registry.KEPT_FILES.items():
-        if (option in registry.OPTIONS.get(self.settings.task, ())
-            and files.read_checked(self.folder, name) is not None):
-          options[option] = str(self.folder / name)
+      options |= {option: str(self.folder / name)
+                  for option, name in registry.KEPT_FILES.items()
+                  if option in registry.OPTIONS.get(task, ())
+                  and files.read_checked(self.folder, name) is not None}
     return options
 
   def build_task(self) -> Task:
@@ -167,21 +149,20 @@ class TrainExperiment(run_lib.Experiment):
         own or registry.is_own(self.settings.task)):
       raise ValueError('validation_path is not used with a task of your own: give it a '
                        f'held-out set named {VALIDATION!r} of public examples')
-    if own:
-      return self._with_sets(
-          custom.checked(self.settings.task.name, self.settings.task), {})
-    options = self._task_options()
-    return self._with_sets(registry.build(self.settings.task, **options), options)
+    options = {} if own else self._task_options()
+    return self._with_sets(
+        custom.checked(self.settings.task.name, self.settings.task) if own else
+        registry.build(self.settings.task, **options), options)
 
   def _with_sets(self, task: Task, options: Mapping[str, Any]) -> Task:
     """The task with the public validation set, without what is released with noise."""
+    sets = dict(task.held_out)
     if self.settings.private_evaluation:
-      task = private_evaluation.without_exact(task)
-    if self.settings.validation_path is None:
-      return task
-    return dataclasses.replace(task, held_out={
-        **task.held_out, VALIDATION: validation.examples(
-            task, self.settings.validation_path, options)})
+      sets.pop(private_evaluation.SET, None)
+    if self.settings.validation_path is not None:
+      sets[VALIDATION] = validation.examples(
+          task, self.settings.validation_path, options)
+    return dataclasses.replace(task, held_out=sets)
 
   def serving(self, trained: models.Trained) -> Serving:
     return registry.serving(
@@ -200,20 +181,20 @@ class TrainExperiment(run_lib.Experiment):
     # The release with noise encodes examples, and is not known at first.
     if not (task.preliminary or task.noised_files):
       identity['examples_fingerprint'] = examples_fingerprint(task)
-    if VALIDATION in task.held_out and 'examples_fingerprint' in identity:
-      identity['validation_fingerprint'] = validation.fingerprint(task)
+      if VALIDATION in task.held_out:
+        identity['validation_fingerprint'] = validation.fingerprint(task)
     if isinstance(self.settings.task, str) and (
         source := registry.source(self.settings.task)):
       identity['task_source'] = source
     if self.settings.warm_start is not None:
       self._start = warm_start.read(self.settings.warm_start, task.model)
-    identity['warm_start'] = self._start and self._start.digest
-    return identity
+    return {**identity, 'warm_start': self._start and self._start.digest}
 
   def targets(self) -> dict[str, float]:
-    given = {'epsilon': self.settings.target_epsilon,
-             'epsilon_server': self.settings.epsilon_server}
-    return {name: value for name, value in given.items() if value is not None}
+    targets = super().targets()
+    if self.settings.target_epsilon is not None:  # The default has no flag.
+      targets['epsilon'] = self.settings.target_epsilon
+    return targets
 
   def build_plan(self, task: Task, recorded) -> plan_lib.FedAvgPlan:
     plan = plan_lib.build(
@@ -248,11 +229,12 @@ class TrainExperiment(run_lib.Experiment):
 
   def describe(self, task: Task, plan) -> report_lib.Description:
     description = report.describe(task, plan)
-    start = [] if self._start is None else [
-        self._start.caveat(self.settings.warm_start_is_public)]
-    return dataclasses.replace(description, details=[
-        report.rates_line(self.settings), *description.details],
-        caveats=[*description.caveats, *start, *report.release_notes(task, plan)])
+    notes = [*description.caveats]
+    if self._start is not None:
+      notes.append(self._start.caveat(self.settings.warm_start_is_public))
+    return dataclasses.replace(
+        description, caveats=[*notes, *report.release_notes(task, plan)],
+        details=[report.rates_line(self.settings), *description.details])
 
   def released(self, task: Task, plan, records) -> Task:
     if plan.preliminary is None:
@@ -292,12 +274,12 @@ class TrainExperiment(run_lib.Experiment):
     return self.settings.clients_by_id and loop.reads_by_id(task)
 
   def read_by_workers(self, task: Task):
-    on_ray, proof = self._on_ray, data_proof(task.train)
-    if is_roster(task.train) and not (on_ray and self._by_id(task)):
+    by_id, proof = self._by_id(task), data_proof(task.train)
+    if is_roster(task.train) and not (self._on_ray and by_id):
       raise ValueError(f'data_path={self.settings.data_path} is a roster, without the '
                        'examples of the clients: they must travel as ids (clients_by_id, '
                        'without skip_bad_clients) to the workers of engine=ray')
-    if not on_ray or not self._by_id(task):
+    if not (self._on_ray and by_id):
       return ()
     if proof is None:
       raise ValueError('clients_by_id can\'t be used with engine=ray and this task, whose '
@@ -305,7 +287,8 @@ class TrainExperiment(run_lib.Experiment):
     return (proof,)
 
   def build_rounds(self, task: Task, plan) -> loop.FedAvgRounds:
-    settings = self.settings
+    settings, rounds = self.settings, plan.mechanism.rounds
+    warmup = settings.server_warmup_rounds
     native_chunks.encoders.clear()  # Of an earlier run in this process.
     initial = (task.model.initial_weights(settings.initial_weights_seed)
                if self._start is None else self._start.weights)
@@ -313,7 +296,9 @@ class TrainExperiment(run_lib.Experiment):
         task, plan, initial,
         local=local_training.LocalConfig(**declarations.shared(
             local_training.LocalConfig, settings, 'client_')),
-        server=server_config(settings, plan.mechanism.rounds),
+        server=ServerConfig(**declarations.shared(
+            ServerConfig, settings, 'server_', rounds=rounds,
+            warmup_rounds=rounds // 10 if warmup is None else warmup)),
         clients_per_call=settings.clients_per_call,
         rounds_per_evaluation=settings.rounds_per_evaluation,
         dropout_rate=settings.simulated_dropout_rate,
@@ -324,17 +309,9 @@ class TrainExperiment(run_lib.Experiment):
     outcome = report.outcome(
         plan, task, rounds.results(state), rounds.breakdown(state),
         self.settings.initial_weights_seed, state.get('best'), self._evaluated,
-        self._encoder(plan, rounds))
+        plan.params and native_chunks.encoder(sum_factory(plan)))
     return dataclasses.replace(outcome, trained={
         '': models.Trained.of(task.serving, rounds.model(state))})
-
-  def _encoder(self, plan, rounds: loop.FedAvgRounds) -> str | None:
-    """The form of the encoding of clients' updates; None where they are not encoded."""
-    if plan.params is None:
-      return None
-    if rounds.clients_per_call == 1:
-      return 'graph'
-    return native_chunks.encoder(sum_factory(plan))
 
 
 experiment = TrainExperiment

@@ -6,7 +6,6 @@ see nothing but what the mechanism released, so they cost no privacy.
 """
 
 import dataclasses
-import functools
 import math
 
 import tensorflow as tf
@@ -14,10 +13,7 @@ import tensorflow_federated as tff
 
 from tff_pipelines.common import declarations, validate
 from tff_pipelines.common.declarations import REQUIRED
-from tff_pipelines.fedavg import settings
-
-
-_like = functools.partial(declarations.like, settings.TrainSettings)
+from tff_pipelines.fedavg.settings import like
 
 
 @declarations.documented
@@ -29,14 +25,14 @@ class ServerConfig:
   starts at tau squared (adam: at 0, and is corrected for that).
   """
 
-  learning_rate: float = _like('server_learning_rate', REQUIRED)
-  momentum: float = _like('server_momentum', 0.0)
-  optimizer: str = _like('server_optimizer')
-  beta_1: float = _like('server_beta_1')
-  beta_2: float = _like('server_beta_2')
-  adaptivity: float = _like('server_adaptivity')
-  schedule: str = _like('server_schedule')
-  warmup_rounds: int = _like('server_warmup_rounds', 0)
+  learning_rate: float = like('server_learning_rate', REQUIRED)
+  momentum: float = like('server_momentum', 0.0)
+  optimizer: str = like('server_optimizer')
+  beta_1: float = like('server_beta_1')
+  beta_2: float = like('server_beta_2')
+  adaptivity: float = like('server_adaptivity')
+  schedule: str = like('server_schedule')
+  warmup_rounds: int = like('server_warmup_rounds', 0)
   rounds: int | None = declarations.setting(
       None, 'Rounds at whose end a decay is at 0; the constant schedule and '
       'linear_warmup need none.', low=1)
@@ -48,24 +44,21 @@ class ServerConfig:
 
   def build(self) -> tff.learning.optimizers.Optimizer:
     """Builds the optimizer; a schedule's round index is in its state."""
-    optimizer = self._unscheduled()
+    optimizers, rate, tau = tff.learning.optimizers, self.learning_rate, self.adaptivity
+    betas = rate, self.beta_1, self.beta_2, tau
+    if self.optimizer == 'adam':
+      optimizer = optimizers.build_adam(*betas)
+    elif self.optimizer == 'yogi':
+      optimizer = optimizers.build_yogi(*betas, initial_preconditioner_value=tau**2)
+    elif self.optimizer == 'adagrad':
+      # TFF adds its epsilon under the root.
+      optimizer = optimizers.build_adagrad(
+          rate, initial_preconditioner_value=tau**2, epsilon=0.0)
+    else:
+      optimizer = optimizers.build_sgdm(rate, self.momentum or None)
     if self.schedule == 'constant':
       return optimizer
-    return tff.learning.optimizers.schedule_learning_rate(optimizer, self.rate)
-
-  def _unscheduled(self) -> tff.learning.optimizers.Optimizer:
-    rate, tau = self.learning_rate, self.adaptivity
-    if self.optimizer == 'adam':
-      return tff.learning.optimizers.build_adam(rate, self.beta_1, self.beta_2, tau)
-    if self.optimizer == 'yogi':
-      return tff.learning.optimizers.build_yogi(
-          rate, self.beta_1, self.beta_2, tau, initial_preconditioner_value=tau**2)
-    if self.optimizer == 'adagrad':
-      # TFF adds its epsilon under the root.
-      return tff.learning.optimizers.build_adagrad(
-          rate, initial_preconditioner_value=tau**2, epsilon=0.0)
-    return tff.learning.optimizers.build_sgdm(
-        learning_rate=rate, momentum=self.momentum if self.momentum > 0 else None)
+    return optimizers.schedule_learning_rate(optimizer, self.rate)
 
   def rate(self, index: tf.Tensor) -> tf.Tensor:
     """In graph: the learning rate of the round of this index, from 0."""

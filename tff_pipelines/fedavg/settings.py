@@ -26,13 +26,11 @@ AUTO = 'auto'
 _MODELS = tuple(sorted({m for names in registry.MODELS.values() for m in names}))
 
 
-
 def _by_task(name: str) -> str:
   """The defaults of the tasks, in words: '0.2; 2 for shakespeare, ...'."""
   tasks: dict[float, list[str]] = {}
   for task in registry.TASKS:
-    values = registry.DEFAULTS[task]
-    tasks.setdefault(values[name], []).append(task)
+    tasks.setdefault(registry.DEFAULTS[task][name], []).append(task)
   first, *rest = tasks.items()
   return '; '.join([f'{first[0]:g}', *(
       f'{value:g} for {", ".join(names)}' for value, names in rest)])
@@ -167,13 +165,12 @@ class DataSettings(settings.TaskSettings):
 
   def check(self) -> None:
     super().check()
-    own = self.task is not None and (
-        not isinstance(self.task, str) or registry.is_own(self.task))
-    if self.task is not None and not own and self.model is not None:
-      models = registry.MODELS[self.task]
-      if self.model not in models:
-        raise ValueError(f'model must be one of {", ".join(models)} for '
-                         f'task={self.task}, found {self.model!r}')
+    # Raises for a task that is unknown.
+    own = not isinstance(self.task, str) or registry.is_own(self.task)
+    models = () if own else registry.MODELS[self.task]
+    if not own and self.model not in (None, *models):
+      raise ValueError(f'model must be one of {", ".join(models)} for '
+                       f'task={self.task}, found {self.model!r}')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -199,11 +196,10 @@ class TrainSettings(settings.RunSettings, DataSettings):
   rounds: int = _sum('rounds', 50)
   sampling: str = _sum('sampling', 'poisson', when={}, essential=False)
   fixed_adjacency: str = _sum('fixed_adjacency')
-  max_participations: int | None = _sum(
-      'max_participations', help='Maximum number of rounds that select one client; 0: '
-      'no limit. The epsilon against the server is that of so many rounds.', low=0,
-      otherwise='the expected number plus its square root, rounded up; no limit where '
-      'rounds may be suppressed')
+  max_participations: int | None = _sum('max_participations', help='Maximum number of '
+      'rounds that select one client; 0: no limit. The epsilon against the server is '
+      'that of so many rounds.', low=0, otherwise='the expected number plus its square '
+      'root, rounded up; no limit where rounds may be suppressed')
   min_cohort_size: int | None = _sum('min_cohort_size')
   adaptive_clipping: bool = _sum(
       'adaptive_clipping', help='Let the clip follow a quantile of the updates\' norms, '
@@ -237,8 +233,7 @@ class TrainSettings(settings.RunSettings, DataSettings):
       'client.', above=0, essential=True, by_task=True,
       otherwise=_by_task('client_learning_rate'))
   client_batch_size: int | None = _training(None, 'Examples of a step on a client.',
-      low=1, essential=True, by_task=True,
-      otherwise=_by_task('client_batch_size'))
+      low=1, essential=True, by_task=True, otherwise=_by_task('client_batch_size'))
   client_epochs: int = _training(1, 'Passes over a client\'s data in a round.', low=1)
   client_proximal: float = _training(0.0, 'FedProx: a client\'s loss has half of this '
       'times the squared distance from the server\'s weights.', low=0)
@@ -306,12 +301,11 @@ class TrainSettings(settings.RunSettings, DataSettings):
     if self.sampling in ('fixed', 'epochs') and self.cohort_size != int(self.cohort_size):
       raise ValueError(f'cohort_size must be an integer for sampling={self.sampling}, '
                        f'found {self.cohort_size!r}')
-    targets = [target for target in (self.target_epsilon, self.epsilon_server)
-               if target is not None]
-    if targets and self.private_evaluation >= min(targets):
-      raise ValueError(
-          f'private_evaluation must be less than the target epsilon={min(targets):g}, '
-          f'which includes it, found {self.private_evaluation!r}')
+    for target in (self.target_epsilon, self.epsilon_server):
+      if target is not None and self.private_evaluation >= target:
+        raise ValueError(
+            f'private_evaluation must be less than the target epsilon={target:g}, '
+            f'which includes it, found {self.private_evaluation!r}')
     if self.server_optimizer != 'sgdm' and 'server_learning_rate' not in self.given:
       raise ValueError('server_learning_rate must be given with server_optimizer='
                        f'{self.server_optimizer}: its default is that of sgdm')
@@ -328,11 +322,10 @@ class TrainSettings(settings.RunSettings, DataSettings):
   @property
   def target_epsilon(self) -> float | None:
     """The target of the calibration; None where the noise is given or there is none."""
-    if self.mechanism == 'none' or self.noise_multiplier is not None:
-      return None
-    if self.epsilon is None and self.epsilon_server is None:
-      return DEFAULT_EPSILON
-    return self.epsilon
+    if (self.mechanism == 'none' or (
+        self.noise_multiplier, self.epsilon, self.epsilon_server) != (None,) * 3):
+      return self.epsilon
+    return DEFAULT_EPSILON
 
 
 # A field of another family that copies one of these: `like('bits', 20, low=4)`.
@@ -344,20 +337,16 @@ class PrepareSettings(DataSettings):
   """Settings of a copy of clients' data (`prepare_data`)."""
 
   task: str | None = declarations.like(
-      DataSettings, 'task', None,
-      otherwise='none, fields are copied as they are')
+      DataSettings, 'task', None, otherwise='none, fields are copied as they are')
   fields: tuple[str, ...] | None = declarations.setting(
       None, 'Fields to copy without --task: NAME, NAME:KIND or, if it may be missing, '
       f'NAME:KIND?, separated by commas; KIND is one of {", ".join(records.KINDS)}.',
       group='data', essential=True, otherwise='all fields of the first record')
-  output: str | None = declarations.setting(
-      None, 'The SQLite file to write.', group='run', essential=True)
-  purge: bool = declarations.setting(
-      False, 'Delete all copies in --cache_dir, and write nothing.', group='run',
-      essential=True)
-  roster: bool = declarations.setting(
-      False, 'Leave out the training clients\' examples, which workers have: the roster '
-      'of a prepared file.', group='run', essential=True)
+  output: str | None = _run(None, 'The SQLite file to write.', essential=True)
+  purge: bool = _run(
+      False, 'Delete all copies in --cache_dir, and write nothing.', essential=True)
+  roster: bool = _run(False, 'Leave out the training clients\' examples, which workers '
+      'have: the roster of a prepared file.', essential=True)
 
   def check(self) -> None:
     super().check()

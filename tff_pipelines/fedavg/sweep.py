@@ -1,6 +1,6 @@
 """The runs of a sweep, started, resumed and compared: a table and a figure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import ctypes
 import dataclasses
 import json
@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import time
+from typing import Any
 
 from tff_pipelines.accounting.guarantees import answers, ledger_query
 from tff_pipelines.common import decimals, files
@@ -24,27 +25,26 @@ TABLE, FIGURE = 'sweep.json', 'sweep.png'
 _PR_SET_PDEATHSIG = 1
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Run:
   """One run of a sweep.
 
   Attributes:
-    setting: Setting of the run.
+    name: Name of its setting.
     repeat: Its index, from 0; the seed of its initial weights.
     folder: Folder of its command, its log and its output folder.
-    seeded: Whether cohorts and noise follow from the index too.
+    flags: Flags of the trainer, except for those that may differ when it is resumed.
   """
 
-  setting: settings_lib.Setting
+  name: str
   repeat: int
   folder: pathlib.Path
-  seeded: bool
+  flags: tuple[str, ...]
 
   @property
-  def flags(self) -> list[str]:
-    """Flags of the trainer, except for those that may differ when it is resumed."""
-    seeds = ('initial_weights_seed', 'seed')[:1 + self.seeded]
-    return [*self.setting.flags, *(f'--{name}={self.repeat}' for name in seeds)]
+  def output(self) -> pathlib.Path:
+    """The trainer's output folder."""
+    return self.folder / RUN
 
   def prepare(self) -> None:
     """Creates the folder. Raises ValueError if it is that of other flags."""
@@ -53,7 +53,7 @@ class Run:
     if not path.exists():
       files.write_atomically(path, json.dumps(self.flags) + '\n')
     flags = json.loads(path.read_text(encoding='utf-8'))
-    if flags != self.flags:
+    if flags != list(self.flags):
       raise ValueError(
           f'{self.folder} has a run of other flags, {shlex.join(flags)}: choose '
           'another output_dir or remove it')
@@ -63,7 +63,7 @@ class Run:
     with open(self.folder / _LOG, 'ab', opener=files.opener) as log:
       return subprocess.Popen(
           [sys.executable, '-m', 'tff_pipelines', 'train', *self.flags, '--resume',
-           f'--output_dir={self.folder / RUN}'],
+           f'--output_dir={self.output}'],
           stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
           preexec_fn=lambda: ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM))
 
@@ -71,23 +71,26 @@ class Run:
 def build_runs(settings: Sequence[settings_lib.Setting],
                folder: str | os.PathLike[str], *, repeats: int,
                seeded: bool) -> list[Run]:
-  """Builds all runs: every setting once, then every setting again, and so on."""
+  """Builds all runs: every setting once, then every setting again, and so on.
+
+  If they are seeded, cohorts and noise follow from the index of the repeat too.
+  """
+  seeds = ('initial_weights_seed', 'seed')[:1 + seeded]
   return [
-      Run(setting=setting, repeat=repeat, seeded=seeded,
-          folder=pathlib.Path(folder) / setting.folder_name / str(repeat))
+      Run(setting.name, repeat, pathlib.Path(folder) / setting.folder / str(repeat),
+          (*setting.flags, *(f'--{name}={repeat}' for name in seeds)))
       for repeat in range(repeats) for setting in settings]
 
 
 def run_all(runs: Sequence[Run], at_once: int) -> None:
   """Runs those that are not done yet, at most `at_once` >= 1 at a time.
 
-  Raises:
-    ValueError: If folders are of other flags, or a run fails; says which, and the
-      last line that it printed.
+  Raises ValueError if folders are of other flags, or a run fails; says which, and the
+  last line that it printed.
   """
   for run in runs:
     run.prepare()
-  waiting = [run for run in runs if not (run.folder / RUN / files.SUMMARY).is_file()]
+  waiting = [run for run in runs if not (run.output / files.SUMMARY).is_file()]
   print(f'{len(runs)} runs, {len(runs) - len(waiting)} of them done',
         file=sys.stderr)
   running: dict[Run, tuple[subprocess.Popen, float]] = {}
@@ -101,7 +104,7 @@ def run_all(runs: Sequence[Run], at_once: int) -> None:
         if process.poll() is None:
           continue
         del running[run]
-        name = f'{run.setting.name}, repeat {run.repeat}'
+        name = f'{run.name}, repeat {run.repeat}'
         if process.returncode:
           log = (run.folder / _LOG).read_text(encoding='utf-8', errors='replace')
           raise ValueError(f'{name} ended with {process.returncode}: '
@@ -114,44 +117,10 @@ def run_all(runs: Sequence[Run], at_once: int) -> None:
       process.wait()
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Result:
-  """The results of the repeats of one setting.
-
-  Attributes:
-    name: Name of the setting.
-    metric: 'set/metric' that is compared.
-    values: Values of the last round, one for each repeat.
-    curves: (round, value) of each repeat.
-    epsilon: Epsilon of each repeat alone, the maximum; None if nothing is guaranteed.
-    epsilon_if_unseeded: Epsilon that a run without a seed would have had, alone.
-    delta: Delta of either epsilon; None if there is neither.
-    noise_multiplier: None if there is no noise.
-  """
-
-  name: str
-  metric: str
-  values: list[float]
-  curves: list[list[tuple[int, float]]]
-  epsilon: float | None
-  epsilon_if_unseeded: float | None
-  delta: float | None
-  noise_multiplier: float | None
-
-  @property
-  def mean(self) -> float:
-    return statistics.fmean(self.values)
-
-  @property
-  def stddev(self) -> float:
-    """Standard deviation of the sample of repeats; NaN for one."""
-    return statistics.stdev(self.values) if len(self.values) > 1 else math.nan
-
-
-def warnings(results: Sequence[Result]) -> list[str]:
+def warnings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
   """Returns what a reader of a sweep's numbers must know."""
-  runs = sum(len(result.values) for result in results)
-  private = [result.epsilon is not None for result in results]
+  runs = sum(len(row['values']) for row in rows)
+  private = [row['epsilon'] is not None for row in rows]
   if runs < 2 or not any(private):
     return []
   text = (f'epsilon and delta are of each run alone: the {runs} runs together spend '
@@ -162,14 +131,13 @@ def warnings(results: Sequence[Result]) -> list[str]:
 
 
 def total(runs: Sequence[Run]) -> tuple[answers.Answer | None, str]:
-  """Adds up what all runs of a sweep spend, by their ledgers.
+  """Adds up what all runs of a sweep spend, by their ledgers, and says it in words.
 
-  Returns:
-    The answer, None where there is none, and a sentence for the terminal.
+  The answer is None where there is none.
   """
   try:
     answer = ledger_query.together(
-        [run.folder / RUN / files.LEDGER for run in runs])
+        [run.output / files.LEDGER for run in runs])
   except (OSError, ValueError) as error:
     return None, f'no epsilon of all runs together: {error}'
   if answer.epsilon is None:
@@ -182,75 +150,81 @@ def total(runs: Sequence[Run]) -> tuple[answers.Answer | None, str]:
       f'{server} against the server')
 
 
-def collect(runs: Sequence[Run]) -> list[Result]:
-  """Returns the results of finished runs, in the order of their settings."""
-  by_setting = []
-  for setting in dict.fromkeys(run.setting for run in runs):
-    repeats = [run for run in runs if run.setting == setting]
-    summaries = [report_lib.read_summary(run.folder / RUN / files.SUMMARY)
-                 for run in repeats]
+def collect(runs: Sequence[Run]) -> list[dict[str, Any]]:
+  """Returns the results of finished runs, a row for each of their settings.
+
+  Each repeat has a value of the last round, and a curve: (round, value). Epsilons, the
+  maximum over repeats, are of one alone; None if nothing is guaranteed.
+  """
+  rows = []
+  for name in dict.fromkeys(run.name for run in runs):
+    outputs = [run.output for run in runs if run.name == name]
+    summaries = [report_lib.read_summary(output / files.SUMMARY) for output in outputs]
     first = summaries[0]
-    held_out, metric = first['headline_of'], first['headline']
-    values = [summary['held_out'][held_out].get(metric) for summary in summaries]
-    name = f'{held_out}/{metric}'
-    tables = [metrics.rows(run.folder / RUN / files.METRICS) for run in repeats]
-    largest = {}
+    held_out, headline = first['headline_of'], first['headline']
+    values = [summary['held_out'][held_out].get(headline) for summary in summaries]
+    values = [math.nan if value is None else value for value in values]
+    metric, largest = f'{held_out}/{headline}', {}
     for key in ('epsilon', 'epsilon_if_unseeded'):
       epsilons = [summary[key] for summary in summaries]
       largest[key] = None if None in epsilons else max(epsilons)
-    by_setting.append(Result(
-        name=setting.name, metric=name, **largest,
-        values=[math.nan if value is None else value for value in values],
-        curves=[[(int(row['round']), float(row[name])) for row in table
-                 if row.get(name)] for table in tables],
-        delta=None if set(largest.values()) == {None} else first['delta'],
-        noise_multiplier=first['noise_multiplier']))
-  return by_setting
+    is_private = set(largest.values()) != {None}
+    rows.append({
+        'name': name, 'metric': metric, 'values': values, 'curves': [
+            [(int(row['round']), float(row[metric]))
+             for row in metrics.rows(output / files.METRICS) if row.get(metric)]
+            for output in outputs],
+        **largest, 'delta': first['delta'] if is_private else None,
+        'noise_multiplier': first['noise_multiplier'],
+        'mean': statistics.fmean(values),
+        'epsilon_is_of': 'each run alone' if is_private else None})
+  return rows
 
 
-def _epsilon(result: Result) -> str:
-  if result.epsilon is not None:
-    return decimals.epsilon(result.epsilon)
-  if result.epsilon_if_unseeded is not None:
-    return f'({decimals.epsilon(result.epsilon_if_unseeded)})'
+def _epsilon(row: Mapping[str, Any]) -> str:
+  if row['epsilon'] is not None:
+    return decimals.epsilon(row['epsilon'])
+  if row['epsilon_if_unseeded'] is not None:
+    return f'({decimals.epsilon(row["epsilon_if_unseeded"])})'
   return 'none'
 
 
-def _print(results: list[Result]) -> None:
-  width = max(len('setting'), *(len(result.name) for result in results))
+def _print(rows: list[dict[str, Any]]) -> None:
+  width = max(len('setting'), *(len(row['name']) for row in rows))
   print(f'\n{"setting":<{width}}  noise   epsilon   delta      '
-        f'{results[0].metric}, % +- stddev: each')
-  for result in results:
+        f'{rows[0]["metric"]}, % +- stddev: each')
+  for row in rows:
     noise, delta = (
         '-' if value is None else decimals.rounded_up(value)
-        for value in (result.noise_multiplier, result.delta))
-    repeats = ' '.join(f'{100 * value:.2f}' for value in result.values)
-    spread = '' if math.isnan(result.stddev) else f' +- {100 * result.stddev:.2f}'
-    line = (f'{result.name:<{width}}  {noise:<7} {_epsilon(result):<9} {delta:<10} '
-            f'{100 * result.mean:.2f}{spread}')
+        for value in (row['noise_multiplier'], row['delta']))
+    values = row['values']
+    repeats = ' '.join(f'{100 * value:.2f}' for value in values)
+    spread = f' +- {100 * statistics.stdev(values):.2f}' if len(values) > 1 else ''
+    line = (f'{row["name"]:<{width}}  {noise:<7} {_epsilon(row):<9} {delta:<10} '
+            f'{100 * row["mean"]:.2f}{spread}')
     # Many repeats are in sweep.json alone.
     print(f'{line}: {repeats}' if len(line) + len(repeats) < 79 else line)
-  if any(result.epsilon_if_unseeded is not None for result in results):
+  if any(row['epsilon_if_unseeded'] is not None for row in rows):
     print('(epsilon): what one run without a seed would guarantee, alone; these '
           'have none')
-  for warning in warnings(results):
+  for warning in warnings(rows):
     print(f'warning: {warning}')
 
 
-def _draw(results: list[Result], path: pathlib.Path,
+def _draw(rows: list[dict[str, Any]], path: pathlib.Path,
           title: str | None) -> None:
   """Draws the mean of each setting as a line, and the range of its repeats."""
   from matplotlib import figure as figure_lib  # pylint: disable=g-import-not-at-top
   import pandas  # pylint: disable=g-import-not-at-top
   figure = figure_lib.Figure(figsize=(7, 4.2))
   axes = figure.subplots()
-  for result in results:
+  for row in rows:
     # A row for each round, a column for each repeat.
-    table = 100 * pandas.DataFrame(map(dict, result.curves)).T.sort_index()
-    line, = axes.plot(table.index, table.mean(axis=1), label=result.name)
+    table = 100 * pandas.DataFrame(map(dict, row['curves'])).T.sort_index()
+    line, = axes.plot(table.index, table.mean(axis=1), label=row['name'])
     axes.fill_between(table.index, table.min(axis=1), table.max(axis=1),
                       color=line.get_color(), alpha=0.15, linewidth=0)
-  held_out, metric = results[0].metric.split('/')
+  held_out, metric = rows[0]['metric'].split('/')
   axes.set_xlabel('round')
   axes.set_ylabel(f'{metric.replace("_", " ")} on {held_out} (%)')
   axes.set_title(title or '', fontsize=10)
@@ -260,30 +234,22 @@ def _draw(results: list[Result], path: pathlib.Path,
   figure.savefig(path, dpi=120)
 
 
-def write(results: list[Result], folder: pathlib.Path, title: str | None,
-          runs: Sequence[Run] = ()) -> None:
-  """Writes the table and the figure to a folder, and prints the table.
+def write(rows: list[dict[str, Any]], folder: pathlib.Path, title: str | None,
+          runs: Sequence[Run]) -> None:
+  """Writes the table of `collect` and the figure to a folder, and prints the table.
 
-  Args:
-    results: Of all settings.
-    folder: An existing one.
-    title: Title of the figure; None for none.
-    runs: All runs, for what they spend together.
+  The folder exists; `runs` are all runs, for what they spend together.
   """
-  texts, spent, words = warnings(results), None, None
-  if texts:
-    spent, words = total(runs)
-  together = {'epsilon_of_all_runs': spent and spent.epsilon,
-              'epsilon_server_of_all_runs': spent and spent.epsilon_server,
-              'delta_of_all_runs': spent and spent.delta}
+  texts = warnings(rows)
+  spent, words = total(runs) if texts else (None, '')
+  together = {f'{name}_of_all_runs': spent and getattr(spent, name)
+              for name in ('epsilon', 'epsilon_server', 'delta')}
   files.write_atomically(folder / TABLE, json.dumps([
-      {**dataclasses.asdict(result), 'mean': result.mean,
-       'epsilon_is_of': None if result.delta is None else 'each run alone',
-       **together, 'warnings': texts} for result in results], indent=1) + '\n')
+      {**row, **together, 'warnings': texts} for row in rows], indent=1) + '\n')
   with files.replacing(folder / FIGURE) as path:
-    _draw(results, path, title)
-  _print(results)
-  if words is not None:
+    _draw(rows, path, title)
+  _print(rows)
+  if words:
     print(words)
   print(f'written to {os.fspath(folder)}: {TABLE}, {FIGURE}')
 
@@ -291,9 +257,8 @@ def write(results: list[Result], folder: pathlib.Path, title: str | None,
 def sweep(settings: settings_lib.SweepSettings) -> None:
   """Runs the runs of a sweep that are not done yet, and reports.
 
-  Raises:
-    OSError, ValueError: For a mistake of the user, or a run that fails; the message
-      is one line.
+  Raises OSError or ValueError, in one line, for a mistake of the user or a run that
+  fails.
   """
   runs = build_runs(settings.parsed, settings.output_dir, repeats=settings.repeats,
                     seeded=settings.seeded)

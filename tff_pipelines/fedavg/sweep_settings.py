@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import re
 import shlex
+from typing import NamedTuple
 
 from tff_pipelines.common import declarations, files
 from tff_pipelines.experiment import cli, settings
@@ -16,20 +17,23 @@ _settings, _run = (functools.partial(declarations.setting, group=name, essential
 _OWN = ('output_dir', 'resume', 'initial_weights_seed', 'seed')
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Setting:
-  """A setting of the trainer."""
+class Setting(NamedTuple):
+  """A setting of the trainer, and its name in the characters of a folder's."""
 
   name: str
   flags: tuple[str, ...]
+  folder: str
 
-  @classmethod
-  def parse(cls, text: str, common: Sequence[str]) -> 'Setting':
-    """Parses 'name: --flag=value ...' after the flags of all settings.
 
-    Raises:
-      ValueError: If it has another form, or sets what the sweep sets itself.
-    """
+def parse_settings(settings: Iterable[str], common: Sequence[str]) -> list[Setting]:
+  """Parses each 'name: --flag=value ...' after the flags of all settings.
+
+  Raises:
+    ValueError: If there is none, one has another form, or sets what the sweep sets
+      itself, or two have the same folder.
+  """
+  by_folder: dict[str, Setting] = {}
+  for text in settings:
     name, colon, rest = text.partition(':')
     name = name.strip()
     if not colon or not name or name.startswith('-'):
@@ -43,22 +47,11 @@ class Setting:
                          f'--flag=value, found {flag!r}')
       if match.group(1) in _OWN:
         raise ValueError(f'setting {name!r}: --{match.group(1)} is set by the sweep')
-    return cls(name=name, flags=tuple(flags))
-
-  @property
-  def folder_name(self) -> str:
-    """The name, in the characters of a folder's name."""
-    return re.sub(r'[^a-z0-9.]+', '_', self.name.lower()).strip('_') or '_'
-
-
-def parse_settings(settings: Iterable[str], common: Sequence[str]) -> list[Setting]:
-  """Parses all settings, whose folders must differ. Raises ValueError."""
-  by_folder: dict[str, Setting] = {}
-  for setting in (Setting.parse(text, common) for text in settings):
-    other = by_folder.setdefault(setting.folder_name, setting)
-    if other is not setting:
+    folder = re.sub(r'[^a-z0-9.]+', '_', name.lower()).strip('_') or '_'
+    if folder in by_folder:
       raise ValueError(f'settings must have different names, found '
-                       f'{other.name!r} and {setting.name!r}')
+                       f'{by_folder[folder].name!r} and {name!r}')
+    by_folder[folder] = Setting(name, tuple(flags), folder)
   if not by_folder:
     raise ValueError('there must be at least one setting')
   return list(by_folder.values())

@@ -30,12 +30,12 @@ def examples(task: Task, path: str, options: Mapping[str, Any]) -> Examples:
                      f'of its own, found data_source={source}')
   open_source.check_public('validation_path', path, options)
   with tempfile.TemporaryDirectory() as folder:
-    files = {}
+    given = {**options, 'test_path': path, 'held_out_fraction': None}
     for option, name in registry.KEPT_FILES.items():
       if name in task.files and option in registry.OPTIONS[task.name]:
-        files[option] = str(pathlib.Path(folder) / name)
-        pathlib.Path(files[option]).write_text(task.files[name], encoding='utf-8')
-    given = {**options, **files, 'test_path': path, 'held_out_fraction': None}
+        kept = pathlib.Path(folder) / name
+        kept.write_text(task.files[name], encoding='utf-8')
+        given[option] = str(kept)
     sets = registry.build(task.name, **given).held_out
   if 'test_examples' in sets:
     raise ValueError(f'validation_path={path} must be public, found clients of the '

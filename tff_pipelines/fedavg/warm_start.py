@@ -15,67 +15,50 @@ from tff_pipelines.common import caveats, files
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WarmStart:
-  """The weights of a file.
-
-  Attributes:
-    weights: Float32 arrays, in the order of the model.
-    digest: SHA-256 of the weights.
+  """The weights of a file: float32 arrays in the order of the model, and their SHA-256.
   """
 
   weights: list[np.ndarray]
   digest: str
 
   def caveat(self, is_public: bool) -> caveats.Caveat:
-    """The limit of the guarantee that follows from it.
-
-    Args:
-      is_public: Whether the user states that the weights are public.
-    """
+    """The limit of the guarantee; weights are public where the user states that."""
+    start = 'training starts from the weights of a file'
     if is_public:
       return caveats.Caveat(
           'warm start stated as public',
-          'training starts from the weights of a file, which costs no epsilon because '
-          'the user states that they are public: no epsilon protects those whose data '
-          'they were trained on')
+          f'{start}, which costs no epsilon because the user states that they are '
+          'public: no epsilon protects those whose data they were trained on')
     return caveats.Caveat(
         'warm start outside the guarantee',
-        'training starts from the weights of a file: what they tell of the data that '
-        'they were trained on is outside this guarantee; if those are of the same '
-        'people, what both runs cost adds up')
+        f'{start}: what they tell of the data that they were trained on is outside '
+        'this guarantee; if those are of the same people, what both runs cost adds up')
 
 
 def read(path: str | os.PathLike[str], model: Model) -> WarmStart:
-  """Reads the weights of a model.
+  """Reads the weights of a model from a file.
 
-  Args:
-    path: An .npz file of arrays, by the names of the model's weights or in their
-      order; or, for a model from Keras, a file of Keras' (.keras, .h5, .weights.h5),
-      of weights or of the whole model.
-    model: The model.
-
-  Raises:
-    ValueError: If the file does not fit the model, or holds NaN or infinity.
+  It has arrays (.npz), by the names of the model's weights or in their order; or, for
+  a model from Keras, it is a file of Keras' (.keras, .h5, .weights.h5), of weights or
+  of the whole model. Raises ValueError if it does not fit the model, or holds NaN or
+  infinity.
   """
   if not os.path.isfile(path):
     raise ValueError(f'warm_start={path} must be a file, found none')
   initial = model.initial_weights(0)
   if pathlib.Path(path).suffix == '.npz':
     arrays = files.read_arrays(pathlib.Path(path))
-    if set(model.weight_names) == arrays.keys():
-      weights = [arrays[name] for name in model.weight_names]
-    else:
-      weights = list(arrays.values())
+    named = set(model.weight_names) == arrays.keys()
+    weights = [arrays[name] for name in (model.weight_names if named else arrays)]
   else:
     weights = _of_keras(path, model, initial)
-  shapes = [list(weight.shape) for weight in initial]
-  if [list(weight.shape) for weight in weights] != shapes:
-    raise ValueError(f'warm_start={path} must have weights of the shapes {shapes}, '
-                     f'found {[list(weight.shape) for weight in weights]}')
-  if any(weight.dtype != np.float32 or not np.all(np.isfinite(weight))
-         for weight in weights):
+  shapes, wanted = ([list(w.shape) for w in arrays] for arrays in (weights, initial))
+  if shapes != wanted:
+    raise ValueError(f'warm_start={path} must have weights of the shapes {wanted}, '
+                     f'found {shapes}')
+  if not all(w.dtype == np.float32 and np.all(np.isfinite(w)) for w in weights):
     raise ValueError(f'warm_start={path} must have finite weights of float32')
-  digest = hashlib.sha256(b''.join(
-      np.ascontiguousarray(weight).tobytes() for weight in weights))
+  digest = hashlib.sha256(b''.join(w.tobytes() for w in weights))
   return WarmStart(weights=weights, digest=digest.hexdigest())
 
 
@@ -89,14 +72,12 @@ def _of_keras(path, model: Model, initial: list[np.ndarray]) -> list[np.ndarray]
   constants = [weight.numpy() for weight in network.non_trainable_weights]
   try:
     network.load_weights(path)
+    names, content = [], path
     if zipfile.is_zipfile(path):
       with zipfile.ZipFile(path) as archive:
-        path_or_content = io.BytesIO(archive.read('model.weights.h5'))
-    else:
-      path_or_content = path
-    names = []
-    with h5py.File(path_or_content) as content:
-      content.visit(names.append)
+        content = io.BytesIO(archive.read('model.weights.h5'))
+    with h5py.File(content) as file:
+      file.visit(names.append)
     # Keras takes what it finds of these, and counts those of its older formats.
     count = sum('vars' in name.split('/')[:-1] and
                 not name.startswith(('optimizer/', 'metrics/')) for name in names)
