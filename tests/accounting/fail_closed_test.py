@@ -17,21 +17,28 @@ def _of_event(name):
   return property(lambda self: getattr(self.event, name))
 
 
+def _forwarded(name):
+  return lambda self, amplification: getattr(self.event, name)(amplification)
+
+
 # The answers of a mechanism whose noise is a server's.
 _MECHANISM = dict(
     __annotations__={'noise_multiplier': float}, source='here',
-    adjacency=base.ZERO_OUT, curve=_curve, failure_probability=base.never_fails,
-    caveats=base.no_caveats)
+    adjacency=base.ZERO_OUT, curve=_curve, pure_epsilon=base.not_pure,
+    failure_probability=base.never_fails, factors=base.no_known_pair,
+    caveats=base.no_caveats, scaled=base.no_known_group)
 # The answers of a way to sample clients that amplifies nothing.
 _SAMPLING = dict(
     source='here', adjacency=_of_event('adjacency'),
     curve=lambda self, max_order, amplification: self.event.curve(
         max_order, amplification),
+    pure_epsilon=_forwarded('pure_epsilon'), factors=_forwarded('factors'),
     failure_probability=lambda self: self.event.failure_probability(),
     caveats=lambda self: self.event.caveats(),
     without_sampling=lambda self: self.event, repeated=lambda self: self,
     participations=lambda self, count, amplification: count,
-    minimum_cohort=lambda self: None)
+    minimum_cohort=lambda self: None,
+    group=lambda self, clients, known: None)
 
 
 def _defined(name, bases, answers, without=(), **changes):
@@ -58,10 +65,7 @@ def test_a_mechanism_that_says_everything_is_accounted():
   np.testing.assert_array_equal(
       events.SelfComposed(event=event, count=3).curve(8, 'tight'),
       3 * curves.gaussian(2.0, 8))
-  assert event.seen_by_participants() == event
-  # Nothing is claimed that is not said.
-  assert event.group(3, True) is None and event.factors('tight') is None
-  assert event.pure_epsilon('tight') == math.inf
+  assert event.seen_by_participants() == event and event.group(3, True) is None
   with pytest.raises(AttributeError):  # It is frozen.
     event.noise_multiplier = 1.0
   with pytest.raises(ValueError, match='NewNoise cannot be amplified by sampling'):

@@ -6,8 +6,8 @@ when constructed.
 
 A kind of event answers everything that is asked of it. An answer is inherited only
 where it is proved for every kind that may inherit it: from base classes, which are
-declared `abstract=True`, and never from another kind. Those of `Event` itself claim
-nothing: no pure epsilon, no known pair, no guarantee for groups.
+declared `abstract=True`, and never from another kind. Answers such as `not_pure`
+state that nothing better is proved; a kind writes them down like any other.
 """
 
 import abc
@@ -96,14 +96,13 @@ class Event(abc.ABC):
   def failure_probability(self) -> float:
     """The probability of outcomes that `curve` leaves out, which is added to delta."""
 
+  @abc.abstractmethod
   def pure_epsilon(self, amplification: str) -> float:
     """Epsilon at delta = 0, the divergence of infinite order; infinite if unknown."""
-    del amplification
-    return np.inf
 
+  @abc.abstractmethod
   def factors(self, amplification: str) -> tuple[Factor, ...] | None:
     """The pairs whose product dominates the release, or None if not known."""
-    del amplification
 
   @abc.abstractmethod
   def without_sampling(self) -> 'Event':
@@ -170,14 +169,15 @@ class Event(abc.ABC):
     """Whether clients add shares of the noise of a sum in the event."""
     return self.honest_fraction() is not None
 
+  @abc.abstractmethod
   def scaled(self, clients: int) -> 'Event | None':
     """The release between inputs that differ in so many clients, all of them in it.
 
     Returns:
       None if it is not known, or if the release is one of sampled clients.
     """
-    del clients
 
+  @abc.abstractmethod
   def group(self, clients: int, known: bool) -> 'Event | None':
     """The release between inputs that differ in up to so many clients.
 
@@ -188,7 +188,6 @@ class Event(abc.ABC):
     Returns:
       None if it is not known: from neighbour to neighbour the guarantee still holds.
     """
-    del clients, known
 
   def group_of_several(self, count: int, clients: int,
                        known: bool) -> 'tuple[Event, int] | None':
@@ -266,6 +265,22 @@ Inner = Annotated[Event, check_event]
 
 
 # Answers of methods, for the bodies of kinds.
+
+
+def not_pure(self, amplification: str) -> float:
+  """States that no epsilon is proved at delta = 0."""
+  del self, amplification
+  return np.inf
+
+
+def no_known_pair(self, amplification: str) -> None:
+  """States that no dominating pair is known."""
+  del self, amplification
+
+
+def no_known_group(self, clients: int) -> None:
+  """States that the release is known between inputs of one client alone."""
+  del self, clients
 
 
 def never_fails(self) -> float:

@@ -22,6 +22,7 @@ class NoPrivacy(base.Release, base.WithoutShares):
 
   failure_probability = base.never_fails
   is_additive = base.yes
+  pure_epsilon = base.not_pure
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     return curves.no_guarantee(max_order)
@@ -59,6 +60,7 @@ class _Product(base.Event, abstract=True):
   """Several releases: their curves add, their dominating pairs multiply."""
 
   source = 'arXiv 1702.07476, Proposition 1'
+  scaled = base.no_known_group  # Samples are independent; `Together` has one.
 
   @abc.abstractmethod
   def _counts(self) -> Mapping[base.Event, int]:

@@ -40,6 +40,8 @@ class Nfdp(base.Release, base.WithoutShares):
   adjacency = base.RECORD
 
   failure_probability = base.never_fails
+  pure_epsilon = base.not_pure
+  scaled = base.no_known_group
 
   def __post_init__(self):
     super().__post_init__()
@@ -103,6 +105,7 @@ class PostProcessing(base.Release, base.WithoutShares):
 
   failure_probability = base.never_fails
   caveats = base.no_caveats
+  scaled = base.no_known_group
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     return np.zeros(max_order - 1)
@@ -129,6 +132,7 @@ class _PureLocal(base.Release, base.WithoutShares, abstract=True):
   adjacency = base.LOCAL
 
   failure_probability = base.never_fails
+  scaled = base.no_known_group
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     return curves.pure(self.epsilon, max_order)
@@ -176,6 +180,7 @@ class _LocalGaussian(sum_events.GaussianNoise, abstract=True):
   """
 
   adjacency = base.LOCAL
+  scaled = base.no_known_group
 
 
 class LocalGaussian(_LocalGaussian):
@@ -229,6 +234,7 @@ class LocalAnswers(base.Equivalent, base.Release, base.WithoutShares):
   adjacency = base.LOCAL
 
   caveats = base.no_caveats
+  scaled = base.no_known_group
 
   def __post_init__(self):
     super().__post_init__()

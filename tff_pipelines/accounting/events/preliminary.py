@@ -100,6 +100,8 @@ class CentralRelease(base.Release, base.WithoutShares, abstract=True):
 
   adjacency = base.ZERO_OUT
   source = 'arXiv 2004.00010, Theorem 14; arXiv 2002.09745, section 4 (threshold)'
+  pure_epsilon = base.not_pure
+  factors = base.no_known_pair
 
   def __post_init__(self):
     super().__post_init__()

@@ -35,6 +35,7 @@ class Sampled(base.Event, abstract=True):
   """
 
   event: base.Inner
+  scaled = base.no_known_group  # It is one of sampled clients.
 
   def __post_init__(self):
     super().__post_init__()
@@ -263,6 +264,9 @@ class PoissonGroup(_Poisson):
 
   def without_sampling(self) -> base.Event:
     return self.event.scaled(self.clients)
+
+  def group(self, clients: int, known: bool) -> None:
+    """States that it is of one person already."""
 
 
 class _Sized(Sampled, abstract=True):

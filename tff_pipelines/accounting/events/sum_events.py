@@ -52,6 +52,8 @@ class _IntegerSum(ClientSum, abstract=True):
   l2_sensitivity: validate.Positive
   noise_variance: validate.NonNegative
   cohort_size: validate.Positive | None = None
+  pure_epsilon = base.not_pure
+  factors = base.no_known_pair
 
   def __post_init__(self):
     super().__post_init__()
@@ -207,6 +209,7 @@ class GaussianNoise(base.Release, base.WithoutShares, abstract=True):
 
   failure_probability = base.never_fails
   caveats = base.no_caveats
+  pure_epsilon = base.not_pure
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     return curves.gaussian(self.noise_multiplier, max_order)
@@ -311,6 +314,7 @@ class SkellamCount(ClientSum, base.WithoutShares):
   source = 'arXiv 2110.04995, Theorem 3.5; PLD of section 3.1 there'
 
   caveats = base.no_caveats
+  pure_epsilon = base.not_pure
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     return curves.skellam(
@@ -362,6 +366,7 @@ class NoisyGradients(base.Equivalent, base.Release, combinators.AgentsShares):
   source = (
       'arXiv 1607.00133; arXiv 2210.00597 (tight), Zhu and Wang 2019, Theorem 5 '
       '(generic); arXiv 2106.08567, Theorem 11 (PLD)')
+  scaled = base.no_known_group  # An agent is no record.
 
   def __post_init__(self):
     _ = self.equivalent  # Raises ValueError unless the parameters are valid.

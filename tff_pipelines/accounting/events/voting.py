@@ -62,6 +62,7 @@ class Vote(base.Equivalent, base.Release, combinators.AgentsShares):
   source = (
       'Zhu et al. 2020, Theorem 5, with sensitivity sqrt(2)/k for neighbours; '
       'arXiv 2110.04995, Theorem 3.5 and section 3.1 for Skellam noise')
+  scaled = base.no_known_group
 
   def __post_init__(self):
     super().__post_init__()
