@@ -162,7 +162,8 @@ class CheckedSource(records.Wrapping):
     try:
       check_examples('examples', examples, self.element_spec)
     except ValueError as error:
-      raise task_lib.BadClientError(f'{self.where(client_id)}: {error}') from error
+      raise task_lib.BadClientError(
+          f'{records.where(self, client_id)}: {error}') from error
     return dict(examples)
 
 

@@ -15,6 +15,7 @@ from typing import Any, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
+from tasks import checks
 from tasks.sources import records, rows
 
 _PYTHON = {records.TEXT: records.TEXT_DTYPE, records.INTEGER: np.dtype(np.int64),
@@ -393,7 +394,7 @@ class Parser:
           f'{f.name} {list(f.shape)}' if f.shape else f.name for _, f in self._chosen)
       # TF's message continues over several lines, with the operation's name.
       raise ValueError(f'not an example with {expected}: '
-                       f'{" ".join(error.message.split())[:200]}') from error
+                       f'{checks.one_line(error, 200)}') from error
     arrays = {name: tensor.numpy() for name, tensor in parsed.items()}
     for field, feature in self._chosen:
       if feature.dtype == records.TEXT_DTYPE:

@@ -10,7 +10,6 @@ import dataclasses
 import io
 import math
 import os
-import pathlib
 import sys
 from typing import NamedTuple
 import warnings
@@ -81,8 +80,7 @@ class Parts(NamedTuple):
 
 @contextlib.contextmanager
 def _open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
-  if not pathlib.Path(path).is_file():
-    raise ValueError(f'{path} does not exist or is not a file')
+  checks.file(path)
   try:
     # NumPy prints warnings about odd headers.
     with warnings.catch_warnings(action='ignore'), zipfile.ZipFile(path) as archive:
@@ -90,9 +88,8 @@ def _open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
   # Damage shows as BadZipFile, LZMAError, zlib.error, EOFError, ValueError,
   # NotImplementedError and more, depending on the byte that it hits.
   except Exception as error:
-    detail = ' '.join(str(error).split()) or type(error).__name__
-    raise ValueError(
-        f'{path} is not an npz file, or corrupted: {detail[:200]}') from error
+    raise ValueError(f'{path} is not an npz file, or corrupted: '
+                     f'{checks.one_line(error, 200)}') from error
 
 
 def array_names(path: Path) -> list[str]:

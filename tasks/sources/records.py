@@ -108,6 +108,24 @@ class RawData:
   skips: task.Skips
 
 
+def client_order(examples: Mapping[str, np.ndarray], clients: np.ndarray
+                 ) -> np.ndarray:
+  """The indices that sort examples by client, stably; see `ArraysByClient`.
+
+  Raises:
+    ValueError: If there is no example, lengths differ, or clients are malformed.
+  """
+  if clients.ndim != 1 or clients.dtype.kind not in 'iuU' or not clients.size:
+    raise ValueError(
+        'clients must be one integer or string per example, at least one example, '
+        f'found {clients.dtype} {list(clients.shape)}')
+  for name, array in examples.items():
+    if array.shape[:1] != clients.shape:
+      raise ValueError(f'{name} has shape {list(array.shape)} but there are '
+                       f'{clients.size} clients: they must have the same length')
+  return np.argsort(clients, kind='stable')
+
+
 class ArraysByClient:
   """Examples in memory, sorted once by client so that reading one is a slice.
 
@@ -126,18 +144,7 @@ class ArraysByClient:
       ValueError: If there is no example, or lengths differ.
     """
     clients = np.asarray(clients)
-    if clients.ndim != 1 or clients.dtype.kind not in 'iuU':
-      raise ValueError(
-          'clients must be one integer or string per example, found '
-          f'{clients.dtype} {list(clients.shape)}')
-    if clients.size == 0:
-      raise ValueError('there must be at least one example, found none')
-    for name, array in examples.items():
-      if array.shape[:1] != clients.shape:
-        raise ValueError(
-            f'{name} has shape {list(array.shape)} but there are '
-            f'{clients.size} clients: they must have the same length')
-    order = np.argsort(clients, kind='stable')
+    order = client_order(examples, clients)
     # Sorted data, as many files have, need no second copy.
     is_sorted = bool(np.all(order[1:] > order[:-1]))
     self._arrays = {name: array.view() if is_sorted else array[order]
@@ -163,33 +170,17 @@ class ArraysByClient:
 class Wrapping:
   """A source of the same clients as another, from which it reads.
 
-  Implements tasks.task.ClientSource except for `examples`.
+  Implements tasks.task.ClientSource except for `examples`; it has all else that the
+  other source has: `where`, `read_in_graph`, `skips`, `data_proof`, `is_roster`.
   """
 
   def __init__(self, source: task.ClientSource):
     self._source = source
     self.client_ids: Sequence[str] = source.client_ids
     self.element_spec: ElementSpec = source.element_spec
-    self.skips: task.Skips = getattr(source, 'skips', None) or task.Skips()
 
-  def where(self, client_id: str) -> str:
-    """The file and the client, for messages."""
-    return where(self._source, client_id)
-
-  @property
-  def read_in_graph(self) -> Callable[[Any], Mapping[str, Any]] | None:
-    """See task.reader_in_graph."""
-    return task.reader_in_graph(self._source)
-
-  @property
-  def data_proof(self) -> Any | None:
-    """See task.data_proof."""
-    return task.data_proof(self._source)
-
-  @property
-  def is_roster(self) -> bool:
-    """See task.is_roster."""
-    return task.is_roster(self._source)
+  def __getattr__(self, name: str) -> Any:
+    return getattr(vars(self)['_source'], name)
 
 
 class MappedSource(Wrapping):
@@ -238,13 +229,13 @@ class MappedSource(Wrapping):
           raise ValueError(f'{name} must be {dtype} {list(shape)} per example, found '
                            f'{array.dtype} {list(array.shape[1:])}')
     except ValueError as error:
-      raise task.BadClientError(f'{self.where(client_id)}: {error}') from error
+      raise task.BadClientError(f'{where(self, client_id)}: {error}') from error
     return examples
 
   @property
   def read_in_graph(self) -> Callable[[Any], Mapping[str, Any]] | None:
     """See task.reader_in_graph."""
-    read, convert = super().read_in_graph, self._convert_in_graph
+    read, convert = task.reader_in_graph(self._source), self._convert_in_graph
     if read is None or convert is None:
       return None
     return lambda client_id: convert(read(client_id))

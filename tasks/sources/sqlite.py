@@ -24,7 +24,7 @@ from absl import logging
 import numpy as np
 import tensorflow as tf
 
-from tasks import task
+from tasks import checks, task
 from tasks.sources import checksums, columns, ids, records, rows as rows_lib
 
 # No client has more examples; TensorFlow needs some number.
@@ -57,11 +57,9 @@ _BY_ROWS = ('SELECT serialized_example_proto FROM examples '
 @contextlib.contextmanager
 def connected(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
   """Connects for reading. SQLite's errors become ValueErrors."""
-  path = pathlib.Path(path)
-  if not path.is_file():
-    raise ValueError(f'{path} does not exist or is not a file')
+  checks.file(path)
   # Read-only: SQLite would create a missing file, and lock an existing one.
-  uri = f'{path.resolve().as_uri()}?mode=ro'
+  uri = f'{pathlib.Path(path).resolve().as_uri()}?mode=ro'
   try:
     with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
       yield connection
