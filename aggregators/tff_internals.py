@@ -18,15 +18,12 @@ from tensorflow_federated.python.core.backends.test import compiler as test_comp
 from tensorflow_federated.python.core.environments.tensorflow_backend import (
     compiled_computation_transformations, tensorflow_tree_transformations)
 from tensorflow_federated.python.core.impl.compiler import array, building_blocks
-from tensorflow_federated.python.core.impl.executors import (
-    executor_base, executor_factory, executor_value_base, value_serialization)
+from tensorflow_federated.python.core.impl.executors import value_serialization
 from tensorflow_federated.python.core.impl.federated_context import value_impl
+from tensorflow_federated.python.core.impl.types import type_conversions
 
 # pylint: disable=protected-access
 
-Executor = executor_base.Executor
-ExecutorFactory = executor_factory.ExecutorFactory
-ExecutorValue = executor_value_base.ExecutorValue
 # Modules of the classes that values and building blocks are instances of.
 BUILDING_BLOCKS = building_blocks
 STRUCTURE = structure
@@ -137,6 +134,11 @@ def computation_of(serialized: bytes) -> tff.Computation:
   """The computation that `computation_bytes` serialized."""
   return tff.framework.deserialize_computation(
       computation_pb2.Computation.FromString(serialized))
+
+
+def in_containers(value: Any, type_spec: tff.Type) -> Any:
+  """A value of TFF's structures in the containers of Python that its type names."""
+  return type_conversions.type_to_py_container(value, type_spec)
 
 
 def is_compatible_dtype(value: Any, dtype: Any) -> bool:

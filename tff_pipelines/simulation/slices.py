@@ -48,36 +48,6 @@ def num_slices(elements: int) -> int:
   return max(1, min(elements, max(8, -(-elements // 8)), 64))
 
 
-class SubroundContext(tff.framework.SyncExecutionContext):
-  """A context that computes clients in slices, by the workers of a transport.
-
-  Computations without values at clients run in this process. One computation may have
-  one aggregation, or several that do not depend on each other. Results at clients are
-  computed after the merge, for which the clients' part is repeated: its randomness
-  must follow from keys in the clients' values. The server's part before the
-  aggregation, and for results at clients also the one after it, is repeated for each
-  slice: a computation that draws keys there is refused with a NotImplementedError.
-  """
-
-  def __init__(self, transport: transports.Transport, *, num_threads: int = 1,
-               num_slices: Callable[[int], int] = num_slices, deadline: float = 600.0):
-    """Initializes the context, which takes over the transport.
-
-    Args:
-      transport: Carries slices to workers.
-      num_threads: Threads of computations in this process, >= 1.
-      num_slices: Number of clients, or of chunks -> number of slices, >= 1.
-      deadline: Seconds after which a slice's worker counts as lost, > 0.
-    """
-    self._factory = _SlicedFactory(transport, num_threads, num_slices, deadline)
-    super().__init__(self._factory, transform_args=tff.tensorflow.transform_args,
-                     transform_result=tff.tensorflow.transform_result)
-
-  def close(self) -> None:
-    """Ends the workers. Idempotent."""
-    self._factory.close()
-
-
 class _Travelling:
   """A computation, its serialized form, and the digest by which workers know it."""
 
@@ -122,14 +92,29 @@ def _mergeable(computation: tff.Computation) -> _Mergeable:
   return mergeable
 
 
-class _SlicedFactory(in_process.InProcessExecutorFactory):
-  """Executors in this process, whose computations over clients run in slices."""
+class SubroundContext(in_process.InProcessContext):
+  """A context that computes clients in slices, by the workers of a transport.
 
-  def __init__(self, transport: transports.Transport, num_threads: int,
-               slices_of: Callable[[int], int], deadline: float):
+  Computations without values at clients run in this process. One computation may have
+  one aggregation, or several that do not depend on each other. Results at clients are
+  computed after the merge, for which the clients' part is repeated: its randomness
+  must follow from keys in the clients' values. The server's part before the
+  aggregation, and for results at clients also the one after it, is repeated for each
+  slice: a computation that draws keys there is refused with a NotImplementedError.
+  """
+
+  def __init__(self, transport: transports.Transport, *, num_threads: int = 1,
+               num_slices: Callable[[int], int] = num_slices, deadline: float = 600.0):
+    """Initializes the context, which takes over the transport.
+
+    Args:
+      transport: Carries slices to workers.
+      num_threads: Threads of computations in this process, >= 1.
+      num_slices: Number of clients, or of chunks -> number of slices, >= 1.
+      deadline: Seconds after which a slice's worker counts as lost, > 0.
+    """
     super().__init__(num_threads)
-    self._transport = transport
-    self._slices_of = slices_of
+    self._transport, self._slices_of = transport, num_slices
     self._deadline = deadline
     # Workers that have not answered yet, and workers that compute something.
     self._fresh = set(range(transport.num_workers))
@@ -141,6 +126,7 @@ class _SlicedFactory(in_process.InProcessExecutorFactory):
     return lambda argument: self._in_slices(computation, argument, num_clients)
 
   def close(self) -> None:
+    """Ends the workers. Idempotent."""
     self._transport.close()
     super().close()
 

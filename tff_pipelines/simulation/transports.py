@@ -156,7 +156,7 @@ class Runner:
     Args:
       num_threads: Elements at clients that are computed in parallel, >= 1.
     """
-    self._factory = in_process.InProcessExecutorFactory(num_threads)
+    self._context = in_process.InProcessContext(num_threads)
     self._contents: dict[str, Any] = {}
 
   def run(self, request: Request, digests: frozenset[str]) -> Any:
@@ -172,7 +172,7 @@ class Runner:
     self._contents = {digest: content for digest, content in self._contents.items()
                       if digest in digests or not isinstance(content, np.ndarray)}
     try:
-      function = self._factory.function(
+      function = self._context.function(
           self._contents[request.computation], request.num_clients)
       if request.argument is None:
         return function()
@@ -185,4 +185,4 @@ class Runner:
 
   def close(self) -> None:
     """Ends threads and sessions."""
-    self._factory.close()
+    self._context.close()

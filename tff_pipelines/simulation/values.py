@@ -47,6 +47,27 @@ def map_leaves(function: Callable[[Any], Any], value):
   return function(value)
 
 
+def leaves(value) -> list:
+  """The leaves of a value, in their order."""
+  # `tree` would keep their classes, and so all of TFF, beyond the interpreter's end.
+  result = []
+  map_leaves(result.append, value)
+  return result
+
+
+def num_clients(arguments: list) -> int:
+  """Number of clients of arguments; 0 if none is at clients.
+
+  Raises:
+    ValueError: If they are of several numbers of clients.
+  """
+  counts = {len(leaf.values) for argument in arguments for leaf in leaves(argument)
+            if isinstance(leaf, AtClients)}
+  if len(counts) > 1:
+    raise ValueError(f'arguments must be of equally many clients, found {counts}')
+  return sum(counts)
+
+
 def map_shared(function: Callable[[Any], Any], value):
   """Maps all arrays of a value, except for those of single clients."""
   if isinstance(value, AtClients):
@@ -97,6 +118,8 @@ def ingested(value, type_spec):
 def as_array(value, type_spec: tff.TensorType) -> np.ndarray:
   """A tensor of a type; see `ingested`."""
   wanted = type_spec.dtype
+  if not isinstance(value, (np.ndarray, np.generic)):
+    value = tff.tensorflow.transform_args(value)  # Tensors become arrays.
   if isinstance(value, (np.ndarray, np.generic)) and value.dtype == wanted:
     array = np.asarray(value)
   else:
