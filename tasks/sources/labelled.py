@@ -160,17 +160,13 @@ def stated_classes(path: Path, by_name: Mapping[str, np.ndarray]) -> int | None:
   if names is not None and (names.ndim != 1 or not 2 <= names.size <= MAX_CLASSES):
     raise ValueError(f'{path}: class_names must be a list of 2 to {MAX_CLASSES} '
                      f'names, found shape {list(names.shape)}')
-  if number is None:
-    return None if names is None else names.size
-  if number.size != 1 or number.dtype.kind not in 'iu':
+  if number is not None and (number.size != 1 or number.dtype.kind not in 'iu'):
     raise ValueError(f'{path}: num_classes must be one integer, found {number.dtype} '
                      f'{list(number.shape)}')
-  stated = number.item()
-  checks.integer(f'{path}: num_classes', stated, 2, MAX_CLASSES)
-  if names is not None and names.size != stated:
-    raise ValueError(f'{path}: num_classes must be the number of class_names, '
-                     f'{names.size}, found {stated}')
-  return stated
+  with checks.located(path):
+    classes = named_classes(None if number is None else number.item(),
+                            None if names is None else names.tolist())
+  return len(classes) or None
 
 
 def named_classes(num_classes: int | None,
@@ -250,8 +246,7 @@ def checked(path: Path, by_name: Mapping[str, np.ndarray], x: str, y: str,
     ValueError: If an array is malformed. The message names it, the file and the
       first bad row.
   """
-  records, labels = by_name[x], by_name[y]
-  of_x, of_y = f'{path}: {x}', f'{path}: {y}: labels'
+  records, of_x = by_name[x], f'{path}: {x}'
   if records.dtype.kind not in 'iuf' or records.ndim < 2:
     raise ValueError(f'{of_x} must be numbers [records, ...], found {records.dtype} '
                      f'{list(records.shape)}')
@@ -259,16 +254,25 @@ def checked(path: Path, by_name: Mapping[str, np.ndarray], x: str, y: str,
     raise ValueError(f'{of_x} is empty: there must be at least one record')
   if records.dtype.kind == 'f':
     check_each(of_x, records, np.isfinite(records), 'finite')
-  for name, array, kinds, rule in (
-      (of_y, labels, 'iu', 'integer'),
-      (f'{path}: {clients}', by_name.get(clients), 'iuU', 'integer or string')):
-    if array is not None and (
-        array.shape != records.shape[:1] or array.dtype.kind not in kinds):
-      raise ValueError(f'{name} must be one {rule} for each of {len(records)} records, '
-                       f'found {array.dtype} {list(array.shape)}')
-  check_each(of_y, labels, (labels >= 0) & (labels < below), f'in [0, {below})')
-  return Labelled(x=convert(of_x, records), y=labels.astype(np.int32),
-                  clients=by_name.get(clients))
+  labels = checked_labels(f'{path}: {y}: labels', by_name[y], len(records), below)
+  if clients in by_name:
+    _check_one_each(f'{path}: {clients}', by_name[clients], len(records), 'iuU',
+                    'integer or string')
+  return Labelled(x=convert(of_x, records), y=labels, clients=by_name.get(clients))
+
+
+def checked_labels(name: str, labels: np.ndarray, count: int, below: int) -> np.ndarray:
+  """Labels of `count` records as int32; ValueError unless integers in [0, below)."""
+  _check_one_each(name, labels, count, 'iu', 'integer')
+  check_each(name, labels, (labels >= 0) & (labels < below), f'in [0, {below})')
+  return labels.astype(np.int32)
+
+
+def _check_one_each(name: str, array: np.ndarray, count: int, kinds: str,
+                    rule: str) -> None:
+  if array.shape != (count,) or array.dtype.kind not in kinds:
+    raise ValueError(f'{name} must be one {rule} for each of {count} records, found '
+                     f'{array.dtype} {list(array.shape)}')
 
 
 def check_each(name: str, array: np.ndarray, good: np.ndarray, rule: str) -> None:

@@ -130,7 +130,7 @@ def split_names(path: str | os.PathLike[str]) -> list[str]:
 
 
 @functools.lru_cache(maxsize=8)
-def _sha256(path: pathlib.Path, *state: int) -> str:
+def file_sha256(path: str | os.PathLike[str], *state: int) -> str:
   """Digest of a file in a state, for which it is read once."""
   del state
   with open(path, 'rb') as file:
@@ -260,7 +260,7 @@ class SqliteSource:
     if self.is_roster:
       return self._complete_sha256
     state = os.stat(self._path)
-    return _sha256(self._path, state.st_size, state.st_mtime_ns, state.st_ino)
+    return file_sha256(self._path, state.st_size, state.st_mtime_ns, state.st_ino)
 
   @property
   def lacks_examples(self) -> str:
