@@ -146,9 +146,10 @@ def is_compatible_dtype(value: Any, dtype: Any) -> bool:
   return array.is_compatible_dtype(value, dtype)
 
 
-def serialized_sequence(value: Any, type_spec: tff.SequenceType) -> Any:
-  """The protocol message of a sequence."""
-  return value_serialization.serialize_value(value, type_spec)[0]
+def graph_of_sequence(value: Any, type_spec: tff.SequenceType) -> bytes:
+  """A sequence as the serialized graph of a data set."""
+  message, _ = value_serialization.serialize_value(value, type_spec)
+  return message.sequence.serialized_graph_def
 
 
 def dataset_of(graph: bytes, element_type: tff.Type) -> tf.data.Dataset:

@@ -167,6 +167,28 @@ class ArraysByClient:
     return {name: array[rows] for name, array in self._arrays.items()}
 
 
+def check_examples(what: str, examples: Any, spec: ElementSpec) -> None:
+  """Raises ValueError unless examples are as a spec says."""
+  if not isinstance(examples, Mapping) or set(examples) != set(spec):
+    found = (sorted(examples) if isinstance(examples, Mapping)
+             else type(examples).__name__)
+    raise ValueError(f'{what} must have the features {sorted(spec)}, found {found}')
+  counts = set()
+  for name, (dtype, shape) in spec.items():
+    array = examples[name]
+    if not isinstance(array, np.ndarray) or array.dtype != dtype or (
+        array.ndim == 0 or array.shape[1:] != shape):
+      kind = (f'{array.dtype} {list(array.shape)}' if isinstance(array, np.ndarray)
+              else type(array).__name__)
+      sizes = ', '.join(map(str, ('examples', *shape)))
+      raise ValueError(
+          f'{what}: {name} must be an array of {dtype} [{sizes}], found {kind}')
+    counts.add(len(array))
+  if len(counts) > 1:
+    raise ValueError(f'{what} must be equally many of each feature, found '
+                     f'{sorted(counts)}')
+
+
 class Wrapping:
   """A source of the same clients as another, from which it reads.
 
@@ -216,18 +238,7 @@ class MappedSource(Wrapping):
     raw = self._source.examples(client_id)
     try:
       examples = dict(self._convert(raw))
-      if set(examples) != set(self.element_spec):
-        raise ValueError(
-            f'the features must be {", ".join(sorted(self.element_spec))}, found '
-            f'{", ".join(sorted(examples))}')
-      counts = {name: len(array) for name, array in examples.items()}
-      if len(set(counts.values())) > 1:
-        raise ValueError(f'features differ in their number of examples: {counts}')
-      for name, (dtype, shape) in self.element_spec.items():
-        array = examples[name]
-        if array.dtype != dtype or array.shape[1:] != shape:
-          raise ValueError(f'{name} must be {dtype} {list(shape)} per example, found '
-                           f'{array.dtype} {list(array.shape[1:])}')
+      check_examples('examples', examples, self.element_spec)
     except ValueError as error:
       raise task.BadClientError(f'{where(self, client_id)}: {error}') from error
     return examples
@@ -295,6 +306,11 @@ def where(source: task.ClientSource, client_id: str) -> str:
   return f'client {client_id!r}' if describe is None else describe(client_id)
 
 
+def _selected(clients: int, count: int) -> np.ndarray:
+  """The indices of `count` clients, the same in every run."""
+  return np.random.default_rng(_HELD_OUT_SEED).permutation(clients)[:count]
+
+
 def split_clients(
     source: task.ClientSource, *, held_out_fraction: float | None = None
 ) -> tuple[SubsetSource, SubsetSource | None]:
@@ -325,9 +341,8 @@ def split_clients(
     raise ValueError(
         f'held_out_fraction={held_out_fraction!r} leaves no client to train on: '
         f'there are {len(ids)}')
-  rng = np.random.default_rng(_HELD_OUT_SEED)
   chosen = np.zeros(len(ids), bool)
-  chosen[rng.permutation(len(ids))[:count]] = True
+  chosen[_selected(len(ids), count)] = True
   # Sorted, so that the choice is of ids and not of their order in a file.
   if not isinstance(ids, ids_lib.Ids) or not ids.is_increasing:
     ids = ids_lib.Ids([sorted(ids)])
@@ -353,11 +368,9 @@ def gather(
     ValueError: On a bad client that is not to be skipped, or if no example is
       left.
   """
-  skips = skips or task.Skips()
-  ids = source.client_ids
+  skips, ids = skips or task.Skips(), source.client_ids
   if max_clients is not None and max_clients < len(ids):
-    rng = np.random.default_rng(_HELD_OUT_SEED)
-    ids = [ids[i] for i in np.sort(rng.permutation(len(ids))[:max_clients])]
+    ids = [ids[i] for i in np.sort(_selected(len(ids), max_clients))]
   parts, clients = [], []
   for client_id in ids:
     try:

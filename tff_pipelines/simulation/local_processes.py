@@ -42,14 +42,11 @@ class _Process:
           stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._log,
           env=environment, pass_fds=[child.fileno()],
           start_new_session=True)  # Ctrl-C is for the driver.
+    self.pid = self._process.pid
     self._thread = futures.ThreadPoolExecutor(1)
     self._known: frozenset[str] = frozenset()
     self.memory = transports.Memory()
     self.bytes_sent = 0
-
-  @property
-  def pid(self) -> int:
-    return self._process.pid
 
   def submit(self, request: transports.Request) -> futures.Future:
     return self._thread.submit(self._ask, request)
