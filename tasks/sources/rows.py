@@ -156,20 +156,15 @@ def open_file(path: Path, progress: Progress) -> Iterator[BinaryIO]:
 def _lines(path: Path, progress: Progress) -> Iterator[tuple[str, bytes]]:
   """The location and the content of every line."""
   number = 0
-  try:
-    with open_file(path, progress) as file:
-      # The limit stops the reading: the line need not fit into memory.
-      while content := file.readline(MAX_BYTES + 1):
-        number += 1
-        if len(content) > MAX_BYTES:
-          raise ValueError(f'{path}, line {number}: {_TOO_LONG}')
-        if number == 1:
-          content = content.removeprefix(codecs.BOM_UTF8)
-        yield f'{path}, line {number}', content
-  except ValueError as error:
-    if 'damaged' in str(error):
-      raise ValueError(f'{error} after line {number}') from error
-    raise
+  with open_file(path, progress) as file:
+    # The limit stops the reading: the line need not fit into memory.
+    while content := file.readline(MAX_BYTES + 1):
+      number += 1
+      if len(content) > MAX_BYTES:
+        raise ValueError(f'{path}, line {number}: {_TOO_LONG}')
+      if number == 1:
+        content = content.removeprefix(codecs.BOM_UTF8)
+      yield f'{path}, line {number}', content
   if number == 0:
     raise ValueError(f'{path} is empty')
 
@@ -202,14 +197,15 @@ def _parsed(content: bytes) -> Mapping[str, Any] | ValueError:
   """The record of a line of JSON, or the error."""
   try:
     record = _JSON.decode(decoded(content))
+    if not isinstance(record, dict):
+      raise ValueError(f'must be a JSON object, found {type(record).__name__}')
+    return record
   except json.JSONDecodeError as error:
     return ValueError(f'not JSON: {error.msg} at character {error.pos}')
   except RecursionError:
     return ValueError(f'not JSON that can be read: {_TOO_DEEP}')
   except ValueError as error:
     return error
-  return record if isinstance(record, dict) else ValueError(
-      f'must be a JSON object, found {type(record).__name__}')
 
 
 def jsonl(paths: Sequence[Path], progress: Progress) -> Iterator[Row]:

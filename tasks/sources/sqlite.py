@@ -202,35 +202,30 @@ class SqliteSource:
     """
     self._path = pathlib.Path(path).absolute()
     self._split_name, self._copy_of = split_name, copy_of
+    self._rows: dict[str, str] | None = None
     with undamaged(path, remedy) as connection:
       self.is_prepared = remedy is not None or checksums.are_in(connection)
       self._remedy = remedy or (REMEDY if self.is_prepared else None)
-      first, plan, stored = self._read(connection)
+      first, stored = self._read(connection)
     if not self.client_ids:
       raise ValueError(f'{path} has no clients in split {split_name!r}')
-    try:
+    where = '' if first is None else f', {self._where(first[0])}'
+    with checks.located(f'{path}{where}'):
       self._parser = columns.Parser(
           stored or columns.inferred(_blob(first[1])), fields)
-    except ValueError as error:
-      where = '' if first is None else f', {self._where(first[0])}'
-      raise ValueError(f'{path}{where}: {error}') from error
     self.element_spec = types.MappingProxyType(self._parser.element_spec)
-    self._has_index = any('client_id=?' in str(row[-1]) for row in plan)
-    self._rows: dict[str, str] | None = None
     if not self._has_index:
       logging.warning(
           '%s has no index of clients, so all of it is read once, and workers do not '
           'read it themselves: prepare_data writes one that has', self._path)
 
-  def _read(self, connection: sqlite3.Connection) -> tuple[
-      tuple | None, list[tuple], list[columns.Feature]]:
-    """The first example, the plan of reading a client and the stored features."""
+  def _read(self, connection: sqlite3.Connection
+            ) -> tuple[tuple | None, list[columns.Feature]]:
+    """The first example and the features that the file describes."""
     order = checksums.ORDERS[self._copy_of is None]
-    try:
+    with checks.located(self._path):
       self.client_ids: Sequence[str] = checksums.read_ids(
           connection, self._split_name, order)
-    except ValueError as error:
-      raise error if self.is_prepared else ValueError(f'{self._path}: {error}')
     # There may be no such split in a file that prepare_data wrote, but is in a copy.
     if self.is_prepared and (self.client_ids or self._copy_of is not None):
       checksums.verify(connection, self._split_name, order, self.client_ids)
@@ -238,21 +233,22 @@ class SqliteSource:
     first = connection.execute(
         'SELECT client_id, serialized_example_proto FROM examples '
         'WHERE split_name = ? LIMIT 1', [self._split_name]).fetchone()
-    plan = connection.execute(
-        f'EXPLAIN QUERY PLAN {_BY_CLIENT}', ['', '']).fetchall()
-    self._complete_sha256 = self._of_roster(connection)
+    self._has_index = any('client_id=?' in str(row[-1]) for row in connection.execute(
+        f'EXPLAIN QUERY PLAN {_BY_CLIENT}', ['', '']))
+    # The digest of the complete file, if this is a roster of the split.
+    self._complete_sha256, = (
+        self.is_prepared and 'roster' in checksums.tables(connection) and
+        connection.execute('SELECT sha256 FROM roster WHERE split_name = ?',
+                           [self._split_name]).fetchone()) or [None]
     self.is_roster = self._complete_sha256 is not None
     if self.client_ids and first is None and not self.is_roster:
       raise ValueError(f'{self._path} has no examples in split {self._split_name!r}')
-    return first, plan, self._stored(connection) if self.is_prepared else []
-
-  def _of_roster(self, connection: sqlite3.Connection) -> str | None:
-    """Digest of the complete file, if this is a roster of the split."""
-    if not self.is_prepared or 'roster' not in checksums.tables(connection):
-      return None
-    sha256, = connection.execute('SELECT sha256 FROM roster WHERE split_name = ?',
-                                 [self._split_name]).fetchone() or [None]
-    return sha256
+    return first, [] if not self.is_prepared else [
+        columns.Feature(
+            name=name, dtype=np.dtype(dtype), as_bytes=bool(as_bytes),
+            shape=tuple(int(size) for size in shape.split(',') if size))
+        for name, dtype, shape, as_bytes in connection.execute(
+            'SELECT * FROM element_spec')]
 
   @property
   def sha256(self) -> str:
@@ -272,15 +268,6 @@ class SqliteSource:
   def data_proof(self) -> FileProof:
     """See task.data_proof."""
     return FileProof(self._path, self._split_name, self._copy_of, self._remedy)
-
-  def _stored(self, connection: sqlite3.Connection) -> list[columns.Feature]:
-    """The features that the file describes."""
-    return [
-        columns.Feature(
-            name=name, dtype=np.dtype(dtype), as_bytes=bool(as_bytes),
-            shape=tuple(int(size) for size in shape.split(',') if size))
-        for name, dtype, shape, as_bytes in connection.execute(
-            'SELECT * FROM element_spec')]
 
   def _where(self, client_id: str) -> str:
     return f'split {self._split_name!r}, client {client_id!r}'
@@ -314,7 +301,9 @@ class SqliteSource:
           [self._split_name, client_id]).fetchall()
     if not (serialized or listed or self.is_prepared and client_id in self.client_ids):
       raise ValueError(f'there is no client {client_id!r}')
-    if self.is_prepared and not _agree(serialized, listed):
+    if self.is_prepared and not (
+        serialized and {bytes} == set(map(type, serialized)) and
+        listed == [(int(checksums.of(serialized)),)]):
       raise damaged(self._path, _EXAMPLES, self._remedy)
     try:
       if not serialized:
@@ -360,18 +349,12 @@ class SqliteSource:
     serialized, expected = rows.batch(_MAX_EXAMPLES).get_single_element()
     if self.is_prepared:
       # Not tf.debugging's assertions, which are branches.
-      holds = tf.reduce_all(tf.equal(expected, checksums.in_graph(serialized)))
+      holds = tf.reduce_all(tf.equal(expected, checksums.of(serialized)))
       message = damaged(self._path, _EXAMPLES, self._remedy)
       with tf.control_dependencies(
           [tf.raw_ops.Assert(condition=holds, data=[str(message)])]):
         serialized = tf.identity(serialized)
     return self._parser.tensors(serialized)
-
-
-def _agree(serialized: list, listed: list[tuple]) -> bool:
-  """Whether the examples of a listed client have their checksum."""
-  return bool(serialized) and {bytes} == set(map(type, serialized)) and (
-      listed == [(checksums.of(serialized),)])
 
 
 def _blob(value: Any) -> bytes:
