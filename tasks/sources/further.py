@@ -30,9 +30,8 @@ def source_of(recorded: Mapping[str, Any], given: Mapping[str, Any],
   """The source of further files, and its options: those given, else the training's.
 
   Args:
-    recorded: Options of the training, `data_source` among them; None is embedded.
-    given: Options of further files; None counts as not given. Without `data_source`
-      it is that of the training.
+    recorded: Options of the training; a `data_source` of None is embedded.
+    given: Options of further files; None counts as not given.
     known: Source -> names of its options.
 
   Raises:

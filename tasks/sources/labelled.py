@@ -35,13 +35,7 @@ Convert = Callable[[str, np.ndarray], np.ndarray]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Labelled:
-  """Records with labels, and their clients where known.
-
-  Attributes:
-    x: [n, ...] numbers.
-    y: int32 [n].
-    clients: [n] integers or strings, or None.
-  """
+  """Records [n, ...], labels int32 [n], and their clients where known."""
 
   x: np.ndarray
   y: np.ndarray
@@ -145,13 +139,10 @@ def _checked(array: np.ndarray) -> np.ndarray:
 def stated_classes(path: Path, by_name: Mapping[str, np.ndarray]) -> int | None:
   """The number of classes that arrays state, whatever the labels are.
 
-  Args:
-    path: The file, for messages.
-    by_name: Name -> array; maybe num_classes, an integer, or class_names, one a class.
-
   Returns:
-    The number; None if there is neither array, so that all that is said of classes
-    is in the labels, which are as private as the records.
+    The number by num_classes, an integer, or class_names, one a class. None if there
+    is neither array: then all that is said of classes is in the labels, which are as
+    private as the records.
 
   Raises:
     ValueError: If one of them is malformed, or they differ.
@@ -188,10 +179,9 @@ def parts_of(path: Path, by_name: Mapping[str, np.ndarray], names: Sequence[str]
 
   Args:
     path: The file, for messages.
-    by_name: Name -> array. With IMAGE, LABEL and CLIENT of `names`: IMAGE_*, records
-      [n, ...]; LABEL_*, integers [n] from 0 on; and CLIENT_*, integers or strings
-      [n], if it is there; * being train and test. See also `stated_classes`.
-    names: IMAGE, LABEL and, if they are to be read, CLIENT.
+    by_name: Name -> array, with _train and _test at the ends of `names`; see `checked`
+      and `stated_classes`.
+    names: Those of records, labels and, if they are to be read, clients.
     convert: Converts the records of both parts.
     num_classes: The exclusive upper bound of labels; None for the file's own.
     otherwise: The same where the file states none; None counts labels.
@@ -285,15 +275,10 @@ def check_each(name: str, array: np.ndarray, good: np.ndarray, rule: str) -> Non
 
 def images(name: str, x: np.ndarray,
            shape: tuple[int, ...] | None = (28, 28)) -> np.ndarray:
-  """Images as uint8 [n, *shape].
+  """Images as uint8 [n, *shape], of integers in [0, 255] or floats in [0, 1].
 
-  Args:
-    name: The name of the array, for messages.
-    x: [n, *shape], integers in [0, 255] or floats in [0, 1].
-    shape: Height and width of every image; None for any, and channels.
-
-  Raises:
-    ValueError: If they have another shape, or values are out of range.
+  A shape that is None is any, maybe with channels. Raises ValueError, which begins with
+  `name`, if they have another shape, or values are out of range.
   """
   if shape is None and x.ndim not in (3, 4):
     raise ValueError(f'{name} must have the shape [examples, height, width] or '
@@ -326,15 +311,9 @@ def resized(images: np.ndarray, size: int) -> np.ndarray:
 
 
 def pixels(name: str, x: np.ndarray, least: int = 1) -> np.ndarray:
-  """Images with channels or without as uint8 [n, height, width, channels].
+  """Images uint8 with channels or without as [n, height, width, channels].
 
-  Args:
-    name: The name of the array, for messages.
-    x: uint8 [n, height, width] or [n, height, width, channels].
-    least: The minimum of height and width.
-
-  Raises:
-    ValueError: If they have another shape or type.
+  Raises ValueError for others, and if height or width is below `least`.
   """
   if x.dtype != np.uint8 or x.ndim not in (3, 4) or not x.size or (
       min(x.shape[1:3]) < least):

@@ -23,8 +23,7 @@ def split(labels: np.ndarray, *, partition: str, num_clients: int, seed: int,
     **options: Keywords of the partition's function; None counts as not given.
 
   Returns:
-    int64 [examples] in [0, num_clients), the client of each example. Every client
-    has at least one.
+    int64 [examples] in [0, num_clients), the client of each; all have at least one.
 
   Raises:
     ValueError: If an argument is out of range, or not one of this partition.
@@ -79,12 +78,10 @@ def _iid(labels: np.ndarray, num_clients: int, rng: np.random.Generator) -> np.n
 
 def _by_size(labels: np.ndarray, num_clients: int, rng: np.random.Generator, *,
              size_exponent: float = 1.0) -> np.ndarray:
-  """Gives clients numbers of examples that follow a power law.
+  """Gives clients numbers of examples that follow a power law, whatever their labels.
 
   The client of rank r, from 1, has one example and a fraction of the rest in
-  proportion to r ** -size_exponent, rounded; which client has which rank is random,
-  and labels do not matter. An exponent of 0 gives all equally many; a large one gives
-  one client nearly all.
+  proportion to r ** -size_exponent, rounded; which client has which rank is random.
   """
   checks.finite('size_exponent', size_exponent, or_zero=True)
   ranks = np.arange(1, num_clients + 1, dtype=float)
@@ -124,10 +121,9 @@ def _dirichlet(labels: np.ndarray, num_clients: int, rng: np.random.Generator, *
                dirichlet_alpha: float = 1.0) -> np.ndarray:
   """Gives every client its own mixture of labels, drawn from Dirichlet(alpha).
 
-  Clients have equally many examples (up to one), so each has at least one. A client
-  draws its mixture, then its examples without replacement; a label that runs out is
-  replaced by the client's others, or by what is left. A small alpha gives a client few
-  labels; with a large one each client is like the whole.
+  Clients have equally many examples (up to one), drawn without replacement; a label
+  that runs out is replaced by the client's others, or by what is left. A small alpha
+  gives a client few labels; with a large one each client is like the whole.
   """
   checks.finite('dirichlet_alpha', dirichlet_alpha)
   classes, rows_of = _by_class(labels)
@@ -254,11 +250,7 @@ def few_classes(labels: np.ndarray, *, num_clients: int, labels_per_client: int,
 
 
 def evenly(count: int, *, num_clients: int, seed: int) -> list[np.ndarray]:
-  """Deals `count` records at random, equally many to each agent (up to one).
-
-  Raises:
-    ValueError: If an argument is out of range.
-  """
+  """Deals records at random, equally many to each (up to one). Raises ValueError."""
   checks.integer('data_seed', seed, 0)
   checks.integer('num_clients', num_clients, 1, count)
   return np.array_split(np.random.default_rng(seed).permutation(count), num_clients)

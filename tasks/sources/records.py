@@ -110,11 +110,7 @@ class RawData:
 
 def client_order(examples: Mapping[str, np.ndarray], clients: np.ndarray
                  ) -> np.ndarray:
-  """The indices that sort examples by client, stably; see `ArraysByClient`.
-
-  Raises:
-    ValueError: If there is no example, lengths differ, or clients are malformed.
-  """
+  """The indices that sort examples by client; see `ArraysByClient`."""
   if clients.ndim != 1 or clients.dtype.kind not in 'iuU' or not clients.size:
     raise ValueError(
         'clients must be one integer or string per example, at least one example, '
@@ -134,10 +130,10 @@ class ArraysByClient:
   """
 
   def __init__(self, examples: Mapping[str, np.ndarray], clients: np.ndarray):
-    """Sorts the examples by client; a client keeps the order of its examples.
+    """Sorts arrays that share their first dimension by client, stably.
 
     Args:
-      examples: Feature name -> array; all share their first dimension.
+      examples: Feature name -> array.
       clients: [examples] integers or strings, the client of each example.
 
     Raises:
@@ -217,14 +213,12 @@ class MappedSource(Wrapping):
 
     Args:
       source: The raw source.
-      convert: All raw examples of one client -> its model examples, arrays as
-        in `element_spec` that share their first dimension, which need not be
-        that of the raw ones, and may be 0. Raises ValueError on bad data; the
-        message then names the file and the client.
+      convert: All raw examples of one client -> its model examples, of which there
+        may be another number, or none. Raises ValueError on bad data.
       element_spec: Feature name -> (NumPy dtype, shape of one example).
-      convert_in_graph: `convert` as a pure TensorFlow function of tensors, with
-        the same results; texts are scalar strings, UTF-8. With it, and with a
-        source that can be read in graph, clients are read where they train.
+      convert_in_graph: `convert` as a pure TensorFlow function, of texts as UTF-8.
+        With it, and with a source that can be read in graph, clients are read where
+        they train.
     """
     super().__init__(source)
     self._convert = convert
@@ -322,8 +316,7 @@ def split_clients(
       MAX_HELD_OUT_CLIENTS are held out, unless it is 0.
 
   Returns:
-    The population, and the clients held out (None if the fraction is 0). They
-    depend on the ids alone.
+    The population, and the clients held out, if any. They depend on the ids alone.
 
   Raises:
     ValueError: If the fraction is out of range or there are too few clients.
@@ -361,12 +354,10 @@ def gather(
     max_clients: Read at most this many, selected by a fixed seed; None reads all.
 
   Returns:
-    Feature name -> array, of all clients end to end; and the client id of each
-    example, an array of strings.
+    Feature name -> array, of all clients end to end; and the client of each example.
 
   Raises:
-    ValueError: On a bad client that is not to be skipped, or if no example is
-      left.
+    ValueError: On a bad client that is not to be skipped, or if no example is left.
   """
   skips, ids = skips or task.Skips(), source.client_ids
   if max_clients is not None and max_clients < len(ids):
@@ -389,17 +380,11 @@ def gather(
 def held_out_sets(
     examples: RawExamples, clients: np.ndarray, population: task.ClientSource
 ) -> dict[str, dict[str, np.ndarray]]:
-  """Names held-out examples after their clients.
-
-  Args:
-    examples: Feature name -> array.
-    clients: [examples], the client of each.
-    population: The training clients.
+  """Names held-out examples after their clients, `clients` [examples].
 
   Returns:
-    'test_clients', examples of clients outside the population, and
-    'test_examples', further examples of the population's clients; without empty
-    sets.
+    'test_clients', examples of clients outside the population, and 'test_examples',
+    further examples of the population's clients; without empty sets.
   """
   ids, member = np.unique(clients.astype(str), return_inverse=True)
   trains = ids_lib.membership(population.client_ids)
@@ -428,13 +413,13 @@ def with_held_out(
 
   Args:
     train: All training clients; usually a MappedSource.
-    test: The test part, of the same kind; None holds some training clients out.
+    test: The test part; None holds some training clients out, by `held_out_fraction`.
     skips: The treatment of bad clients of the held-out sets.
-    held_out_fraction: See split_clients; only without a test part. None means 0.1.
+    held_out_fraction: See split_clients; only without a test part.
 
   Raises:
-    ValueError: If held_out_fraction is given with a test part or leaves nothing on
-      either side, or on bad clients that are not to be skipped.
+    ValueError: On a fraction that is not used or leaves nothing on either side, and on
+      bad clients that are not to be skipped.
   """
   if test is not None:
     if held_out_fraction is not None:

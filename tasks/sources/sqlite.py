@@ -70,10 +70,7 @@ def connected(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
 
 @contextlib.contextmanager
 def replacing(path: pathlib.Path) -> Iterator[str]:
-  """The path of a file that replaces another when it is complete.
-
-  It is deleted if the block ends by an error, or this process ends before.
-  """
+  """The path of a file that replaces another at the end of the block, or is deleted."""
   descriptor, partial = tempfile.mkstemp(
       prefix=f'.{path.name}.', suffix='.partial', dir=path.parent)
   os.close(descriptor)
@@ -92,14 +89,8 @@ def undamaged(path: str | os.PathLike[str],
               remedy: str | None = None) -> Iterator[sqlite3.Connection]:
   """Connects for reading a file that may have checksums.
 
-  Args:
-    path: The file.
-    remedy: What to do if it is damaged, if it is known to have checksums.
-
-  Raises:
-    task.DamagedDataError: Instead of SQLite's errors and of any other ValueError, if
-      the file has checksums.
-    ValueError: If it has none, or is missing.
+  With them, or with the remedy of a file that is known to have them, SQLite's errors and
+  any other ValueError become task.DamagedDataErrors.
   """
   has_checksums = remedy is not None and os.path.isfile(path)
   try:
@@ -151,13 +142,9 @@ class FileProof:
     return f'data of split {self.split_name!r} in {self.path}'
 
   def digest(self, *, in_worker: bool) -> bytes:
-    """SHA-256 of the ids in their order, the element spec and the file's SHA-256.
+    """See simulation.proofs: of the ids in their order, element spec and file.
 
-    Args:
-      in_worker: Whether a roster is an error; elsewhere it stands for its file.
-
-    Raises:
-      OSError, ValueError: If the file can't be read.
+    In a worker a roster is an error; elsewhere it stands for its file.
     """
     source = SqliteSource(
         self.path, self.split_name, copy_of=self.copy_of, remedy=self.remedy)
@@ -171,9 +158,8 @@ class FileProof:
 class SqliteSource:
   """One split of a file. Implements tasks.task.ClientSource.
 
-  Only the ids are kept in memory, as `ids.Ids`, and no connection is kept open, so a
-  source may be used from any thread or process. Without an index of clients, the rows
-  of each client are kept too.
+  It may be used from any thread or process. Only the ids are kept in memory; without
+  an index of clients, the rows of each client are kept too.
 
   Attributes:
     is_prepared: Whether prepare_data wrote the file, or it is a copy: then it has

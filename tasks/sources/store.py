@@ -158,7 +158,6 @@ class _Split:
   """The rows of one split, written to the file in as many readings as it takes.
 
   Attributes:
-    name: The name of the split.
     spec: The features that store the columns; empty before the first good row.
     clients: Client -> its index in the order of reading; without bad clients.
   """

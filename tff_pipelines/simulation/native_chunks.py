@@ -133,7 +133,7 @@ class NativeSum(_Marked):
     """The results of the graph; None if the graph must compute them.
 
     Args:
-      feeds: Values that the graph is fed.
+      feeds: Unused.
       ask: () -> the arguments of the decoding.
       finish: Results of the decoding -> those of the graph.
     """

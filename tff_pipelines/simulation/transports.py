@@ -45,9 +45,8 @@ class Request:
     computation: Digest of a serialized computation.
     num_clients: Number of elements at clients in this slice.
     argument: Argument of the computation, in which large arrays of the server are
-      `ByContent`; None if it takes none.
-    contents: Digest -> serialized computation (bytes) or array: all that the request
-      names. A transport sends a worker what `known` says it lacks.
+      `ByContent`.
+    contents: Digest -> serialized computation or array: all that the request names.
   """
 
   computation: str
@@ -110,12 +109,7 @@ WARM = 50
 
 
 class Memory:
-  """Watches the memory of a worker.
-
-  Attributes:
-    has_grown: Whether it grew by a fifth after the worker had warmed up, at the last
-      answer.
-  """
+  """Watches whether a worker's memory has grown by a fifth since it had warmed up."""
 
   def __init__(self):
     self.has_grown = False
@@ -174,14 +168,11 @@ class Runner:
     try:
       function = self._context.function(
           self._contents[request.computation], request.num_clients)
-      if request.argument is None:
-        return function()
-      return function(values_lib.map_shared(self._resolved, request.argument))
+      return function(values_lib.map_shared(
+          lambda leaf: self._contents[leaf.digest] if isinstance(leaf, ByContent)
+          else leaf, request.argument))
     except Exception as error:
       raise SliceFailedError.of(error) from None
-
-  def _resolved(self, leaf: Any) -> Any:
-    return self._contents[leaf.digest] if isinstance(leaf, ByContent) else leaf
 
   def close(self) -> None:
     """Ends threads and sessions."""
