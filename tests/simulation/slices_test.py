@@ -25,6 +25,24 @@ def test_number_of_slices_grows_with_the_clients_alone():
       1, 1, 5, 8, 8, 8, 9, 20, 64, 64]
 
 
+@pytest.mark.parametrize('after, has_grown', [(130, False), (155, False), (157, True)])
+def test_a_worker_has_grown_by_a_fifth_of_what_it_had_when_it_was_warm(
+    after, has_grown):
+  memory = transports.Memory()
+  for resident in (100, *[130] * (transports.WARM - 1)):
+    memory.observe(resident)
+    assert not memory.has_grown
+  memory.observe(after)
+  assert memory.has_grown == has_grown
+
+
+def test_memory_that_is_used_is_resident():
+  before = transports.resident_bytes()
+  used = bytearray(b'x' * 50_000_000)
+  assert transports.resident_bytes() - before > 40_000_000
+  del used
+
+
 @pytest.mark.parametrize('workers', [1, 3])
 def test_each_slice_is_computed_once_and_content_travels_once(workers):
   table = np.arange(4096, dtype=np.int32)
