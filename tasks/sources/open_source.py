@@ -51,7 +51,7 @@ def paths(pattern: str) -> list[str]:
   result = []
   for part in pattern.split(','):
     # A file may have a name that looks like a pattern.
-    names = [part] if pathlib.Path(part).exists() or not glob.has_magic(part) else (
+    names = [part] if os.path.exists(part) or not glob.has_magic(part) else (
         sorted(glob.glob(part, recursive=True)))
     if not part or not names:
       raise ValueError(f'data_path must name files, found {part!r}, which fits none')
@@ -206,9 +206,8 @@ def _folders(path: rows.Path) -> dict[str, list[pathlib.Path]]:
   path = pathlib.Path(path)
   if not path.is_dir():
     raise ValueError(f'{path} does not exist or is not a folder')
-  with os.scandir(path) as entries:
-    ids = sorted(entry.name for entry in entries
-                 if entry.is_dir() and not entry.name.startswith('.'))
+  ids = sorted(entry.name for entry in path.iterdir()
+               if entry.is_dir() and not entry.name.startswith('.'))
   if not ids:
     raise ValueError(f'{path} has no folder: each client must have its own')
   seen: dict[str, str] = {}

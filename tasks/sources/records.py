@@ -288,8 +288,6 @@ class JoinedSource:
     if client_id not in self._of_client:
       raise ValueError(f'there is no client {client_id!r}')
     parts = [source.examples(client_id) for source in self._of_client[client_id]]
-    if len(parts) == 1:
-      return parts[0]
     return {name: np.concatenate([part[name] for part in parts])
             for name in self.element_spec}
 

@@ -369,10 +369,9 @@ def _source(reader: rows_lib.Reader, path: pathlib.Path, fields: records.Fields,
 def purge(cache_dir: str | os.PathLike[str] | None = None) -> tuple[int, int]:
   """Deletes all copies in a folder, unfinished ones too; their number and bytes."""
   number = size = 0
-  for path in sorted(folder(cache_dir).glob(f'*{_COPY}*')):
-    if not _NAMES.fullmatch(path.name) or not path.is_file():
-      continue
-    with contextlib.suppress(FileNotFoundError):
-      number, size = number + (path.suffix == '.sqlite'), size + path.stat().st_size
-      path.unlink()
+  for path in folder(cache_dir).glob(f'*{_COPY}*'):
+    if _NAMES.fullmatch(path.name) and path.is_file():
+      with contextlib.suppress(FileNotFoundError):
+        number, size = number + (path.suffix == '.sqlite'), size + path.stat().st_size
+        path.unlink()
   return number, size

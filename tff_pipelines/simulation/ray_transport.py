@@ -27,8 +27,6 @@ from typing import Any
 import warnings
 
 import grpc
-import numpy as np
-
 from tff_pipelines.simulation import proofs, ray_actor, transports
 
 # Seconds in which all workers must start: they import TensorFlow, and hash the data.
@@ -204,7 +202,7 @@ def _pass_on(future: futures.Future, memory: transports.Memory,
     _fail(future, error)
     return
   result, told = answered.result()
-  transports.record_condition(told, memory)
+  memory.record(told)
   with contextlib.suppress(futures.InvalidStateError):
     future.set_result(result)
 
@@ -213,10 +211,9 @@ class RayTransport(transports.Transport):
   """Workers that are actors of Ray.
 
   Each computation and each array is put into the object store once, and fetched from
-  there by each worker that lacks it. `bytes_sent` counts what each worker lacks, also
-  of two that share a machine and so one copy. Partial results travel through the
-  object store, too. A worker whose memory grew by a fifth after it had warmed up is
-  replaced before its next slice.
+  there by each worker that lacks it: `bytes_sent` counts one copy for each. Partial
+  results travel through the object store, too. A worker whose memory has grown
+  (`transports.Memory`) is replaced before its next slice.
   """
 
   def __init__(self, num_workers: int = 0, address: str | None = None, *,
@@ -353,11 +350,12 @@ class RayTransport(transports.Transport):
         self.replace(worker)
       one = self._workers[worker]
       lacking = request.lacking(one.known).contents
-      references = {digest: self._reference(digest, content)
+      references = {digest: self._references.get(digest) or self._ray.put(content)
                     for digest, content in lacking.items()}
       # Arrays of former rounds leave the object store.
       self._references = {
-          digest: reference for digest, reference in self._references.items()
+          digest: reference
+          for digest, reference in {**self._references, **references}.items()
           if digest in request.contents or digest.startswith(transports.COMPUTATION)}
       serialized = pickle.dumps(dataclasses.replace(request, contents={}))
       answer = one.actor.run.remote(
@@ -367,14 +365,10 @@ class RayTransport(transports.Transport):
       _fail(future, error)
       return future
     one.known, one.pending = request.known(one.known), future
-    self.bytes_sent += len(serialized) + sum(map(_size, lacking.values()))
+    self.bytes_sent += len(serialized) + sum(
+        memoryview(content).nbytes for content in lacking.values())
     answer.future().add_done_callback(functools.partial(_pass_on, future, one.memory))
     return future
-
-  def _reference(self, digest: str, content: bytes | np.ndarray) -> Any:
-    if digest not in self._references:
-      self._references[digest] = self._ray.put(content)
-    return self._references[digest]
 
   def replace(self, worker: int) -> None:
     """See Transport."""
@@ -410,7 +404,3 @@ class RayTransport(transports.Transport):
       self._watcher.communicate()
     for process in processes:
       process.wait()  # It has ended, but Ray does not ask.
-
-
-def _size(content: bytes | np.ndarray) -> int:
-  return len(content) if isinstance(content, bytes) else content.nbytes

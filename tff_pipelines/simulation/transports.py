@@ -122,6 +122,12 @@ class Memory:
       self._largest = max(self._largest, resident)
     self.has_grown = resident > 1.2 * self._largest
 
+  def record(self, answer: tuple[int, frozenset[str]]) -> None:
+    """Records the `condition` of a worker."""
+    resident, encoders = answer
+    self.observe(resident)
+    native_chunks.encoders.update(encoders)
+
 
 def resident_bytes() -> int:
   """Resident bytes of this process."""
@@ -132,13 +138,6 @@ def resident_bytes() -> int:
 def condition() -> tuple[int, frozenset[str]]:
   """Resident bytes and encoders of this process, which each answer carries."""
   return resident_bytes(), frozenset(native_chunks.encoders)
-
-
-def record_condition(answer: tuple[int, frozenset[str]], memory: Memory) -> None:
-  """Records the `condition` of a worker."""
-  resident, encoders = answer
-  memory.observe(resident)
-  native_chunks.encoders.update(encoders)
 
 
 class Runner:
