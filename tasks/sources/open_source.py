@@ -76,8 +76,8 @@ def check_public(name: str, path: str | None, options: Mapping[str, Any]) -> Non
   own = set(map(os.path.realpath, files(path)))
   for other in ('data_path', 'test_path'):
     if common := own.intersection(map(os.path.realpath, files(options.get(other)))):
-      raise ValueError(f'{name} must name other files than {other}, found {min(common)} '
-                       'in both')
+      raise ValueError(f'{name} must name other files than {other}, found '
+                       f'{min(common)} in both')
 
 
 def options(data_source: str) -> tuple[str, ...]:

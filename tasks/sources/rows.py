@@ -32,7 +32,7 @@ _TOO_LONG = f'longer than {MAX_BYTES // 2**20} MiB'
 
 # Deeper, each level would cost ijson as much memory as all levels above it.
 _MAX_LEVELS = 1000
-_TOO_DEEP = 'nested too deeply'
+_TOO_DEEP = 'not JSON that can be read: nested too deeply'
 # The bytes that are neither bracket nor quote, and what a bracket adds to the level.
 _OTHERS = bytes(set(range(256)) - set(b'"[]{}'))
 _STEPS = np.zeros(256, np.int8)
@@ -203,7 +203,7 @@ def _parsed(content: bytes) -> Mapping[str, Any] | ValueError:
   except json.JSONDecodeError as error:
     return ValueError(f'not JSON: {error.msg} at character {error.pos}')
   except RecursionError:
-    return ValueError(f'not JSON that can be read: {_TOO_DEEP}')
+    return ValueError(_TOO_DEEP)
   except ValueError as error:
     return error
 
@@ -319,7 +319,7 @@ class _Bounded:
     content = self._file.read(size)
     self._at += len(content)
     if self._max_level(content) > _MAX_LEVELS:
-      raise ValueError(f'before byte {self._at}: not JSON that can be read: {_TOO_DEEP}')
+      raise ValueError(f'before byte {self._at}: {_TOO_DEEP}')
     return content
 
   def _max_level(self, content: bytes) -> int:

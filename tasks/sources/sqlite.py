@@ -89,8 +89,8 @@ def undamaged(path: str | os.PathLike[str],
               remedy: str | None = None) -> Iterator[sqlite3.Connection]:
   """Connects for reading a file that may have checksums.
 
-  With them, or with the remedy of a file that is known to have them, SQLite's errors and
-  any other ValueError become task.DamagedDataErrors.
+  With them, or with the remedy of a file that is known to have them, SQLite's errors
+  and any other ValueError become task.DamagedDataErrors.
   """
   has_checksums = remedy is not None and os.path.isfile(path)
   try:

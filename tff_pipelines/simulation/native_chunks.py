@@ -151,10 +151,10 @@ class NativeChunk(_Marked):
     def name(mark):
       return f'{self._scope}{mark}:0'
 
+    prefix = f'{marks.STATE}/'
     self._state = {
-        mark.removeprefix(f'{marks.STATE}/'): self._feeds.index(operation.inputs[0].name)
-        for mark, operation in self._operations.items()
-        if mark.startswith(f'{marks.STATE}/')}
+        mark.removeprefix(prefix): self._feeds.index(operation.inputs[0].name)
+        for mark, operation in self._operations.items() if mark.startswith(prefix)}
     marked = [_source(self._graph, fetch, self._scope) for fetch in fetches]
     self._total = marked.index(name(marks.TOTAL))
     self._diagnostics, self._training = (

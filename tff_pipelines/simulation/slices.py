@@ -134,7 +134,8 @@ class SubroundContext(in_process.InProcessContext):
     merged = functools.reduce(lambda *pair: merge(pair), (
         result.value for result in self._results(
             mergeable.up_to_merge, argument, num_clients)))
-    argument, after_merge = (argument, values_lib.AtServer(merged)), mergeable.after_merge
+    argument = argument, values_lib.AtServer(merged)
+    after_merge = mergeable.after_merge
     if not mergeable.is_at_clients:
       return super().function(after_merge.computation, num_clients)(argument)
     return _concatenated(list(self._results(after_merge, argument, num_clients)))

@@ -250,7 +250,7 @@ def _of_b(**changes):
     ({'user_data': _of_b(number=[])}, "fields differ in length: {'text': 1, 'num"),
     ({'user_data': _of_b(text=[], number=[])}, 'there are no examples'),
     ({'user_data': _of_b(number=['x'])}, "'number' must be an integer, found a text"),
-    ({'user_data': _of_b(number=3)}, "'number' must have one item per example, found 3"),
+    ({'user_data': _of_b(number=3)}, "'number' must have one item per example, fou"),
     ({'user_data': {**LEAF['user_data'], 'b': [1]}}, 'must be an object of lists'),
     ({'num_samples': [2, 5]}, 'num_samples is 5, but there are 1 examples'),
 ])

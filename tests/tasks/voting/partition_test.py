@@ -68,7 +68,7 @@ def test_deal_follows_from_the_seed():
 
 @pytest.mark.parametrize('changes, message', [
     ({'num_clients': 0}, 'num_clients must be an integer from 1 on, found 0'),
-    ({'labels_per_client': 11}, 'labels_per_client must be .* 1 to the 10 labels, found 11'),
+    ({'labels_per_client': 11}, 'labels_per_client must be .* 1 to the 10 labels, fou'),
     ({'records_per_client': 5}, 'records_per_client must be an integer from 6 on'),
     ({'seed': -1}, 'data_seed must be an integer from 0 on, found -1'),
     ({'num_clients': True}, 'num_clients must be an integer'),
