@@ -18,15 +18,12 @@ from tensorflow_federated.python.core.backends.test import compiler as test_comp
 from tensorflow_federated.python.core.environments.tensorflow_backend import (
     compiled_computation_transformations, tensorflow_tree_transformations)
 from tensorflow_federated.python.core.impl.compiler import array, building_blocks
-from tensorflow_federated.python.core.impl.executors import (
-    executor_base, executor_factory, executor_value_base, value_serialization)
+from tensorflow_federated.python.core.impl.executors import value_serialization
 from tensorflow_federated.python.core.impl.federated_context import value_impl
+from tensorflow_federated.python.core.impl.types import type_conversions
 
 # pylint: disable=protected-access
 
-Executor = executor_base.Executor
-ExecutorFactory = executor_factory.ExecutorFactory
-ExecutorValue = executor_value_base.ExecutorValue
 # Modules of the classes that values and building blocks are instances of.
 BUILDING_BLOCKS = building_blocks
 STRUCTURE = structure
@@ -139,14 +136,20 @@ def computation_of(serialized: bytes) -> tff.Computation:
       computation_pb2.Computation.FromString(serialized))
 
 
+def in_containers(value: Any, type_spec: tff.Type) -> Any:
+  """A value of TFF's structures in the containers of Python that its type names."""
+  return type_conversions.type_to_py_container(value, type_spec)
+
+
 def is_compatible_dtype(value: Any, dtype: Any) -> bool:
   """Whether TFF takes a value for a tensor of this dtype."""
   return array.is_compatible_dtype(value, dtype)
 
 
-def serialized_sequence(value: Any, type_spec: tff.SequenceType) -> Any:
-  """The protocol message of a sequence."""
-  return value_serialization.serialize_value(value, type_spec)[0]
+def graph_of_sequence(value: Any, type_spec: tff.SequenceType) -> bytes:
+  """A sequence as the serialized graph of a data set."""
+  message, _ = value_serialization.serialize_value(value, type_spec)
+  return message.sequence.serialized_graph_def
 
 
 def dataset_of(graph: bytes, element_type: tff.Type) -> tf.data.Dataset:

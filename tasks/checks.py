@@ -1,9 +1,11 @@
 """Checks of arguments; each raises a ValueError that names the argument."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import contextlib
 import inspect
 import math
 import numbers
+import os
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,29 @@ def finite(name: str, value: Any, *, or_zero: bool = False) -> None:
       0 < value < math.inf or or_zero and value == 0):
     rule = 'that is not negative' if or_zero else 'greater than 0'
     raise ValueError(f'{name} must be a finite number {rule}, found {value!r}')
+
+
+def file(path: str | os.PathLike[str]) -> None:
+  """Raises ValueError unless there is such a file."""
+  if not os.path.isfile(path):
+    raise ValueError(f'{os.fspath(path)} does not exist or is not a file')
+
+
+def one_line(error: Exception, length: int = 300) -> str:
+  """The message of an error, or its class if it has none, in one line."""
+  return ' '.join(str(error).split())[:length] or type(error).__name__
+
+
+@contextlib.contextmanager
+def located(location: str | os.PathLike[str], *kinds: type[Exception]
+            ) -> Iterator[None]:
+  """Turns ValueErrors in the block, and other kinds, into ones with the location."""
+  try:
+    yield
+  except (ValueError, *kinds) as error:
+    detail = one_line(error)
+    raise ValueError(detail if os.fspath(location) in detail else
+                     f'{os.fspath(location)}: {detail}') from error
 
 
 def choice(name: str, value: Any, choices: Collection[str],

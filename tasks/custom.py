@@ -167,23 +167,10 @@ def _spec(source: Any) -> records.ElementSpec:
 
 def check_examples(what: str, examples: Any, spec: records.ElementSpec) -> None:
   """Raises ValueError unless examples are as a spec says, and finite."""
-  if not isinstance(examples, Mapping) or set(examples) != set(spec):
-    found = (sorted(examples) if isinstance(examples, Mapping)
-             else type(examples).__name__)
-    raise ValueError(f'{what} must have the features {sorted(spec)}, found {found}')
-  for name, (dtype, shape) in spec.items():
-    array = examples[name]
-    kind = (f'{array.dtype} {list(array.shape)}' if isinstance(array, np.ndarray)
-            else type(array).__name__)
-    if kind != f'{dtype} {[*np.shape(array)[:1], *shape]}' or not np.ndim(array):
-      sizes = ', '.join(map(str, ('examples', *shape)))
-      raise ValueError(
-          f'{what}: {name} must be an array of {dtype} [{sizes}], found {kind}')
-    if dtype.kind == 'f' and not np.all(np.isfinite(array)):
+  records.check_examples(what, examples, spec)
+  for name, array in examples.items():
+    if array.dtype.kind == 'f' and not np.all(np.isfinite(array)):
       raise ValueError(f'{what}: {name} must be finite, found NaN or infinity')
-  if len(counts := set(map(len, examples.values()))) > 1:
-    raise ValueError(f'{what} must be equally many of each feature, found '
-                     f'{sorted(counts)}')
 
 
 def _check_model(model: task_lib.Model, held_out: task_lib.Examples) -> None:

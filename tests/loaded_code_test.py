@@ -71,7 +71,7 @@ PLACES = {
         'arrays for a model that is there already: none, whoever wrote the file',
     ('tff_pipelines/simulation/in_process', 'Graph.__init__',
      'tensorflow.import_graph_def'): _IN_MEMORY,
-    ('tff_pipelines/simulation/in_process', 'InProcessExecutorFactory.give_back_memory',
+    ('tff_pipelines/simulation/in_process', 'InProcessContext.give_back_memory',
      'ctypes.CDLL'): _LIBC,
     ('tff_pipelines/simulation/local_processes', '_Process._ask',
      'self._connection.recv'): _SOCKET,

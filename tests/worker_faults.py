@@ -8,9 +8,8 @@ must count each client once: no slice is merged twice, none is missing.
 """
 
 import argparse
-import collections
 from collections.abc import Sequence
-import hashlib
+import functools
 import os
 import random
 import signal
@@ -19,59 +18,22 @@ import threading
 import time
 from unittest import mock
 
-import numpy as np
-import tensorflow as tf
-
-from aggregators.distributed_sum import DistributedSumFactory
-from aggregators.params import DistributedSumParams
-from tests import tiny_task
-from tff_pipelines.fedavg import local_training, process as process_lib
-from tff_pipelines.fedavg.server_optimizer import ServerConfig
-from tff_pipelines.simulation import contexts, local_processes, slices
+from tests.simulation import pools
+from tff_pipelines.simulation import local_processes, slices
 
 CLIENTS, DEADLINE = 120, 4.0
 
 
-class Rounds:
-  """Rounds of a tiny task of which a slice takes tens of milliseconds."""
-
-  def __init__(self):
-    self._task = tiny_task.task(num_clients=CLIENTS)
-    self._process = process_lib.build_chunked(
-        local_training.client_update(tiny_task.loss, local_training.LocalConfig(
-            learning_rate=0.3, batch_size=3, epochs=20)),
-        self._task.train.element_spec, initial_weights=tiny_task.initial_weights(0),
-        sum_factory=DistributedSumFactory(
-            DistributedSumParams(
-                clip=0.4, noise_multiplier=0.5, bits=18, cohort_size=CLIENTS,
-                dimension=tiny_task.DIMENSION),
-            simulation_seed=7, diagnostics=True),
-        expected_cohort_size=CLIENTS, server=ServerConfig(learning_rate=1.0))
-
-  def _chunks(self, number: int) -> list:
-    clients = [collections.OrderedDict(
-        examples=collections.OrderedDict(
-            sorted(self._task.train.examples(client).items())),
-        key=contexts.client_key(7, number, i))
-               for i, client in enumerate(self._task.train.client_ids)]
-    return [process_lib.make_chunk(clients[i:i + 8]) for i in range(0, CLIENTS, 8)]
-
-  def run(self, context, rounds: int, disturb=lambda number: None):
-    """Digest, seconds of each round, and number of clients that each counted."""
-    digest, seconds, counts = hashlib.sha256(), [], []
-    with contexts.installed(context):
-      state = self._process.initialize()
-      for number in range(rounds):
-        chunks, start = self._chunks(number), time.monotonic()
-        disturb(number)
-        output = self._process.next(state, chunks)
-        state = output['state']
-        for array in tf.nest.flatten((state, output['metrics'])):
-          digest.update(np.ascontiguousarray(array).tobytes())
-        counts.append(
-            int(output['metrics']['aggregator']['diagnostics']['num_reporting']))
-        seconds.append(time.monotonic() - start)
-    return digest.hexdigest(), seconds, counts
+def _run(rounds: pools.Rounds, context, count: int, disturb=lambda number: None):
+  """Digest, seconds of each round, and number of clients that each counted."""
+  outputs, seconds, start = [], [], time.monotonic()
+  for output in rounds.outputs(context, count, disturb):
+    outputs.append(output)
+    seconds.append(time.monotonic() - start)
+    start = time.monotonic()
+  return pools.digest(outputs), seconds, [
+      int(output['metrics']['aggregator']['diagnostics']['num_reporting'])
+      for output in outputs]
 
 
 def check(faults: int) -> str:
@@ -83,9 +45,10 @@ def check(faults: int) -> str:
   pool = local_processes.LocalProcesses(2, num_threads=1)
   context = slices.SubroundContext(pool, deadline=DEADLINE)
   try:
-    rounds = Rounds()
-    rounds.run(context, 1)  # Compiles.
-    wanted, seconds, counts = rounds.run(context, faults)
+    # A slice takes tens of milliseconds.
+    run = functools.partial(_run, pools.Rounds(CLIENTS, 8, epochs=20), context)
+    run(1)  # Compiles.
+    wanted, seconds, counts = run(faults)
     assert counts == [CLIENTS] * faults
     usual, hit, started = sorted(seconds)[len(seconds) // 2], [], set(pool.pids)
     generator = random.Random()
@@ -108,7 +71,7 @@ def check(faults: int) -> str:
 
     # A fresh worker may be stopped too, which its time to start would hide for minutes.
     with mock.patch.object(slices, '_START', 30.0):
-      digest, disturbed, counts = rounds.run(context, faults, disturb)
+      digest, disturbed, counts = run(faults, disturb)
     assert counts == [CLIENTS] * faults, counts
     assert digest == wanted
     assert len(hit) == faults

@@ -17,7 +17,6 @@ import hashlib
 import sqlite3
 from typing import Sequence
 
-import numpy as np
 import tensorflow as tf
 
 from tasks.sources import ids as ids_lib
@@ -41,14 +40,8 @@ def hashes(serialized: tf.Tensor | Sequence[bytes]) -> tf.Tensor:
   return tf.strings.to_hash_bucket_fast(serialized, _BUCKETS)
 
 
-def in_graph(serialized: tf.Tensor) -> tf.Tensor:
-  """`of` as pure TensorFlow: string [n] -> int64 []."""
-  count = tf.size(serialized, out_type=tf.int64)
-  return tf.reduce_sum(hashes(serialized) * tf.range(1, count + 1))
-
-
-def of(serialized: tf.Tensor) -> int:
-  """The checksum of a client's examples in their order, a signed 64-bit integer.
+def of(serialized: tf.Tensor | Sequence[bytes]) -> tf.Tensor:
+  """The checksum of a client's examples in their order, int64 []; pure TensorFlow.
 
   Args:
     serialized: String [n], the examples.
@@ -57,8 +50,8 @@ def of(serialized: tf.Tensor) -> int:
     The sum over the examples of hash times number, counted from 1, modulo 2^64: one
     that is changed, missing, moved or there twice makes another sum.
   """
-  numbers = np.arange(1, 1 + len(serialized), dtype=np.int64)
-  return int(np.dot(hashes(serialized).numpy(), numbers))
+  count = tf.size(serialized, out_type=tf.int64)
+  return tf.reduce_sum(hashes(serialized) * tf.range(1, count + 1))
 
 
 def signed(total: int) -> int:

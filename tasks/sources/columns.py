@@ -10,11 +10,13 @@ floats, unsigned 64-bit integers) are their little-endian bytes in a bytes_list.
 import dataclasses
 import math
 import re
+import reprlib
 from typing import Any, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
+from tasks import checks
 from tasks.sources import records, rows
 
 _PYTHON = {records.TEXT: records.TEXT_DTYPE, records.INTEGER: np.dtype(np.int64),
@@ -24,6 +26,13 @@ _GAPS = {records.CATEGORY: '', records.MEASURE: math.nan}
 _PHRASES = {records.TEXT: 'a text', records.INTEGER: 'an integer',
             records.FLOAT: 'a float', records.NUMBER: 'a number',
             records.CATEGORY: 'a text or an integer', records.MEASURE: 'a number'}
+# The kinds of values that a field accepts.
+_ACCEPTED = {
+    None: (records.TEXT, records.INTEGER, records.FLOAT), records.TEXT: (records.TEXT,),
+    records.INTEGER: (records.INTEGER,),
+    records.CATEGORY: (records.TEXT, records.INTEGER),
+    **dict.fromkeys((records.FLOAT, records.NUMBER, records.MEASURE),
+                    (records.INTEGER, records.FLOAT))}
 _SEPARATOR = '|'
 # No leading zeros: '007' is a name. Neither 'nan' nor 'inf'.
 _INTEGER_CELL = re.compile(r'[+-]?(0|[1-9][0-9]*)')
@@ -85,20 +94,20 @@ class Column:
       return '' if self.kind == records.TEXT else np.zeros(self.shape or (), self.dtype)
     dtype, shape, value = _classify(name, given)
     kind = _kind_of(dtype)
-    if not _is_of(kind, self.field.kind):
+    if kind not in _ACCEPTED[self.field.kind]:
       raise ValueError(f'field {name!r} must be {_PHRASES[self.field.kind]}, found '
                        f'{_PHRASES[kind]}: {_short(value)}')
     if self.shape not in (None, shape):
       raise ValueError(f'field {name!r} must have the shape {list(self.shape)}, as '
                        f'before, found {list(shape)}')
     again = self._had_nothing and self.shape is None and shape
+    self.shape = shape
     if self.dtype is None:
       self.dtype = dtype
     elif dtype != self.dtype:
       self._check_type(dtype, value)
       if kind == records.FLOAT:
         self.dtype, again = dtype, True
-    self.shape = shape
     if again:
       raise Again
     return value
@@ -109,9 +118,8 @@ class Column:
     Args:
       as_bytes: Store lists of numbers as bytes, which TFF's own reader takes for texts.
     """
-    shape = self.shape or ()
     return Feature(name=self.field.column, dtype=self.dtype.newbyteorder('='),
-                   shape=shape, as_bytes=as_bytes and shape != ())
+                   shape=self.shape or (), as_bytes=as_bytes and bool(self.shape))
 
   def _check_type(self, dtype: np.dtype, value: Any) -> None:
     """Raises ValueError unless a value of another type can be in the column."""
@@ -145,16 +153,6 @@ def _of_table(given: Any, kind: str) -> Any:
     if isinstance(given, int) or isinstance(given, float) and given.is_integer():
       return str(int(given))
   return given
-
-
-def _is_of(kind: str, wanted: str | None) -> bool:
-  """Whether a value of a kind is accepted where another is wanted."""
-  if wanted in (records.NUMBER, records.MEASURE):
-    return kind != records.TEXT
-  if wanted == records.CATEGORY:
-    return kind != records.FLOAT
-  return wanted in (None, kind) or (
-      (kind, wanted) == (records.INTEGER, records.FLOAT))
 
 
 def _parsed(cell: str, kind: str | None) -> Any:
@@ -233,14 +231,8 @@ def _numbers(name: str, given: list) -> np.ndarray:
 def _short(value: Any) -> str:
   """A value as it is shown in a message."""
   if isinstance(value, np.ndarray):
-    value = value.ravel()[:4].tolist() if value.ndim else value.item()
-  if isinstance(value, (list, str)) and len(value) > 40:
-    value = value[:4]
-  try:
-    text = repr(value)
-  except RecursionError:
-    return 'something nested too deeply'
-  return text if len(text) <= 60 else text[:57] + '...'
+    value = value.ravel()[:7].tolist() if value.ndim else value.item()
+  return reprlib.repr(value)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -263,14 +255,16 @@ class Feature:
   def __post_init__(self):
     if self.dtype in _ONLY_BYTES:
       object.__setattr__(self, 'as_bytes', True)
-    if self.dtype == records.TEXT_DTYPE:
-      if self.shape:
-        raise ValueError(f'field {self.name!r} must be one text per example')
-    elif self.dtype not in _AS_INT64 | _AS_FLOAT | _ONLY_BYTES:
+    if self.dtype == records.TEXT_DTYPE and self.shape:
+      raise ValueError(f'field {self.name!r} must be one text per example')
+    if self.dtype not in _AS_INT64 | _AS_FLOAT | _ONLY_BYTES | {records.TEXT_DTYPE}:
       raise ValueError(f'field {self.name!r} is {self.dtype}, which no file can hold')
     if not all(self.shape):
       raise ValueError(f'field {self.name!r} has nothing in it: its shape is '
                        f'{list(self.shape)}')
+
+  def __str__(self) -> str:
+    return f'{self.name!r} {self.dtype} {list(self.shape)}'
 
   def configuration(self, optional: bool) -> tf.io.FixedLenFeature:
     """TensorFlow's configuration for parsing it."""
@@ -307,7 +301,7 @@ class Feature:
       stored.float_list.value.extend(np.ravel(value).tolist())
     elif isinstance(value, int):
       stored.int64_list.value.append(value)
-    else:
+    else:  # Truth values become integers.
       stored.int64_list.value.extend(np.ravel(value).astype(np.int64).tolist())
 
 
@@ -330,18 +324,16 @@ def inferred(serialized: bytes) -> list[Feature]:
     example = tf.train.Example.FromString(serialized)
   except Exception as error:  # Its type is private to protobuf.
     raise ValueError(f'not a tf.train.Example: {error}') from error
+  if not example.features.feature:
+    raise ValueError('not a tf.train.Example: it has no features')
   result = []
   for name, feature in sorted(example.features.feature.items()):
-    which = feature.WhichOneof('kind')
-    count = len(getattr(feature, which).value) if which else 0
-    if not count:
-      raise ValueError(f'field {name!r} has nothing in it')
-    shape = () if count == 1 else (count,)
+    which = feature.WhichOneof('kind') or 'bytes_list'
+    count = len(getattr(feature, which).value)
     dtype = {'bytes_list': records.TEXT_DTYPE, 'int64_list': np.dtype(np.int64),
              'float_list': np.dtype(np.float32)}[which]
-    result.append(Feature(name=name, dtype=dtype, shape=shape))
-  if not result:
-    raise ValueError('not a tf.train.Example: it has no features')
+    result.append(Feature(
+        name=name, dtype=dtype, shape=() if count == 1 else (count,)))
   return result
 
 
@@ -367,7 +359,7 @@ class Parser:
         dtype = np.dtype(np.float32) if field.kind == records.FLOAT else (
             _PYTHON[field.kind])
         feature = Feature(name=field.column, shape=(), dtype=dtype)
-      elif not _is_of(kind := _kind_of(feature.dtype), field.kind):
+      elif (kind := _kind_of(feature.dtype)) not in _ACCEPTED[field.kind]:
         raise ValueError(f'field {field.column!r} must be {field.kind}, found {kind} '
                          f'({feature.dtype})')
       self._chosen.append((field, feature))
@@ -393,16 +385,13 @@ class Parser:
           f'{f.name} {list(f.shape)}' if f.shape else f.name for _, f in self._chosen)
       # TF's message continues over several lines, with the operation's name.
       raise ValueError(f'not an example with {expected}: '
-                       f'{" ".join(error.message.split())[:200]}') from error
+                       f'{checks.one_line(error, 200)}') from error
     arrays = {name: tensor.numpy() for name, tensor in parsed.items()}
     for field, feature in self._chosen:
       if feature.dtype == records.TEXT_DTYPE:
-        try:
+        with checks.located(f'field {feature.name!r}'):
           arrays[field.name] = np.array(
-              [text.decode('utf-8') for text in arrays[field.name]], feature.dtype)
-        except UnicodeDecodeError as error:
-          raise ValueError(
-              f'field {feature.name!r} is not UTF-8 text: {error}') from error
+              list(map(rows.decoded, arrays[field.name])), feature.dtype)
       elif field.kind == records.CATEGORY:
         arrays[field.name] = arrays[field.name].astype(str).astype(object)
     return arrays

@@ -30,9 +30,8 @@ def source_of(recorded: Mapping[str, Any], given: Mapping[str, Any],
   """The source of further files, and its options: those given, else the training's.
 
   Args:
-    recorded: Options of the training, `data_source` among them; None is embedded.
-    given: Options of further files; None counts as not given. Without `data_source`
-      it is that of the training.
+    recorded: Options of the training; a `data_source` of None is embedded.
+    given: Options of further files; None counts as not given.
     known: Source -> names of its options.
 
   Raises:
@@ -80,30 +79,22 @@ def arrays(path: str, record: str, label: str | None, client: str
   Raises:
     ValueError: If the file is missing or damaged, or an array is missing.
   """
-  names = labelled_lib.array_names(path)
-  suffixes = [suffix for suffix in ('_train', '_test', '')
-              if f'{record}{suffix}' in names]
-  if not suffixes:
+  keys = {RECORD: record, **({LABEL: label} if label else {})}
+  parts, clients = [], []
+  present = labelled_lib.array_names(path)
+  for suffix in ('_train', '_test', ''):
+    if f'{record}{suffix}' in present:
+      by_name = labelled_lib.arrays(
+          path, [f'{name}{suffix}' for name in keys.values()], [f'{client}{suffix}'])
+      parts.append({key: by_name[f'{name}{suffix}'] for key, name in keys.items()})
+      clients.append(by_name.get(f'{client}{suffix}', np.full(
+          len(parts[-1][RECORD]), NOBODY)).astype(str))
+  if not parts:
     raise ValueError(f'{path} has no array {record}, {record}_train or {record}_test')
-  parts: dict[str, list[np.ndarray]] = {}
-  for suffix in suffixes:
-    by_name = labelled_lib.arrays(
-        path, [f'{name}{suffix}' for name in (record, label) if name],
-        [f'{client}{suffix}'])
-    rows = by_name[f'{record}{suffix}']
-    by_name.setdefault(f'{client}{suffix}', np.full(len(rows), NOBODY))
-    for key, name in ((RECORD, record), (LABEL, label), ('client', client)):
-      if name:
-        array = by_name[f'{name}{suffix}']
-        parts.setdefault(key, []).append(array.astype(str) if name == client else array)
-  clients = np.concatenate(parts.pop('client'))
-  for key, of_key in parts.items():
-    shapes = {array.shape[1:] for array in of_key}
-    if len(shapes) > 1:
-      raise ValueError(f'{path}: {key}s must have one shape in all parts, found '
-                       f'{" and ".join(str(list(shape)) for shape in shapes)}')
-  return records.ArraysByClient(
-      {key: np.concatenate(of_key) for key, of_key in parts.items()}, clients)
+  with checks.located(path):
+    return records.ArraysByClient(
+        {key: np.concatenate([part[key] for part in parts]) for key in keys},
+        np.concatenate(clients))
 
 
 def of_files(data_source: str) -> list[str]:
@@ -171,11 +162,6 @@ def _examples(raw: records.RawExamples, shape: tuple[int, ...], dtype: np.dtype,
     labelled_lib.check_each('records', x, np.isfinite(x), 'finite')
     examples = {'x': (x if convert is None else convert('records', x)).astype(dtype)}
   if LABEL in raw:
-    labels = raw[LABEL]
-    if labels.ndim != 1 or labels.dtype.kind not in 'iu':
-      raise ValueError(f'labels must be one integer per record, found {labels.dtype} '
-                       f'{list(labels.shape[1:])}')
-    labelled_lib.check_each('labels', labels, (labels >= 0) & (labels < num_classes),
-                            f'in [0, {num_classes})')
-    examples['y'] = labels.astype(np.int32)
+    examples['y'] = labelled_lib.checked_labels(
+        'labels', raw[LABEL], len(x), num_classes)
   return examples

@@ -10,7 +10,6 @@ import dataclasses
 import io
 import math
 import os
-import pathlib
 import sys
 from typing import NamedTuple
 import warnings
@@ -36,13 +35,7 @@ Convert = Callable[[str, np.ndarray], np.ndarray]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Labelled:
-  """Records with labels, and their clients where known.
-
-  Attributes:
-    x: [n, ...] numbers.
-    y: int32 [n].
-    clients: [n] integers or strings, or None.
-  """
+  """Records [n, ...], labels int32 [n], and their clients where known."""
 
   x: np.ndarray
   y: np.ndarray
@@ -81,8 +74,7 @@ class Parts(NamedTuple):
 
 @contextlib.contextmanager
 def _open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
-  if not pathlib.Path(path).is_file():
-    raise ValueError(f'{path} does not exist or is not a file')
+  checks.file(path)
   try:
     # NumPy prints warnings about odd headers.
     with warnings.catch_warnings(action='ignore'), zipfile.ZipFile(path) as archive:
@@ -90,9 +82,8 @@ def _open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
   # Damage shows as BadZipFile, LZMAError, zlib.error, EOFError, ValueError,
   # NotImplementedError and more, depending on the byte that it hits.
   except Exception as error:
-    detail = ' '.join(str(error).split()) or type(error).__name__
-    raise ValueError(
-        f'{path} is not an npz file, or corrupted: {detail[:200]}') from error
+    raise ValueError(f'{path} is not an npz file, or corrupted: '
+                     f'{checks.one_line(error, 200)}') from error
 
 
 def array_names(path: Path) -> list[str]:
@@ -148,13 +139,10 @@ def _checked(array: np.ndarray) -> np.ndarray:
 def stated_classes(path: Path, by_name: Mapping[str, np.ndarray]) -> int | None:
   """The number of classes that arrays state, whatever the labels are.
 
-  Args:
-    path: The file, for messages.
-    by_name: Name -> array; maybe num_classes, an integer, or class_names, one a class.
-
   Returns:
-    The number; None if there is neither array, so that all that is said of classes
-    is in the labels, which are as private as the records.
+    The number by num_classes, an integer, or class_names, one a class. None if there
+    is neither array: then all that is said of classes is in the labels, which are as
+    private as the records.
 
   Raises:
     ValueError: If one of them is malformed, or they differ.
@@ -163,17 +151,13 @@ def stated_classes(path: Path, by_name: Mapping[str, np.ndarray]) -> int | None:
   if names is not None and (names.ndim != 1 or not 2 <= names.size <= MAX_CLASSES):
     raise ValueError(f'{path}: class_names must be a list of 2 to {MAX_CLASSES} '
                      f'names, found shape {list(names.shape)}')
-  if number is None:
-    return None if names is None else names.size
-  if number.size != 1 or number.dtype.kind not in 'iu':
+  if number is not None and (number.size != 1 or number.dtype.kind not in 'iu'):
     raise ValueError(f'{path}: num_classes must be one integer, found {number.dtype} '
                      f'{list(number.shape)}')
-  stated = number.item()
-  checks.integer(f'{path}: num_classes', stated, 2, MAX_CLASSES)
-  if names is not None and names.size != stated:
-    raise ValueError(f'{path}: num_classes must be the number of class_names, '
-                     f'{names.size}, found {stated}')
-  return stated
+  with checks.located(path):
+    classes = named_classes(None if number is None else number.item(),
+                            None if names is None else names.tolist())
+  return len(classes) or None
 
 
 def named_classes(num_classes: int | None,
@@ -195,10 +179,9 @@ def parts_of(path: Path, by_name: Mapping[str, np.ndarray], names: Sequence[str]
 
   Args:
     path: The file, for messages.
-    by_name: Name -> array. With IMAGE, LABEL and CLIENT of `names`: IMAGE_*, records
-      [n, ...]; LABEL_*, integers [n] from 0 on; and CLIENT_*, integers or strings
-      [n], if it is there; * being train and test. See also `stated_classes`.
-    names: IMAGE, LABEL and, if they are to be read, CLIENT.
+    by_name: Name -> array, with _train and _test at the ends of `names`; see `checked`
+      and `stated_classes`.
+    names: Those of records, labels and, if they are to be read, clients.
     convert: Converts the records of both parts.
     num_classes: The exclusive upper bound of labels; None for the file's own.
     otherwise: The same where the file states none; None counts labels.
@@ -253,8 +236,7 @@ def checked(path: Path, by_name: Mapping[str, np.ndarray], x: str, y: str,
     ValueError: If an array is malformed. The message names it, the file and the
       first bad row.
   """
-  records, labels = by_name[x], by_name[y]
-  of_x, of_y = f'{path}: {x}', f'{path}: {y}: labels'
+  records, of_x = by_name[x], f'{path}: {x}'
   if records.dtype.kind not in 'iuf' or records.ndim < 2:
     raise ValueError(f'{of_x} must be numbers [records, ...], found {records.dtype} '
                      f'{list(records.shape)}')
@@ -262,16 +244,25 @@ def checked(path: Path, by_name: Mapping[str, np.ndarray], x: str, y: str,
     raise ValueError(f'{of_x} is empty: there must be at least one record')
   if records.dtype.kind == 'f':
     check_each(of_x, records, np.isfinite(records), 'finite')
-  for name, array, kinds, rule in (
-      (of_y, labels, 'iu', 'integer'),
-      (f'{path}: {clients}', by_name.get(clients), 'iuU', 'integer or string')):
-    if array is not None and (
-        array.shape != records.shape[:1] or array.dtype.kind not in kinds):
-      raise ValueError(f'{name} must be one {rule} for each of {len(records)} records, '
-                       f'found {array.dtype} {list(array.shape)}')
-  check_each(of_y, labels, (labels >= 0) & (labels < below), f'in [0, {below})')
-  return Labelled(x=convert(of_x, records), y=labels.astype(np.int32),
-                  clients=by_name.get(clients))
+  labels = checked_labels(f'{path}: {y}: labels', by_name[y], len(records), below)
+  if clients in by_name:
+    _check_one_each(f'{path}: {clients}', by_name[clients], len(records), 'iuU',
+                    'integer or string')
+  return Labelled(x=convert(of_x, records), y=labels, clients=by_name.get(clients))
+
+
+def checked_labels(name: str, labels: np.ndarray, count: int, below: int) -> np.ndarray:
+  """Labels of `count` records as int32; ValueError unless integers in [0, below)."""
+  _check_one_each(name, labels, count, 'iu', 'integer')
+  check_each(name, labels, (labels >= 0) & (labels < below), f'in [0, {below})')
+  return labels.astype(np.int32)
+
+
+def _check_one_each(name: str, array: np.ndarray, count: int, kinds: str,
+                    rule: str) -> None:
+  if array.shape != (count,) or array.dtype.kind not in kinds:
+    raise ValueError(f'{name} must be one {rule} for each of {count} records, found '
+                     f'{array.dtype} {list(array.shape)}')
 
 
 def check_each(name: str, array: np.ndarray, good: np.ndarray, rule: str) -> None:
@@ -284,15 +275,10 @@ def check_each(name: str, array: np.ndarray, good: np.ndarray, rule: str) -> Non
 
 def images(name: str, x: np.ndarray,
            shape: tuple[int, ...] | None = (28, 28)) -> np.ndarray:
-  """Images as uint8 [n, *shape].
+  """Images as uint8 [n, *shape], of integers in [0, 255] or floats in [0, 1].
 
-  Args:
-    name: The name of the array, for messages.
-    x: [n, *shape], integers in [0, 255] or floats in [0, 1].
-    shape: Height and width of every image; None for any, and channels.
-
-  Raises:
-    ValueError: If they have another shape, or values are out of range.
+  A shape that is None is any, maybe with channels. Raises ValueError, which begins with
+  `name`, if they have another shape, or values are out of range.
   """
   if shape is None and x.ndim not in (3, 4):
     raise ValueError(f'{name} must have the shape [examples, height, width] or '
@@ -325,15 +311,9 @@ def resized(images: np.ndarray, size: int) -> np.ndarray:
 
 
 def pixels(name: str, x: np.ndarray, least: int = 1) -> np.ndarray:
-  """Images with channels or without as uint8 [n, height, width, channels].
+  """Images uint8 with channels or without as [n, height, width, channels].
 
-  Args:
-    name: The name of the array, for messages.
-    x: uint8 [n, height, width] or [n, height, width, channels].
-    least: The minimum of height and width.
-
-  Raises:
-    ValueError: If they have another shape or type.
+  Raises ValueError for others, and if height or width is below `least`.
   """
   if x.dtype != np.uint8 or x.ndim not in (3, 4) or not x.size or (
       min(x.shape[1:3]) < least):

@@ -51,7 +51,7 @@ def paths(pattern: str) -> list[str]:
   result = []
   for part in pattern.split(','):
     # A file may have a name that looks like a pattern.
-    names = [part] if pathlib.Path(part).exists() or not glob.has_magic(part) else (
+    names = [part] if os.path.exists(part) or not glob.has_magic(part) else (
         sorted(glob.glob(part, recursive=True)))
     if not part or not names:
       raise ValueError(f'data_path must name files, found {part!r}, which fits none')
@@ -71,13 +71,13 @@ def files(pattern: str | None) -> list[str]:
   return result
 
 
-def check_public(name: str, path: str, options: Mapping[str, Any]) -> None:
-  """Raises ValueError if a file that must be public is one of the data."""
-  used = {os.path.realpath(file) for given in (
-      options.get('data_path'), options.get('test_path')) for file in files(given)}
-  if common := used & set(map(os.path.realpath, files(path))):
-    raise ValueError(f'{name} must name other files than data_path and test_path, '
-                     f'found {min(common)} in both')
+def check_public(name: str, path: str | None, options: Mapping[str, Any]) -> None:
+  """Raises ValueError if a file of a test part, or a public one, is one of the data."""
+  own = set(map(os.path.realpath, files(path)))
+  for other in ('data_path', 'test_path'):
+    if common := own.intersection(map(os.path.realpath, files(options.get(other)))):
+      raise ValueError(f'{name} must name other files than {other}, found '
+                       f'{min(common)} in both')
 
 
 def options(data_source: str) -> tuple[str, ...]:
@@ -100,11 +100,7 @@ def readers(data_source: str, *, fields: records.Fields, data_path: str,
   if format_.reader is None:
     return {split: rows.of_source(source, [data_path])
             for split, source in _splits(fields, data_path, **given).items()}
-  common = set(map(os.path.realpath, files(data_path))) & set(
-      map(os.path.realpath, files(test_path)))
-  if common:
-    raise ValueError(f'test_path must name other files than data_path, found '
-                     f'{min(common)} in both')
+  check_public('test_path', test_path, {'data_path': data_path})
   if format_.client_field:
     given.setdefault('client_field', format_.client_field)
   parts = {'train': {}} if test_path is None else {'train': {}, 'test': {}}
@@ -133,8 +129,7 @@ def of_files(read: Callable[..., Iterator[rows.Row]], fields: records.Fields,
   """
   files_ = [data_path] if 'suffix' in identity else paths(data_path)
   for path in files_:
-    if not pathlib.Path(path).is_file():
-      raise ValueError(f'{path} does not exist or is not a file')
+    checks.file(path)
   wanted = {'fields': fields, **identity} if selects else {}
   return rows.Reader(rows=functools.partial(read, files_, **wanted), paths=files_,
                      identity=identity)
@@ -211,23 +206,22 @@ def _folders(path: rows.Path) -> dict[str, list[pathlib.Path]]:
   path = pathlib.Path(path)
   if not path.is_dir():
     raise ValueError(f'{path} does not exist or is not a folder')
-  with os.scandir(path) as entries:
-    ids = sorted(entry.name for entry in entries
-                 if entry.is_dir() and not entry.name.startswith('.'))
+  ids = sorted(entry.name for entry in path.iterdir()
+               if entry.is_dir() and not entry.name.startswith('.'))
   if not ids:
     raise ValueError(f'{path} has no folder: each client must have its own')
   seen: dict[str, str] = {}
   for client in ids:
-    try:
-      client.encode('utf-8')
-    except UnicodeEncodeError as error:
-      raise ValueError(
-          f'{path}: the name of the folder {client!r} is not UTF-8') from error
+    if client.encode('utf-8', 'replace').decode() != client:
+      raise ValueError(f'{path}: the name of the folder {client!r} is not UTF-8')
     other = seen.setdefault(os.path.realpath(path / client), client)
     if other != client:
       raise ValueError(f'{path}: {other!r} and {client!r} are one folder, by a link: '
                        'each client must have its own')
   return {client: _below(path / client) for client in ids}
+
+
+_IMAGES = ('.png', '.jpg', '.jpeg', '.bmp')
 
 
 def _below(client: pathlib.Path) -> list[pathlib.Path]:
@@ -279,46 +273,32 @@ def _folder(path: rows.Path, clients: Mapping[str, list[pathlib.Path]],
 
 def _file(path: pathlib.Path, client: pathlib.Path,
           progress: rows.Progress) -> Iterator[rows.Row]:
-  if not path.is_file():  # Reading a pipe would not end.
-    raise ValueError(f'{path} does not exist or is not a file')
-  name = path.name.lower().removesuffix('.gz')
-  for suffix, read_file in _OF_FOLDERS.items():
-    if name.endswith(suffix):
-      return read_file(path, client, progress)
-  raise ValueError(f'{path} is of no known kind: {", ".join(_OF_FOLDERS)}')
+  checks.file(path)  # Reading a pipe would not end.
+  suffix = pathlib.Path(path.name.lower().removesuffix('.gz')).suffix
+  if suffix in ('.jsonl', '.csv'):
+    return (rows.csv if suffix == '.csv' else rows.jsonl)([path], progress)
+  if suffix == '.npz':
+    return _arrays(path, progress)
+  if suffix == '.txt':
+    return iter([rows.Row(os.fspath(path), None, {'text': rows.text(path, progress)})])
+  if suffix in _IMAGES:
+    return iter([rows.Row(os.fspath(path), None, _image(path, client, progress))])
+  raise ValueError(f'{path} is of no known kind: .jsonl, .csv, .npz, .txt, '
+                   f'{", ".join(_IMAGES)}')
 
 
-def _arrays(path: pathlib.Path, _: pathlib.Path,
-            progress: rows.Progress) -> Iterator[rows.Row]:
+def _arrays(path: pathlib.Path, progress: rows.Progress) -> Iterator[rows.Row]:
   progress(path.stat().st_size)
   arrays = labelled.arrays(path, (), labelled.array_names(path))
-  try:
-    for name, array in arrays.items():
-      if not array.ndim:
-        raise ValueError(
-            f'field {name!r} must have one value per example, found a scalar')
+  with checks.located(path):
     count = rows.common_length(arrays)
-  except ValueError as error:
-    raise ValueError(f'{path}: {error}') from error
   for row in range(count):
     yield rows.Row(f'{path}, row {row}', None,
                    {name: array[row] for name, array in arrays.items()})
 
 
-def _text(path: pathlib.Path, _: pathlib.Path,
-          progress: rows.Progress) -> Iterator[rows.Row]:
-  with rows.open_file(path, progress) as file:
-    content = file.read(rows.MAX_BYTES + 1)
-  if len(content) > rows.MAX_BYTES:
-    raise ValueError(f'{path}: longer than {rows.MAX_BYTES // 2**20} MiB')
-  try:
-    yield rows.Row(os.fspath(path), None, {'text': rows.decoded(content)})
-  except ValueError as error:
-    raise ValueError(f'{path}: {error}') from error
-
-
 def _image(path: pathlib.Path, client: pathlib.Path,
-           progress: rows.Progress) -> Iterator[rows.Row]:
+           progress: rows.Progress) -> dict[str, Any]:
   # Not needed for other files.
   from PIL import Image  # pylint: disable=g-import-not-at-top
   progress(path.stat().st_size)
@@ -329,18 +309,10 @@ def _image(path: pathlib.Path, client: pathlib.Path,
   # Damage shows as OSError, SyntaxError, ValueError and DecompressionBombError.
   except Exception as error:
     raise ValueError(f'{path} is no image that can be read: {error}') from error
-  record = {'image': pixels}
-  if path.parent != client:
-    label = path.parent.name
-    record['label'] = int(label) if label.isdecimal() else label
-  yield rows.Row(os.fspath(path), None, record)
-
-
-_OF_FOLDERS: Mapping[str, Callable[..., Iterator[rows.Row]]] = {
-    '.jsonl': lambda path, client, progress: rows.jsonl([path], progress),
-    '.csv': lambda path, client, progress: rows.csv([path], progress),
-    '.npz': _arrays, '.txt': _text, '.png': _image, '.jpg': _image, '.jpeg': _image,
-    '.bmp': _image}
+  if path.parent == client:
+    return {'image': pixels}
+  label = path.parent.name
+  return {'image': pixels, 'label': int(label) if label.isdecimal() else label}
 
 
 def _format(read: Callable[..., Iterator[rows.Row]], *, selects: bool = False,

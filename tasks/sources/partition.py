@@ -23,8 +23,7 @@ def split(labels: np.ndarray, *, partition: str, num_clients: int, seed: int,
     **options: Keywords of the partition's function; None counts as not given.
 
   Returns:
-    int64 [examples] in [0, num_clients), the client of each example. Every client
-    has at least one.
+    int64 [examples] in [0, num_clients), the client of each; all have at least one.
 
   Raises:
     ValueError: If an argument is out of range, or not one of this partition.
@@ -57,6 +56,21 @@ def _even_sizes(total: int, parts: int) -> np.ndarray:
   return np.diff(np.arange(parts + 1) * total // parts)
 
 
+def _by_class(labels: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+  """The classes, sorted, and the indices of the records of each."""
+  classes, indices = np.unique(labels, return_inverse=True)
+  return classes, [np.flatnonzero(indices == c) for c in range(classes.size)]
+
+
+def _check_each(num_clients: int, labels_per_client: int, classes: int) -> str:
+  """The arguments in words; ValueError unless together clients can have every label."""
+  checks.integer('labels_per_client', labels_per_client, 1, classes, 'labels')
+  given = f'num_clients={num_clients} with labels_per_client={labels_per_client}'
+  if num_clients * labels_per_client < classes:
+    raise ValueError(f'{given} leave some of the {classes} labels to no client')
+  return given
+
+
 def _iid(labels: np.ndarray, num_clients: int, rng: np.random.Generator) -> np.ndarray:
   """Gives every client equally many examples (up to one), whatever their labels."""
   return _assign(_even_sizes(labels.size, num_clients), rng)
@@ -64,12 +78,10 @@ def _iid(labels: np.ndarray, num_clients: int, rng: np.random.Generator) -> np.n
 
 def _by_size(labels: np.ndarray, num_clients: int, rng: np.random.Generator, *,
              size_exponent: float = 1.0) -> np.ndarray:
-  """Gives clients numbers of examples that follow a power law.
+  """Gives clients numbers of examples that follow a power law, whatever their labels.
 
   The client of rank r, from 1, has one example and a fraction of the rest in
-  proportion to r ** -size_exponent, rounded; which client has which rank is random,
-  and labels do not matter. An exponent of 0 gives all equally many; a large one gives
-  one client nearly all.
+  proportion to r ** -size_exponent, rounded; which client has which rank is random.
   """
   checks.finite('size_exponent', size_exponent, or_zero=True)
   ranks = np.arange(1, num_clients + 1, dtype=float)
@@ -86,11 +98,8 @@ def _by_labels(labels: np.ndarray, num_clients: int, rng: np.random.Generator, *
   evenly among them. Raises ValueError if the clients together cannot have every label,
   or a label has fewer examples than clients that it goes to.
   """
-  classes, indices = np.unique(labels, return_inverse=True)
-  checks.integer('labels_per_client', labels_per_client, 1, classes.size, 'labels')
-  given = f'num_clients={num_clients} with labels_per_client={labels_per_client}'
-  if num_clients * labels_per_client < classes.size:
-    raise ValueError(f'{given} leave some of the {classes.size} labels to no client')
+  classes, rows_of = _by_class(labels)
+  given = _check_each(num_clients, labels_per_client, classes.size)
   clients_of_label: list[list[int]] = [[] for _ in classes]
   for client in range(num_clients):
     # The labels with the fewest clients so far, at random among equals.
@@ -99,7 +108,7 @@ def _by_labels(labels: np.ndarray, num_clients: int, rng: np.random.Generator, *
       clients_of_label[label].append(client)
   clients = np.empty(labels.size, np.int64)
   for label, chosen in enumerate(clients_of_label):
-    rows = rng.permutation(np.flatnonzero(indices == label))
+    rows = rng.permutation(rows_of[label])
     if rows.size < len(chosen):
       raise ValueError(f'{given} need {len(chosen)} examples of label '
                        f'{classes[label]}, which has {rows.size}')
@@ -112,15 +121,13 @@ def _dirichlet(labels: np.ndarray, num_clients: int, rng: np.random.Generator, *
                dirichlet_alpha: float = 1.0) -> np.ndarray:
   """Gives every client its own mixture of labels, drawn from Dirichlet(alpha).
 
-  Clients have equally many examples (up to one), so each has at least one. A client
-  draws its mixture, then its examples without replacement; a label that runs out is
-  replaced by the client's others, or by what is left. A small alpha gives a client few
-  labels; with a large one each client is like the whole.
+  Clients have equally many examples (up to one), drawn without replacement; a label
+  that runs out is replaced by the client's others, or by what is left. A small alpha
+  gives a client few labels; with a large one each client is like the whole.
   """
   checks.finite('dirichlet_alpha', dirichlet_alpha)
-  classes, indices = np.unique(labels, return_inverse=True)
-  pools = [rng.permutation(np.flatnonzero(indices == c)).tolist()
-           for c in range(classes.size)]
+  classes, rows_of = _by_class(labels)
+  pools = [rng.permutation(rows).tolist() for rows in rows_of]
   left = np.array([len(pool) for pool in pools])
   clients = np.empty(labels.size, np.int64)
   mixtures = rng.dirichlet(np.full(classes.size, float(dirichlet_alpha)), num_clients)
@@ -169,13 +176,11 @@ def _classes_of_agents(holders: np.ndarray, num_clients: int, each: int,
     left[order] -= 1
   # Swaps between agents, as consecutive ones would hold complements.
   for _ in range(20 * num_clients):
-    first, second = rng.integers(num_clients, size=2)
-    gives = np.flatnonzero(held[first] & ~held[second])
-    takes = np.flatnonzero(held[second] & ~held[first])
-    if gives.size:
-      out, back = rng.choice(gives), rng.choice(takes)
-      held[first, [out, back]] = held[first, [back, out]]
-      held[second, [out, back]] = held[second, [back, out]]
+    pair = rng.integers(num_clients, size=2)
+    own, others = held[pair]
+    if (gives := np.flatnonzero(own & ~others)).size:
+      swapped = [rng.choice(gives), rng.choice(np.flatnonzero(others & ~own))]
+      held[np.ix_(pair, swapped)] ^= True
   return held
 
 
@@ -222,18 +227,13 @@ def few_classes(labels: np.ndarray, *, num_clients: int, labels_per_client: int,
   Raises:
     ValueError: If an argument is out of range.
   """
-  classes, indices = np.unique(labels, return_inverse=True)
+  classes, rows = _by_class(labels)
   checks.integer('num_clients', num_clients, 1)
-  checks.integer('labels_per_client', labels_per_client, 1, classes.size)
+  _check_each(num_clients, labels_per_client, classes.size)
   checks.integer('records_per_client', records_per_client, labels_per_client)
   checks.integer('data_seed', seed, 0)
   rng = np.random.default_rng(seed)
-  rows = [np.flatnonzero(indices == c) for c in range(classes.size)]
   sizes = np.array([pool.size for pool in rows])
-  if num_clients * labels_per_client < classes.size:
-    raise ValueError(
-        f'num_clients={num_clients} with labels_per_client={labels_per_client} '
-        f'leave some of the {classes.size} classes without an agent')
   held = _classes_of_agents(
       _holders(sizes, num_clients, labels_per_client), num_clients,
       labels_per_client, rng)
@@ -250,11 +250,7 @@ def few_classes(labels: np.ndarray, *, num_clients: int, labels_per_client: int,
 
 
 def evenly(count: int, *, num_clients: int, seed: int) -> list[np.ndarray]:
-  """Deals `count` records at random, equally many to each agent (up to one).
-
-  Raises:
-    ValueError: If an argument is out of range.
-  """
+  """Deals records at random, equally many to each (up to one). Raises ValueError."""
   checks.integer('data_seed', seed, 0)
   checks.integer('num_clients', num_clients, 1, count)
   return np.array_split(np.random.default_rng(seed).permutation(count), num_clients)

@@ -108,6 +108,20 @@ class RawData:
   skips: task.Skips
 
 
+def client_order(examples: Mapping[str, np.ndarray], clients: np.ndarray
+                 ) -> np.ndarray:
+  """The indices that sort examples by client; see `ArraysByClient`."""
+  if clients.ndim != 1 or clients.dtype.kind not in 'iuU' or not clients.size:
+    raise ValueError(
+        'clients must be one integer or string per example, at least one example, '
+        f'found {clients.dtype} {list(clients.shape)}')
+  for name, array in examples.items():
+    if array.shape[:1] != clients.shape:
+      raise ValueError(f'{name} has shape {list(array.shape)} but there are '
+                       f'{clients.size} clients: they must have the same length')
+  return np.argsort(clients, kind='stable')
+
+
 class ArraysByClient:
   """Examples in memory, sorted once by client so that reading one is a slice.
 
@@ -116,28 +130,17 @@ class ArraysByClient:
   """
 
   def __init__(self, examples: Mapping[str, np.ndarray], clients: np.ndarray):
-    """Sorts the examples by client; a client keeps the order of its examples.
+    """Sorts arrays that share their first dimension by client, stably.
 
     Args:
-      examples: Feature name -> array; all share their first dimension.
+      examples: Feature name -> array.
       clients: [examples] integers or strings, the client of each example.
 
     Raises:
       ValueError: If there is no example, or lengths differ.
     """
     clients = np.asarray(clients)
-    if clients.ndim != 1 or clients.dtype.kind not in 'iuU':
-      raise ValueError(
-          'clients must be one integer or string per example, found '
-          f'{clients.dtype} {list(clients.shape)}')
-    if clients.size == 0:
-      raise ValueError('there must be at least one example, found none')
-    for name, array in examples.items():
-      if array.shape[:1] != clients.shape:
-        raise ValueError(
-            f'{name} has shape {list(array.shape)} but there are '
-            f'{clients.size} clients: they must have the same length')
-    order = np.argsort(clients, kind='stable')
+    order = client_order(examples, clients)
     # Sorted data, as many files have, need no second copy.
     is_sorted = bool(np.all(order[1:] > order[:-1]))
     self._arrays = {name: array.view() if is_sorted else array[order]
@@ -160,36 +163,42 @@ class ArraysByClient:
     return {name: array[rows] for name, array in self._arrays.items()}
 
 
+def check_examples(what: str, examples: Any, spec: ElementSpec) -> None:
+  """Raises ValueError unless examples are as a spec says."""
+  if not isinstance(examples, Mapping) or set(examples) != set(spec):
+    found = (sorted(examples) if isinstance(examples, Mapping)
+             else type(examples).__name__)
+    raise ValueError(f'{what} must have the features {sorted(spec)}, found {found}')
+  counts = set()
+  for name, (dtype, shape) in spec.items():
+    array = examples[name]
+    if not isinstance(array, np.ndarray) or array.dtype != dtype or (
+        array.ndim == 0 or array.shape[1:] != shape):
+      kind = (f'{array.dtype} {list(array.shape)}' if isinstance(array, np.ndarray)
+              else type(array).__name__)
+      sizes = ', '.join(map(str, ('examples', *shape)))
+      raise ValueError(
+          f'{what}: {name} must be an array of {dtype} [{sizes}], found {kind}')
+    counts.add(len(array))
+  if len(counts) > 1:
+    raise ValueError(f'{what} must be equally many of each feature, found '
+                     f'{sorted(counts)}')
+
+
 class Wrapping:
   """A source of the same clients as another, from which it reads.
 
-  Implements tasks.task.ClientSource except for `examples`.
+  Implements tasks.task.ClientSource except for `examples`; it has all else that the
+  other source has: `where`, `read_in_graph`, `skips`, `data_proof`, `is_roster`.
   """
 
   def __init__(self, source: task.ClientSource):
     self._source = source
     self.client_ids: Sequence[str] = source.client_ids
     self.element_spec: ElementSpec = source.element_spec
-    self.skips: task.Skips = getattr(source, 'skips', None) or task.Skips()
 
-  def where(self, client_id: str) -> str:
-    """The file and the client, for messages."""
-    return where(self._source, client_id)
-
-  @property
-  def read_in_graph(self) -> Callable[[Any], Mapping[str, Any]] | None:
-    """See task.reader_in_graph."""
-    return task.reader_in_graph(self._source)
-
-  @property
-  def data_proof(self) -> Any | None:
-    """See task.data_proof."""
-    return task.data_proof(self._source)
-
-  @property
-  def is_roster(self) -> bool:
-    """See task.is_roster."""
-    return task.is_roster(self._source)
+  def __getattr__(self, name: str) -> Any:
+    return getattr(vars(self)['_source'], name)
 
 
 class MappedSource(Wrapping):
@@ -204,14 +213,12 @@ class MappedSource(Wrapping):
 
     Args:
       source: The raw source.
-      convert: All raw examples of one client -> its model examples, arrays as
-        in `element_spec` that share their first dimension, which need not be
-        that of the raw ones, and may be 0. Raises ValueError on bad data; the
-        message then names the file and the client.
+      convert: All raw examples of one client -> its model examples, of which there
+        may be another number, or none. Raises ValueError on bad data.
       element_spec: Feature name -> (NumPy dtype, shape of one example).
-      convert_in_graph: `convert` as a pure TensorFlow function of tensors, with
-        the same results; texts are scalar strings, UTF-8. With it, and with a
-        source that can be read in graph, clients are read where they train.
+      convert_in_graph: `convert` as a pure TensorFlow function, of texts as UTF-8.
+        With it, and with a source that can be read in graph, clients are read where
+        they train.
     """
     super().__init__(source)
     self._convert = convert
@@ -225,26 +232,15 @@ class MappedSource(Wrapping):
     raw = self._source.examples(client_id)
     try:
       examples = dict(self._convert(raw))
-      if set(examples) != set(self.element_spec):
-        raise ValueError(
-            f'the features must be {", ".join(sorted(self.element_spec))}, found '
-            f'{", ".join(sorted(examples))}')
-      counts = {name: len(array) for name, array in examples.items()}
-      if len(set(counts.values())) > 1:
-        raise ValueError(f'features differ in their number of examples: {counts}')
-      for name, (dtype, shape) in self.element_spec.items():
-        array = examples[name]
-        if array.dtype != dtype or array.shape[1:] != shape:
-          raise ValueError(f'{name} must be {dtype} {list(shape)} per example, found '
-                           f'{array.dtype} {list(array.shape[1:])}')
+      check_examples('examples', examples, self.element_spec)
     except ValueError as error:
-      raise task.BadClientError(f'{self.where(client_id)}: {error}') from error
+      raise task.BadClientError(f'{where(self, client_id)}: {error}') from error
     return examples
 
   @property
   def read_in_graph(self) -> Callable[[Any], Mapping[str, Any]] | None:
     """See task.reader_in_graph."""
-    read, convert = super().read_in_graph, self._convert_in_graph
+    read, convert = task.reader_in_graph(self._source), self._convert_in_graph
     if read is None or convert is None:
       return None
     return lambda client_id: convert(read(client_id))
@@ -292,8 +288,6 @@ class JoinedSource:
     if client_id not in self._of_client:
       raise ValueError(f'there is no client {client_id!r}')
     parts = [source.examples(client_id) for source in self._of_client[client_id]]
-    if len(parts) == 1:
-      return parts[0]
     return {name: np.concatenate([part[name] for part in parts])
             for name in self.element_spec}
 
@@ -302,6 +296,11 @@ def where(source: task.ClientSource, client_id: str) -> str:
   """The file and the client, as far as the source knows them, for messages."""
   describe = getattr(source, 'where', None)
   return f'client {client_id!r}' if describe is None else describe(client_id)
+
+
+def _selected(clients: int, count: int) -> np.ndarray:
+  """The indices of `count` clients, the same in every run."""
+  return np.random.default_rng(_HELD_OUT_SEED).permutation(clients)[:count]
 
 
 def split_clients(
@@ -315,8 +314,7 @@ def split_clients(
       MAX_HELD_OUT_CLIENTS are held out, unless it is 0.
 
   Returns:
-    The population, and the clients held out (None if the fraction is 0). They
-    depend on the ids alone.
+    The population, and the clients held out, if any. They depend on the ids alone.
 
   Raises:
     ValueError: If the fraction is out of range or there are too few clients.
@@ -334,9 +332,8 @@ def split_clients(
     raise ValueError(
         f'held_out_fraction={held_out_fraction!r} leaves no client to train on: '
         f'there are {len(ids)}')
-  rng = np.random.default_rng(_HELD_OUT_SEED)
   chosen = np.zeros(len(ids), bool)
-  chosen[rng.permutation(len(ids))[:count]] = True
+  chosen[_selected(len(ids), count)] = True
   # Sorted, so that the choice is of ids and not of their order in a file.
   if not isinstance(ids, ids_lib.Ids) or not ids.is_increasing:
     ids = ids_lib.Ids([sorted(ids)])
@@ -355,18 +352,14 @@ def gather(
     max_clients: Read at most this many, selected by a fixed seed; None reads all.
 
   Returns:
-    Feature name -> array, of all clients end to end; and the client id of each
-    example, an array of strings.
+    Feature name -> array, of all clients end to end; and the client of each example.
 
   Raises:
-    ValueError: On a bad client that is not to be skipped, or if no example is
-      left.
+    ValueError: On a bad client that is not to be skipped, or if no example is left.
   """
-  skips = skips or task.Skips()
-  ids = source.client_ids
+  skips, ids = skips or task.Skips(), source.client_ids
   if max_clients is not None and max_clients < len(ids):
-    rng = np.random.default_rng(_HELD_OUT_SEED)
-    ids = [ids[i] for i in np.sort(rng.permutation(len(ids))[:max_clients])]
+    ids = [ids[i] for i in np.sort(_selected(len(ids), max_clients))]
   parts, clients = [], []
   for client_id in ids:
     try:
@@ -385,17 +378,11 @@ def gather(
 def held_out_sets(
     examples: RawExamples, clients: np.ndarray, population: task.ClientSource
 ) -> dict[str, dict[str, np.ndarray]]:
-  """Names held-out examples after their clients.
-
-  Args:
-    examples: Feature name -> array.
-    clients: [examples], the client of each.
-    population: The training clients.
+  """Names held-out examples after their clients, `clients` [examples].
 
   Returns:
-    'test_clients', examples of clients outside the population, and
-    'test_examples', further examples of the population's clients; without empty
-    sets.
+    'test_clients', examples of clients outside the population, and 'test_examples',
+    further examples of the population's clients; without empty sets.
   """
   ids, member = np.unique(clients.astype(str), return_inverse=True)
   trains = ids_lib.membership(population.client_ids)
@@ -424,13 +411,13 @@ def with_held_out(
 
   Args:
     train: All training clients; usually a MappedSource.
-    test: The test part, of the same kind; None holds some training clients out.
+    test: The test part; None holds some training clients out, by `held_out_fraction`.
     skips: The treatment of bad clients of the held-out sets.
-    held_out_fraction: See split_clients; only without a test part. None means 0.1.
+    held_out_fraction: See split_clients; only without a test part.
 
   Raises:
-    ValueError: If held_out_fraction is given with a test part or leaves nothing on
-      either side, or on bad clients that are not to be skipped.
+    ValueError: On a fraction that is not used or leaves nothing on either side, and on
+      bad clients that are not to be skipped.
   """
   if test is not None:
     if held_out_fraction is not None:

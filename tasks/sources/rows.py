@@ -15,7 +15,6 @@ import hashlib
 import io
 import json
 import os
-import pathlib
 import subprocess
 import tempfile
 from typing import Any, BinaryIO, Callable, Iterator, Mapping, NamedTuple, Sequence
@@ -24,14 +23,16 @@ import zlib
 
 import numpy as np
 
-from tasks import task
+from tasks import checks, task
 from tasks.sources import labelled, records
 
 # A line, or a user of LEAF, that is longer is an error, found without reading it all.
 MAX_BYTES = 64 * 2**20
+_TOO_LONG = f'longer than {MAX_BYTES // 2**20} MiB'
 
 # Deeper, each level would cost ijson as much memory as all levels above it.
 _MAX_LEVELS = 1000
+_TOO_DEEP = 'not JSON that can be read: nested too deeply'
 # The bytes that are neither bracket nor quote, and what a bracket adds to the level.
 _OTHERS = bytes(set(range(256)) - set(b'"[]{}'))
 _STEPS = np.zeros(256, np.int8)
@@ -72,10 +73,10 @@ class Reader:
   """
 
   rows: Callable[[Progress], Iterator[Row]]
-  paths: Sequence[Path] = ()
-  identity: Any = None
+  paths: Sequence[Path]
+  identity: Any
   client_field: str | None = None
-  name: str = ''
+  name: str = 'the data'
 
   def states(self) -> list[list]:
     """Path, size, times of change and inode of each file that there is."""
@@ -139,8 +140,7 @@ def open_file(path: Path, progress: Progress) -> Iterator[BinaryIO]:
 
   Damaged compression raises a ValueError in the block; it names the file.
   """
-  if not pathlib.Path(path).is_file():
-    raise ValueError(f'{path} does not exist or is not a file')
+  checks.file(path)
   with io.BufferedReader(_CountedFile(path, progress), 2**20) as file:
     if file.peek(2)[:2] != b'\x1f\x8b':  # gzip's first bytes.
       yield file
@@ -156,21 +156,15 @@ def open_file(path: Path, progress: Progress) -> Iterator[BinaryIO]:
 def _lines(path: Path, progress: Progress) -> Iterator[tuple[str, bytes]]:
   """The location and the content of every line."""
   number = 0
-  try:
-    with open_file(path, progress) as file:
-      # The limit stops the reading: the line need not fit into memory.
-      while content := file.readline(MAX_BYTES + 1):
-        number += 1
-        if len(content) > MAX_BYTES:
-          raise ValueError(f'{path}, line {number}: longer than '
-                           f'{MAX_BYTES // 2**20} MiB')
-        if number == 1:
-          content = content.removeprefix(codecs.BOM_UTF8)
-        yield f'{path}, line {number}', content
-  except ValueError as error:
-    if 'damaged' in str(error):
-      raise ValueError(f'{error} after line {number}') from error
-    raise
+  with open_file(path, progress) as file:
+    # The limit stops the reading: the line need not fit into memory.
+    while content := file.readline(MAX_BYTES + 1):
+      number += 1
+      if len(content) > MAX_BYTES:
+        raise ValueError(f'{path}, line {number}: {_TOO_LONG}')
+      if number == 1:
+        content = content.removeprefix(codecs.BOM_UTF8)
+      yield f'{path}, line {number}', content
   if number == 0:
     raise ValueError(f'{path} is empty')
 
@@ -181,6 +175,15 @@ def decoded(content: bytes) -> str:
     return content.decode('utf-8')
   except UnicodeDecodeError as error:
     raise ValueError(f'not UTF-8: {error}') from error
+
+
+def text(path: Path, progress: Progress) -> str:
+  """The text in a file. Raises ValueError."""
+  with checks.located(path), open_file(path, progress) as file:
+    content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+      raise ValueError(_TOO_LONG)
+    return decoded(content)
 
 
 def _no_constant(name: str) -> None:
@@ -194,14 +197,15 @@ def _parsed(content: bytes) -> Mapping[str, Any] | ValueError:
   """The record of a line of JSON, or the error."""
   try:
     record = _JSON.decode(decoded(content))
+    if not isinstance(record, dict):
+      raise ValueError(f'must be a JSON object, found {type(record).__name__}')
+    return record
   except json.JSONDecodeError as error:
     return ValueError(f'not JSON: {error.msg} at character {error.pos}')
   except RecursionError:
-    return ValueError('not JSON that can be read: nested too deeply')
+    return ValueError(_TOO_DEEP)
   except ValueError as error:
     return error
-  return record if isinstance(record, dict) else ValueError(
-      f'must be a JSON object, found {type(record).__name__}')
 
 
 def jsonl(paths: Sequence[Path], progress: Progress) -> Iterator[Row]:
@@ -245,22 +249,20 @@ def _csv_rows(path: Path, progress: Progress) -> Iterator[tuple[str, list[str]]]
       first = first or current
       yield decoded(content)
 
-  reader = csv_lib.reader(lines(), strict=True)
-  while True:
+  reader, cells = csv_lib.reader(lines(), strict=True), []
+  while cells is not None:
     first = ''
     try:
       cells = next(reader, None)
     except (csv_lib.Error, ValueError) as error:
-      text = str(error)
-      if 'unexpected end' in text or 'field larger' in text:
-        text = 'a quote is not closed'
+      reason = str(error)
+      if 'unexpected end' in reason or 'field larger' in reason:
+        reason = 'a quote is not closed'
       elif isinstance(error, csv_lib.Error):
-        text = f'not CSV: {text}'
-      raise ValueError(
-          text if os.fspath(path) in text else f'{first or current}: {text}') from error
-    if cells is None:
-      return
-    if len(cells) > 1 or ''.join(cells).strip():
+        reason = f'not CSV: {reason}'
+      raise ValueError(reason if os.fspath(path) in reason else
+                       f'{first or current}: {reason}') from error
+    if cells and (len(cells) > 1 or cells[0].strip()):
       yield first, cells
 
 
@@ -273,29 +275,24 @@ def parquet(paths: Sequence[Path], progress: Progress, *, client_field: str,
   # Takes a quarter of a second to import.
   from pyarrow import parquet as parquet_lib  # pylint: disable=g-import-not-at-top
   for path in paths:
-    try:
-      with open_file(path, progress) as raw:
-        # Arrow prints warnings about types that it does not load.
-        with warnings.catch_warnings(action='ignore'):
-          file = parquet_lib.ParquetFile(raw)
-          schema = file.schema_arrow
-          extended = [field.name for field in schema if _is_extended(field.type)]
-        if extended:
-          raise ValueError(f'column {extended[0]!r} must be of a type of Arrow\'s own')
-        for name, optional in (wanted or {}).items():
-          if name not in schema.names and not optional:
-            raise ValueError(f'there is no column {name!r}; there are '
-                             f'{", ".join(map(repr, schema.names))}')
-        batches = file.iter_batches(4096, columns=wanted and [
-            name for name in schema.names if name in wanted])
-        for number, record in enumerate(
-            (record for batch in batches for record in batch.to_pylist()), start=1):
-          yield Row(f'{path}, row {number}', None, record)
     # Damage shows as ArrowException, OSError, OverflowError and more.
-    except Exception as error:
-      detail = ' '.join(str(error).split())[:300] or type(error).__name__
-      raise ValueError(
-          detail if os.fspath(path) in detail else f'{path}: {detail}') from error
+    with checks.located(path, Exception), open_file(path, progress) as raw:
+      # Arrow prints warnings about types that it does not load.
+      with warnings.catch_warnings(action='ignore'):
+        file = parquet_lib.ParquetFile(raw)
+        schema = file.schema_arrow
+        extended = [field.name for field in schema if _is_extended(field.type)]
+      if extended:
+        raise ValueError(f'column {extended[0]!r} must be of a type of Arrow\'s own')
+      for name, optional in (wanted or {}).items():
+        if name not in schema.names and not optional:
+          raise ValueError(
+              f'there is no column {name!r}; there are {records.names(schema.names)}')
+      batches = file.iter_batches(4096, columns=wanted and [
+          name for name in schema.names if name in wanted])
+      for number, record in enumerate(
+          (record for batch in batches for record in batch.to_pylist()), start=1):
+        yield Row(f'{path}, row {number}', None, record)
 
 
 def _is_extended(arrow_type) -> bool:
@@ -308,8 +305,8 @@ def _is_extended(arrow_type) -> bool:
 class _Bounded:
   """A JSON file of bounded depth and, between two calls of `next_value`, length."""
 
-  def __init__(self, file: BinaryIO, path: Path):
-    self._file, self._path, self._at, self._limit = file, path, 0, MAX_BYTES
+  def __init__(self, file: BinaryIO):
+    self._file, self._at, self._limit = file, 0, MAX_BYTES
     self._level, self._in_text, self._rest = 0, 0, b''
 
   def next_value(self) -> None:
@@ -318,13 +315,11 @@ class _Bounded:
   def read(self, size: int) -> bytes:
     # A piece may hold the ends of several values: one piece more than the limit.
     if self._at > self._limit + size:
-      raise ValueError(f'{self._path}: before byte {self._at}: a value of more than '
-                       f'{MAX_BYTES // 2**20} MiB')
+      raise ValueError(f'before byte {self._at}: a value {_TOO_LONG}')
     content = self._file.read(size)
     self._at += len(content)
     if self._max_level(content) > _MAX_LEVELS:
-      raise ValueError(f'{self._path}: before byte {self._at}: not JSON that can be '
-                       'read: nested too deeply')
+      raise ValueError(f'before byte {self._at}: {_TOO_DEEP}')
     return content
 
   def _max_level(self, content: bytes) -> int:
@@ -349,50 +344,52 @@ def leaf(paths: Sequence[Path], progress: Progress) -> Iterator[Row]:
   """
   seen: set[str] = set()
   for path in paths:
-    counts: dict[str, int | None] = {}  # None for a bad user.
-    for user, fields in _leaf_values(path, progress, 'kvitems', 'user_data'):
-      if user in seen:
-        raise ValueError(f'{path}: client {user[:100]!r} is there twice')
-      seen.add(user)
-      counts[user] = None
-      try:
-        client_of({'user_data': user}, 'user_data')
-        if not isinstance(fields, dict):
-          raise ValueError(f'must be an object of lists, found {type(fields).__name__}')
-        for name, values in fields.items():
-          if not isinstance(values, list):
-            raise ValueError(f'field {name!r} must be a list of one item per example, '
-                             f'found {type(values).__name__}')
-        counts[user] = common_length(fields)
-      except ValueError as error:
-        yield Row(os.fspath(path), user, error)
-        continue
-      for values in zip(*fields.values()):
-        yield Row(os.fspath(path), user, dict(zip(fields, values)))
-    users, numbers = (next(_leaf_values(path, lambda _: None, 'items', name), None)
-                      for name in ('users', 'num_samples'))
-    if not isinstance(users, list) or not counts:
-      raise ValueError(f'{path}: must have the lists users and num_samples, and '
-                       'user_data of at least one user')
-    if not isinstance(numbers, list) or len(numbers) != len(users):
-      raise ValueError(f'{path}: num_samples must be a list of one number per user')
-    users = [str(user) for user in users]
-    for user in set(users) ^ set(counts):
-      raise ValueError(f'{path}: client {user[:100]!r} is in users or in user_data, '
-                       'but not in both')
-    if len(set(users)) != len(users):
-      raise ValueError(f'{path}: users must not name a client twice')
-    for user, number in zip(users, numbers):
-      if counts[user] not in (None, number):
-        yield Row(os.fspath(path), user, ValueError(
-            f'num_samples is {number!r}, but there are {counts[user]} examples'))
+    with checks.located(path):
+      yield from _leaf(os.fspath(path), progress, seen)
 
 
-def _leaf_values(path: Path, progress: Progress, what: str, prefix: str) -> Iterator:
+def _leaf(path: str, progress: Progress, seen: set[str]) -> Iterator[Row]:
+  """The rows of one file, of users that have not been seen."""
+  counts: dict[str, int | None] = {}  # None for a bad user.
+  for user, fields in _leaf_values(path, progress, 'kvitems', 'user_data'):
+    if user in seen:
+      raise ValueError(f'client {user[:100]!r} is there twice')
+    seen.add(user)
+    counts[user] = None
+    try:
+      client_of({'user_data': user}, 'user_data')
+      if not isinstance(fields, dict):
+        raise ValueError(f'must be an object of lists, found {type(fields).__name__}')
+      counts[user] = common_length(fields)
+    except ValueError as error:
+      yield Row(path, user, error)
+      continue
+    for values in zip(*fields.values()):
+      yield Row(path, user, dict(zip(fields, values)))
+  users, numbers = (next(_leaf_values(path, lambda _: None, 'items', name), None)
+                    for name in ('users', 'num_samples'))
+  if not isinstance(users, list) or not counts:
+    raise ValueError('must have the lists users and num_samples, and user_data of at '
+                     'least one user')
+  if not isinstance(numbers, list) or len(numbers) != len(users):
+    raise ValueError('num_samples must be a list of one number per user')
+  users = [str(user) for user in users]
+  for user in set(users) ^ set(counts):
+    raise ValueError(
+        f'client {user[:100]!r} is in users or in user_data, but not in both')
+  if len(set(users)) != len(users):
+    raise ValueError('users must not name a client twice')
+  for user, number in zip(users, numbers):
+    if counts[user] not in (None, number):
+      yield Row(path, user, ValueError(
+          f'num_samples is {number!r}, but there are {counts[user]} examples'))
+
+
+def _leaf_values(path: str, progress: Progress, what: str, prefix: str) -> Iterator:
   """Values below a key of the outer object, by the function of ijson of that name."""
   import ijson  # pylint: disable=g-import-not-at-top
   with open_file(path, progress) as file:
-    bounded = _Bounded(file, path)
+    bounded = _Bounded(file)
     try:
       for value in getattr(ijson, what)(
           bounded, prefix, use_float=True, buf_size=_LEAF_BYTES):
@@ -400,12 +397,15 @@ def _leaf_values(path: Path, progress: Progress, what: str, prefix: str) -> Iter
         bounded.next_value()
     except (ijson.JSONError, UnicodeDecodeError) as error:
       raise ValueError(
-          f'{path}: not JSON, or cut off: {" ".join(str(error).split())[:200]}'
-      ) from error
+          f'not JSON, or cut off: {checks.one_line(error, 200)}') from error
 
 
 def common_length(fields: Mapping[str, Sequence]) -> int:
   """The length of all fields. Raises ValueError if they differ or are empty."""
+  for name, values in fields.items():
+    if not isinstance(values, list) and not getattr(values, 'ndim', 0):
+      raise ValueError(f'field {name!r} must have one item per example, found '
+                       f'{values!r}'[:300])
   lengths = {name: len(values) for name, values in fields.items()}
   if len(set(lengths.values())) > 1:
     raise ValueError(f'fields differ in length: {lengths}')
@@ -440,24 +440,15 @@ def npz(paths: Sequence[Path], progress: Progress, *, suffix: str, client_field:
     arrays = {name: labelled.mapped(path, name + suffix, folder)
               for name in (names if fields is None else wanted)}
     clients = arrays[client_field]
-    if clients.ndim != 1 or clients.dtype.kind not in 'iuU' or not clients.size:
-      raise ValueError(
-          f'{path}: clients must be one integer or string per example, at least one, '
-          f'found {clients.dtype} {list(clients.shape)}')
     if fields is None:  # Without names of classes and the like.
       arrays = {name: array for name, array in arrays.items()
                 if array.shape[:1] == clients.shape}
       if len(arrays) == 1:  # The clients.
         raise ValueError(
             f'{path}: no array has as many rows as {client_field + suffix!r}')
-    for name, array in arrays.items():
-      if not array.ndim:
-        raise ValueError(f'{path}: field {name!r} must have one value per example, '
-                         'found a scalar')
-      if array.shape[:1] != clients.shape:
-        raise ValueError(f'{path}: {name} has shape {list(array.shape)} but there are '
-                         f'{clients.size} clients: they must have the same length')
-    for row in np.argsort(clients, kind='stable').tolist():
+    with checks.located(path):
+      order = records.client_order(arrays, clients)
+    for row in order.tolist():
       yield Row(f'{path}, row {row}', None,
                 {name: array[row] for name, array in arrays.items()})
 
@@ -469,9 +460,7 @@ def of_source(source: task.ClientSource, paths: Sequence[Path] = ()) -> Reader:
     for client in source.client_ids:
       try:
         examples = source.examples(client)
-        count = len(next(iter(examples.values())))
-        if not count:
-          raise ValueError('there are no examples')
+        count = common_length(examples)
       except task.DamagedDataError:
         raise
       except ValueError as error:
@@ -481,4 +470,4 @@ def of_source(source: task.ClientSource, paths: Sequence[Path] = ()) -> Reader:
         yield Row('', client, {name: array[row] for name, array in examples.items()})
 
   ids = hashlib.sha256('\0'.join(source.client_ids).encode('utf-8', 'replace'))
-  return Reader(rows=rows, name='the data', paths=paths, identity=ids.hexdigest())
+  return Reader(rows=rows, paths=paths, identity=ids.hexdigest())

@@ -24,7 +24,7 @@ from absl import logging
 import numpy as np
 import tensorflow as tf
 
-from tasks import task
+from tasks import checks, task
 from tasks.sources import checksums, columns, ids, records, rows as rows_lib
 
 # No client has more examples; TensorFlow needs some number.
@@ -57,11 +57,9 @@ _BY_ROWS = ('SELECT serialized_example_proto FROM examples '
 @contextlib.contextmanager
 def connected(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
   """Connects for reading. SQLite's errors become ValueErrors."""
-  path = pathlib.Path(path)
-  if not path.is_file():
-    raise ValueError(f'{path} does not exist or is not a file')
+  checks.file(path)
   # Read-only: SQLite would create a missing file, and lock an existing one.
-  uri = f'{path.resolve().as_uri()}?mode=ro'
+  uri = f'{pathlib.Path(path).resolve().as_uri()}?mode=ro'
   try:
     with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
       yield connection
@@ -72,10 +70,7 @@ def connected(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
 
 @contextlib.contextmanager
 def replacing(path: pathlib.Path) -> Iterator[str]:
-  """The path of a file that replaces another when it is complete.
-
-  It is deleted if the block ends by an error, or this process ends before.
-  """
+  """The path of a file that replaces another at the end of the block, or is deleted."""
   descriptor, partial = tempfile.mkstemp(
       prefix=f'.{path.name}.', suffix='.partial', dir=path.parent)
   os.close(descriptor)
@@ -94,14 +89,8 @@ def undamaged(path: str | os.PathLike[str],
               remedy: str | None = None) -> Iterator[sqlite3.Connection]:
   """Connects for reading a file that may have checksums.
 
-  Args:
-    path: The file.
-    remedy: What to do if it is damaged, if it is known to have checksums.
-
-  Raises:
-    task.DamagedDataError: Instead of SQLite's errors and of any other ValueError, if
-      the file has checksums.
-    ValueError: If it has none, or is missing.
+  With them, or with the remedy of a file that is known to have them, SQLite's errors
+  and any other ValueError become task.DamagedDataErrors.
   """
   has_checksums = remedy is not None and os.path.isfile(path)
   try:
@@ -132,7 +121,7 @@ def split_names(path: str | os.PathLike[str]) -> list[str]:
 
 
 @functools.lru_cache(maxsize=8)
-def _sha256(path: pathlib.Path, *state: int) -> str:
+def file_sha256(path: str | os.PathLike[str], *state: int) -> str:
   """Digest of a file in a state, for which it is read once."""
   del state
   with open(path, 'rb') as file:
@@ -153,13 +142,9 @@ class FileProof:
     return f'data of split {self.split_name!r} in {self.path}'
 
   def digest(self, *, in_worker: bool) -> bytes:
-    """SHA-256 of the ids in their order, the element spec and the file's SHA-256.
+    """See simulation.proofs: of the ids in their order, element spec and file.
 
-    Args:
-      in_worker: Whether a roster is an error; elsewhere it stands for its file.
-
-    Raises:
-      OSError, ValueError: If the file can't be read.
+    In a worker a roster is an error; elsewhere it stands for its file.
     """
     source = SqliteSource(
         self.path, self.split_name, copy_of=self.copy_of, remedy=self.remedy)
@@ -173,9 +158,8 @@ class FileProof:
 class SqliteSource:
   """One split of a file. Implements tasks.task.ClientSource.
 
-  Only the ids are kept in memory, as `ids.Ids`, and no connection is kept open, so a
-  source may be used from any thread or process. Without an index of clients, the rows
-  of each client are kept too.
+  It may be used from any thread or process. Only the ids are kept in memory; without
+  an index of clients, the rows of each client are kept too.
 
   Attributes:
     is_prepared: Whether prepare_data wrote the file, or it is a copy: then it has
@@ -204,35 +188,30 @@ class SqliteSource:
     """
     self._path = pathlib.Path(path).absolute()
     self._split_name, self._copy_of = split_name, copy_of
+    self._rows: dict[str, str] | None = None
     with undamaged(path, remedy) as connection:
       self.is_prepared = remedy is not None or checksums.are_in(connection)
       self._remedy = remedy or (REMEDY if self.is_prepared else None)
-      first, plan, stored = self._read(connection)
+      first, stored = self._read(connection)
     if not self.client_ids:
       raise ValueError(f'{path} has no clients in split {split_name!r}')
-    try:
+    where = '' if first is None else f', {self._where(first[0])}'
+    with checks.located(f'{path}{where}'):
       self._parser = columns.Parser(
           stored or columns.inferred(_blob(first[1])), fields)
-    except ValueError as error:
-      where = '' if first is None else f', {self._where(first[0])}'
-      raise ValueError(f'{path}{where}: {error}') from error
     self.element_spec = types.MappingProxyType(self._parser.element_spec)
-    self._has_index = any('client_id=?' in str(row[-1]) for row in plan)
-    self._rows: dict[str, str] | None = None
     if not self._has_index:
       logging.warning(
           '%s has no index of clients, so all of it is read once, and workers do not '
           'read it themselves: prepare_data writes one that has', self._path)
 
-  def _read(self, connection: sqlite3.Connection) -> tuple[
-      tuple | None, list[tuple], list[columns.Feature]]:
-    """The first example, the plan of reading a client and the stored features."""
+  def _read(self, connection: sqlite3.Connection
+            ) -> tuple[tuple | None, list[columns.Feature]]:
+    """The first example and the features that the file describes."""
     order = checksums.ORDERS[self._copy_of is None]
-    try:
+    with checks.located(self._path):
       self.client_ids: Sequence[str] = checksums.read_ids(
           connection, self._split_name, order)
-    except ValueError as error:
-      raise error if self.is_prepared else ValueError(f'{self._path}: {error}')
     # There may be no such split in a file that prepare_data wrote, but is in a copy.
     if self.is_prepared and (self.client_ids or self._copy_of is not None):
       checksums.verify(connection, self._split_name, order, self.client_ids)
@@ -240,21 +219,22 @@ class SqliteSource:
     first = connection.execute(
         'SELECT client_id, serialized_example_proto FROM examples '
         'WHERE split_name = ? LIMIT 1', [self._split_name]).fetchone()
-    plan = connection.execute(
-        f'EXPLAIN QUERY PLAN {_BY_CLIENT}', ['', '']).fetchall()
-    self._complete_sha256 = self._of_roster(connection)
+    self._has_index = any('client_id=?' in str(row[-1]) for row in connection.execute(
+        f'EXPLAIN QUERY PLAN {_BY_CLIENT}', ['', '']))
+    # The digest of the complete file, if this is a roster of the split.
+    self._complete_sha256, = (
+        self.is_prepared and 'roster' in checksums.tables(connection) and
+        connection.execute('SELECT sha256 FROM roster WHERE split_name = ?',
+                           [self._split_name]).fetchone()) or [None]
     self.is_roster = self._complete_sha256 is not None
     if self.client_ids and first is None and not self.is_roster:
       raise ValueError(f'{self._path} has no examples in split {self._split_name!r}')
-    return first, plan, self._stored(connection) if self.is_prepared else []
-
-  def _of_roster(self, connection: sqlite3.Connection) -> str | None:
-    """Digest of the complete file, if this is a roster of the split."""
-    if not self.is_prepared or 'roster' not in checksums.tables(connection):
-      return None
-    sha256, = connection.execute('SELECT sha256 FROM roster WHERE split_name = ?',
-                                 [self._split_name]).fetchone() or [None]
-    return sha256
+    return first, [] if not self.is_prepared else [
+        columns.Feature(
+            name=name, dtype=np.dtype(dtype), as_bytes=bool(as_bytes),
+            shape=tuple(int(size) for size in shape.split(',') if size))
+        for name, dtype, shape, as_bytes in connection.execute(
+            'SELECT * FROM element_spec')]
 
   @property
   def sha256(self) -> str:
@@ -262,7 +242,7 @@ class SqliteSource:
     if self.is_roster:
       return self._complete_sha256
     state = os.stat(self._path)
-    return _sha256(self._path, state.st_size, state.st_mtime_ns, state.st_ino)
+    return file_sha256(self._path, state.st_size, state.st_mtime_ns, state.st_ino)
 
   @property
   def lacks_examples(self) -> str:
@@ -274,15 +254,6 @@ class SqliteSource:
   def data_proof(self) -> FileProof:
     """See task.data_proof."""
     return FileProof(self._path, self._split_name, self._copy_of, self._remedy)
-
-  def _stored(self, connection: sqlite3.Connection) -> list[columns.Feature]:
-    """The features that the file describes."""
-    return [
-        columns.Feature(
-            name=name, dtype=np.dtype(dtype), as_bytes=bool(as_bytes),
-            shape=tuple(int(size) for size in shape.split(',') if size))
-        for name, dtype, shape, as_bytes in connection.execute(
-            'SELECT * FROM element_spec')]
 
   def _where(self, client_id: str) -> str:
     return f'split {self._split_name!r}, client {client_id!r}'
@@ -316,7 +287,9 @@ class SqliteSource:
           [self._split_name, client_id]).fetchall()
     if not (serialized or listed or self.is_prepared and client_id in self.client_ids):
       raise ValueError(f'there is no client {client_id!r}')
-    if self.is_prepared and not _agree(serialized, listed):
+    if self.is_prepared and not (
+        serialized and {bytes} == set(map(type, serialized)) and
+        listed == [(int(checksums.of(serialized)),)]):
       raise damaged(self._path, _EXAMPLES, self._remedy)
     try:
       if not serialized:
@@ -362,18 +335,12 @@ class SqliteSource:
     serialized, expected = rows.batch(_MAX_EXAMPLES).get_single_element()
     if self.is_prepared:
       # Not tf.debugging's assertions, which are branches.
-      holds = tf.reduce_all(tf.equal(expected, checksums.in_graph(serialized)))
+      holds = tf.reduce_all(tf.equal(expected, checksums.of(serialized)))
       message = damaged(self._path, _EXAMPLES, self._remedy)
       with tf.control_dependencies(
           [tf.raw_ops.Assert(condition=holds, data=[str(message)])]):
         serialized = tf.identity(serialized)
     return self._parser.tensors(serialized)
-
-
-def _agree(serialized: list, listed: list[tuple]) -> bool:
-  """Whether the examples of a listed client have their checksum."""
-  return bool(serialized) and {bytes} == set(map(type, serialized)) and (
-      listed == [(checksums.of(serialized),)])
 
 
 def _blob(value: Any) -> bytes:

@@ -114,12 +114,9 @@ def write(path: str | os.PathLike[str], parts: Mapping[str, rows_lib.Reader], *,
 
 
 def _sha256(readers: Iterable[rows_lib.Reader]) -> str:
-  digests = {}
-  for reader in readers:
-    for path in filter(os.path.isfile, reader.paths):
-      with open(path, 'rb') as file:
-        digests[os.fspath(path)] = hashlib.file_digest(file, 'sha256').hexdigest()
-  return json.dumps(digests)
+  return json.dumps({
+      os.fspath(path): sqlite.file_sha256.__wrapped__(path) for reader in readers
+      for path in filter(os.path.isfile, reader.paths)})
 
 
 def _finish(connection: sqlite3.Connection, splits: Sequence['_Split'],
@@ -128,13 +125,12 @@ def _finish(connection: sqlite3.Connection, splits: Sequence['_Split'],
   spec = splits[0].spec
   for split in splits:
     if split.spec != spec:
-      wanted, found = (_short(', '.join(
-          f'{f.name!r} {f.dtype} {list(f.shape)}' for f in features), 200)
+      wanted, found = (_short(', '.join(map(str, features)), 200)
                        for features in (spec, split.spec))
       raise ValueError(f'fields of the {split.name} part must be those of the others, '
                        f'{wanted}, found {found}')
   execute, many = connection.execute, connection.executemany
-  for statement in filter(None, map(str.strip, sqlite.INDICES.split(';'))):
+  for statement in sqlite.INDICES.split(';'):
     execute(statement)
   for split in splits:
     many('UPDATE client_metadata SET num_examples = ?, checksum = ? WHERE '
@@ -158,16 +154,10 @@ def _short(text: str, length: int = 500) -> str:
   return text if len(text) <= length else f'{text[:length - 3]}...'
 
 
-def _copied(columns: list[columns_lib.Column] | None
-           ) -> list[columns_lib.Column] | None:
-  return columns and list(map(copy.copy, columns))
-
-
 class _Split:
   """The rows of one split, written to the file in as many readings as it takes.
 
   Attributes:
-    name: The name of the split.
     spec: The features that store the columns; empty before the first good row.
     clients: Client -> its index in the order of reading; without bad clients.
   """
@@ -177,11 +167,10 @@ class _Split:
                for_store: bool):
     self.name, self._connection, self._reader = name, connection, reader
     self._fields, self._for_store = fields, for_store
-    # None before the first row decides them.
+    # None before the first good row decides them.
     self._columns = None if fields is None else list(map(
         columns_lib.Column, {field.column: field for field in fields}.values()))
     while True:
-      self._first_columns = _copied(self._columns)
       # Bad clients, and bad records of unknown clients, of this reading.
       self._skips = task.Skips(skips.enabled)
       self.spec: list[columns_lib.Feature] = []
@@ -222,8 +211,6 @@ class _Split:
         client = rows_lib.client_of(record, self._reader.client_field)
       serialized = columns_lib.serialize(*self._values(record))
     except ValueError as error:
-      if not self.spec:  # What a bad record decided about the columns does not count.
-        self._columns = _copied(self._first_columns)
       self._add_bad(location, client, error)
       return
     if client not in self.clients:
@@ -239,23 +226,23 @@ class _Split:
   def _values(self, record: Mapping[str, Any]
              ) -> tuple[list[columns_lib.Feature], dict[str, Any]]:
     """The features and their values in a record. Raises ValueError or Again."""
-    client_field = self._reader.client_field
-    if self._columns is None:
-      names = [name for name in record if name != client_field]
-      if len(names) > _MAX_FIELDS:
-        raise ValueError(f'there are {len(names)} fields, more than {_MAX_FIELDS}: '
+    client_field, columns = self._reader.client_field, self._columns
+    if columns is None:
+      columns = [columns_lib.Column(records.Field(name=name)) for name in record
+                 if name != client_field]
+      if len(columns) > _MAX_FIELDS:
+        raise ValueError(f'there are {len(columns)} fields, more than {_MAX_FIELDS}: '
                          'numbers of one kind belong into one list')
-      self._columns = [
-          columns_lib.Column(records.Field(name=name)) for name in names]
-    if self._fields is None and (
-        len(record) != len(self._columns) + (client_field in record)):
-      known = {client_field, *(column.field.column for column in self._columns)}
+    elif not self.spec:  # What a bad record decides about them does not count.
+      columns = list(map(copy.copy, columns))
+    if self._fields is None and len(record) != len(columns) + (client_field in record):
+      known = {client_field, *(column.field.column for column in columns)}
       for name in record:
         if name not in known:
           raise ValueError(f'field {name!r} is not in the first record: name the '
                            'fields to read')
     values = {}
-    for column in self._columns:
+    for column in columns:
       name = column.field.column
       if name not in record and not column.field.optional:
         raise ValueError(f'there is no field {name!r}; there are '
@@ -263,16 +250,15 @@ class _Split:
       values[name] = column.value(record.get(name))
     self.spec = self.spec or [
         column.feature(as_bytes=self._for_store)
-        for column in sorted(self._columns, key=lambda column: column.field.column)]
+        for column in sorted(columns, key=lambda column: column.field.column)]
+    self._columns = columns
     return self.spec, values
 
   def _add_bad(self, location: str, client: str | None, error: ValueError) -> None:
     if not isinstance(error, task.BadClientError):
-      kind, source = ValueError, [location]
-      if client is not None:
-        kind = task.BadClientError
-        source.append(f'client {_short(repr(client), 100)}')
-      error = kind(_short(f'{", ".join(filter(None, source))}: {error}'))
+      kind = ValueError if client is None else task.BadClientError
+      name = client and f'client {_short(repr(client), 100)}'
+      error = kind(_short(f'{", ".join(filter(None, (location, name)))}: {error}'))
     # Only the first of many records of unknown clients keep their messages.
     if client is None and len(self._skips.records) >= _BATCH:
       error = _ANOTHER
@@ -324,16 +310,14 @@ def open_copy(reader: rows_lib.Reader, *, fields: records.Fields,
     ValueError: On bad data that are not to be skipped.
     OSError: If the copy can't be written.
   """
-  def write_copy(path, **recorded):
-    write(path, {_SPLIT: reader}, fields=fields, skips=task.Skips(skips.enabled),
-          for_store=True, **recorded)
-
+  given = dict(parts={_SPLIT: reader}, fields=fields, for_store=True,
+               skips=task.Skips(skips.enabled))
   if no_cache:
     descriptor, name = tempfile.mkstemp(prefix=_COPY, suffix='.sqlite')
     os.close(descriptor)
     with contextlib.ExitStack() as stack:
       stack.callback(rows_lib.deleted_with_process(name).communicate)
-      write_copy(name)
+      write(name, **given)
       source = _source(reader, pathlib.Path(name), fields, skips, '',
                        'start again, with another folder in TMPDIR')
       weakref.finalize(source, stack.pop_all().close)
@@ -358,7 +342,7 @@ def open_copy(reader: rows_lib.Reader, *, fields: records.Fields,
     # Waits for another process that writes the same copy.
     fcntl.flock(lock, fcntl.LOCK_EX)
     if not path.exists():
-      write_copy(path, identity=identity, states=[states])
+      write(path, **given, identity=identity, states=[states])
       size = path.stat().st_size
       size = f'{size / 1e9:.1f} GB' if size >= 1e9 else f'{size / 1e6:.1f} MB'
       print(f'{reader.name}: copied to {path}, {size} of private data. --no_cache '
@@ -385,10 +369,9 @@ def _source(reader: rows_lib.Reader, path: pathlib.Path, fields: records.Fields,
 def purge(cache_dir: str | os.PathLike[str] | None = None) -> tuple[int, int]:
   """Deletes all copies in a folder, unfinished ones too; their number and bytes."""
   number = size = 0
-  for path in sorted(folder(cache_dir).glob(f'*{_COPY}*')):
-    if not _NAMES.fullmatch(path.name) or not path.is_file():
-      continue
-    with contextlib.suppress(FileNotFoundError):
-      number, size = number + (path.suffix == '.sqlite'), size + path.stat().st_size
-      path.unlink()
+  for path in folder(cache_dir).glob(f'*{_COPY}*'):
+    if _NAMES.fullmatch(path.name) and path.is_file():
+      with contextlib.suppress(FileNotFoundError):
+        number, size = number + (path.suffix == '.sqlite'), size + path.stat().st_size
+        path.unlink()
   return number, size

@@ -1,12 +1,19 @@
-"""Transports and computations for tests of slices."""
+"""Transports, computations and rounds for tests of slices."""
 
+import collections
 from concurrent import futures
+import hashlib
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pipelines.simulation import transports
+from aggregators.distributed_sum import DistributedSumFactory
+from aggregators.params import DistributedSumParams
+from tests import tiny_task
+from tff_pipelines.fedavg import local_training, process as process_lib
+from tff_pipelines.fedavg.server_optimizer import ServerConfig
+from tff_pipelines.simulation import contexts, transports
 
 
 @tff.tensorflow.computation(np.int32)
@@ -35,6 +42,48 @@ def total_of_table(size):
         look_up, (tff.federated_broadcast(table), indices)))
 
   return total
+
+
+class Rounds:
+  """Seeded rounds of all clients of a tiny task, in chunks of a size."""
+
+  def __init__(self, clients, chunk, sum_factory=None, *, epochs=2):
+    self._clients, self._chunk = clients, chunk
+    self._train = tiny_task.task(num_clients=clients).train
+    self.process = process_lib.build_chunked(
+        local_training.client_update(tiny_task.loss, local_training.LocalConfig(
+            learning_rate=0.3, batch_size=3, epochs=epochs)),
+        self._train.element_spec, initial_weights=tiny_task.initial_weights(0),
+        sum_factory=sum_factory or DistributedSumFactory(DistributedSumParams(
+            clip=0.4, noise_multiplier=0.5, bits=18, dimension=tiny_task.DIMENSION,
+            cohort_size=clients), simulation_seed=7, diagnostics=True),
+        expected_cohort_size=clients,
+        server=ServerConfig(learning_rate=1.0, momentum=0.9))
+
+  def outputs(self, context, rounds=2, before=lambda number: None):
+    """The output of each round in a context; calls `before` with its number."""
+    with contexts.installed(context):
+      state = self.process.initialize()
+      for number in range(rounds):
+        clients = [collections.OrderedDict(
+            examples=collections.OrderedDict(
+                sorted(self._train.examples(client).items())),
+            key=contexts.client_key(7, number, i))
+                   for i, client in enumerate(self._train.client_ids)]
+        chunks = [process_lib.make_chunk(clients[i:i + self._chunk])
+                  for i in range(0, self._clients, self._chunk)]
+        before(number)
+        output = self.process.next(state, chunks)
+        state = output['state']
+        yield output
+
+
+def digest(structure):
+  """Of all arrays of a structure."""
+  result = hashlib.sha256()
+  for array in tf.nest.flatten(structure):
+    result.update(np.ascontiguousarray(array).tobytes())
+  return result.hexdigest()
 
 
 class Part(transports.Transport):

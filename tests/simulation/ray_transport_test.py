@@ -3,8 +3,6 @@
 Two network namespaces stand for two machines in tests/simulation/ray_cluster_test.py.
 """
 
-import collections
-import hashlib
 import importlib.util
 import json
 import os
@@ -21,14 +19,10 @@ import psutil
 import pytest
 import tensorflow as tf
 
-from aggregators.distributed_sum import DistributedSumFactory
-from aggregators.params import DistributedSumParams
-from tests import tiny_task
 from tests.fedavg import failing_task
 from tests.simulation import pools
 from tff_pipelines.accounting.sampling import schemes
-from tff_pipelines.fedavg import local_training, loop, process as process_lib
-from tff_pipelines.fedavg.server_optimizer import ServerConfig
+from tff_pipelines.fedavg import loop
 from tff_pipelines.simulation import (
     contexts, forks, native_chunks, ray_transport, slices, transports)
 
@@ -37,7 +31,6 @@ pytestmark = pytest.mark.skipif(
     reason='Ray is not installed: requirements-ray.txt, which `make test` installs')
 ROOT = pathlib.Path(__file__).absolute().parents[2]
 CLIENTS = 12
-TASK = tiny_task.task(num_clients=CLIENTS)
 
 
 def _actors(pid=None):
@@ -94,47 +87,25 @@ class _Killing:
     pass
 
 
-def _process():
-  params = DistributedSumParams(
-      clip=0.4, noise_multiplier=0.5, bits=18, dimension=tiny_task.DIMENSION,
-      cohort_size=CLIENTS)
-  return process_lib.build_chunked(
-      local_training.client_update(tiny_task.loss, local_training.LocalConfig(
-          learning_rate=0.3, batch_size=3, epochs=2)),
-      TASK.train.element_spec, initial_weights=tiny_task.initial_weights(0),
-      sum_factory=DistributedSumFactory(params, simulation_seed=7, diagnostics=True),
-      expected_cohort_size=CLIENTS, server=ServerConfig(learning_rate=1.0, momentum=0.9))
+ROUNDS = pools.Rounds(CLIENTS, 2)
 
 
-def _digest(process, context):
+def _digest(context):
   """Of the weights after two rounds of all clients, in six chunks."""
-  with contexts.installed(context):
-    state = process.initialize()
-    for number in range(2):
-      clients = [collections.OrderedDict(
-          examples=collections.OrderedDict(sorted(TASK.train.examples(client).items())),
-          key=contexts.client_key(7, number, i))
-                 for i, client in enumerate(TASK.train.client_ids)]
-      state = process.next(state, [
-          process_lib.make_chunk(clients[i:i + 2]) for i in range(0, CLIENTS, 2)])['state']
-  digest = hashlib.sha256()
-  for weights in state['weights']:
-    digest.update(np.ascontiguousarray(weights).tobytes())
-  return digest.hexdigest()
+  return pools.digest(list(ROUNDS.outputs(context))[-1]['state']['weights'])
 
 
 @pytest.mark.slow
 def test_rounds_on_two_actors_have_the_bits_of_this_process_whoever_dies(
     transport, _in_process_context):
-  process = _process()
   with native_chunks.in_graph_form():
-    wanted = _digest(process, _in_process_context)
+    wanted = _digest(_in_process_context)
   native_chunks.encoders.clear()
-  assert _digest(process, slices.SubroundContext(_Killing(transport, ()))) == wanted
+  assert _digest(slices.SubroundContext(_Killing(transport, ()))) == wanted
   # Reported by the actors.
   assert native_chunks.encoders == {'native'}
   killing = _Killing(transport, at=[3])
-  assert _digest(process, slices.SubroundContext(killing)) == wanted
+  assert _digest(slices.SubroundContext(killing)) == wanted
   # The worker that was killed held one slice, which another computed.
   assert len(killing.replaced) == 1 and killing.submitted == 13
 
@@ -162,7 +133,7 @@ def test_actors_find_a_failing_client_and_the_driver_prints_no_value(transport):
   told, weights = {}, []
   for change in (failing_task.out_of_range, failing_task.nothing):
     rounds = loop.FedAvgRounds(
-        _process(), task=failing_task.task({failing_task.CLIENT: change}, CLIENTS),
+        ROUNDS.process, task=failing_task.task({failing_task.CLIENT: change}, CLIENTS),
         scheme=schemes.Everyone(
             population=CLIENTS, cohort_size=CLIENTS, simulation_seed=7),
         rounds=1, clients_per_call=2, on_bad=told.__setitem__)

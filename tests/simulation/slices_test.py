@@ -1,8 +1,6 @@
 """Tests of tff_pipelines.simulation.slices: a round does not depend on its workers."""
 
-import collections
 import functools
-import hashlib
 import threading
 import time
 
@@ -13,12 +11,7 @@ import tensorflow_federated as tff
 
 from aggregators import keys
 from aggregators.central_sum import CentralSumFactory
-from aggregators.distributed_sum import DistributedSumFactory
-from aggregators.params import DistributedSumParams
-from tests import tiny_task
 from tests.simulation import pools
-from tff_pipelines.fedavg import local_training, process as process_lib
-from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.simulation import contexts, local_processes, slices, transports
 
 
@@ -30,6 +23,24 @@ def _invoked(transport, computation, *arguments):
 def test_number_of_slices_grows_with_the_clients_alone():
   assert [slices.num_slices(n) for n in (0, 1, 5, 8, 9, 64, 65, 160, 512, 10**4)] == [
       1, 1, 5, 8, 8, 8, 9, 20, 64, 64]
+
+
+@pytest.mark.parametrize('after, has_grown', [(130, False), (155, False), (157, True)])
+def test_a_worker_has_grown_by_a_fifth_of_what_it_had_when_it_was_warm(
+    after, has_grown):
+  memory = transports.Memory()
+  for resident in (100, *[130] * (transports.WARM - 1)):
+    memory.observe(resident)
+    assert not memory.has_grown
+  memory.observe(after)
+  assert memory.has_grown == has_grown
+
+
+def test_memory_that_is_used_is_resident():
+  before = transports.resident_bytes()
+  used = bytearray(b'x' * 50_000_000)
+  assert transports.resident_bytes() - before > 40_000_000
+  del used
 
 
 @pytest.mark.parametrize('workers', [1, 3])
@@ -200,67 +211,24 @@ def _pool():
   pool.close()
 
 
-CLIENTS = 24
-TASK = tiny_task.task(num_clients=CLIENTS)
-PARAMS = dict(clip=0.4, noise_multiplier=0.5, bits=18, dimension=tiny_task.DIMENSION,
-              cohort_size=CLIENTS)
-FACTORIES = {
-    'skellam': lambda **c: DistributedSumFactory(DistributedSumParams(**PARAMS), **c),
-    'gaussian': lambda **c: CentralSumFactory(clip=0.4, noise_multiplier=1.0, **c)}
-
-
-def _process(name):
-  return process_lib.build_chunked(
-      local_training.client_update(tiny_task.loss, local_training.LocalConfig(
-          learning_rate=0.3, batch_size=3, epochs=2)),
-      TASK.train.element_spec, initial_weights=tiny_task.initial_weights(0),
-      sum_factory=FACTORIES[name](simulation_seed=7, diagnostics=True),
-      expected_cohort_size=CLIENTS,
-      server=ServerConfig(learning_rate=1.0, momentum=0.9))
-
-
-def _chunks(number):
-  """A round's clients in twelve chunks."""
-  clients = [collections.OrderedDict(
-      examples=collections.OrderedDict(sorted(TASK.train.examples(client).items())),
-      key=contexts.client_key(7, number, i))
-             for i, client in enumerate(TASK.train.client_ids)]
-  return [process_lib.make_chunk(clients[i:i + 2]) for i in range(0, CLIENTS, 2)]
-
-
-def _last(process, context):
-  """State and metrics after two rounds in a context."""
-  with contexts.installed(context):
-    state = process.initialize()
-    for number in range(2):
-      output = process.next(state, _chunks(number))
-      state = output['state']
-  return output
-
-
-def _digest(structure):
-  digest = hashlib.sha256()
-  for array in tf.nest.flatten(structure):
-    digest.update(np.ascontiguousarray(array).tobytes())
-  return digest.hexdigest()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['skellam', 'gaussian'])
 def test_rounds_are_the_same_to_the_last_bit(name, pool, _in_process_context):
-  process, count, weights = _process(name), 1, {}
+  rounds, count, weights = pools.Rounds(24, 2, None if name == 'skellam' else (
+      CentralSumFactory(clip=0.4, noise_multiplier=1.0, simulation_seed=7,
+                        diagnostics=True))), 1, {}
+  last = lambda context: list(rounds.outputs(context))[-1]
   make = functools.partial(slices.SubroundContext, num_slices=lambda _: count)
   here = make(pools.Threads(1))
   elsewhere = [make(pools.Part(pool, workers)) for workers in (1, 3)]
   for count in (1, 8):
-    output = _last(process, here)
-    weights[count] = _digest(output['state'])
+    output = last(here)
+    weights[count] = pools.digest(output['state'])
     for context in elsewhere:
-      assert _digest(_last(process, context)) == _digest(output)
+      assert pools.digest(last(context)) == pools.digest(output)
   if name == 'skellam':
     # Sums of integers do not depend on how they are divided.
-    output = _last(process, _in_process_context)
-    assert set(weights.values()) == {_digest(output['state'])}
+    assert set(weights.values()) == {pools.digest(last(_in_process_context)['state'])}
 
 
 @pytest.mark.slow

@@ -22,9 +22,6 @@ from aggregators import tff_internals
 from aggregators.native import kept
 from tff_pipelines.simulation import in_process, local_processes, proofs, slices
 
-_TRANSFORMS = dict(transform_args=tff.tensorflow.transform_args,
-                   transform_result=tff.tensorflow.transform_result)
-
 atexit.register(tff_internals.forget_default_context)
 
 
@@ -54,9 +51,9 @@ def started(*, local_workers: int = 0, engine: str = 'local',
   cores = os.cpu_count() or 1
   with contextlib.ExitStack() as stack:
     if engine != 'ray' and not local_workers:
-      factory = in_process.InProcessExecutorFactory(cores)
-      stack.callback(factory.close)
-      yield tff.framework.SyncExecutionContext(factory, **_TRANSFORMS)
+      context = in_process.InProcessContext(cores)
+      stack.callback(context.close)
+      yield context
       return
     kept.folder()  # Processes that are started take over where kernels are.
     if engine == 'ray':

@@ -59,19 +59,16 @@ def _unsupported(what: str) -> NotImplementedError:
   return NotImplementedError(f'{what} cannot run in this process')
 
 
-class _MadeOnce:
+def _built_once(build: Callable[[], Callable]) -> Callable:
   """A function that is built at its first call, once for all threads."""
+  lock, build = threading.Lock(), functools.cache(build)
 
-  def __init__(self, make: Callable[[], Callable]):
-    self._make = make
-    self._made = None
-    self._lock = threading.Lock()
+  def call(*arguments):
+    with lock:
+      function = build()
+    return function(*arguments)
 
-  def __call__(self, *arguments):
-    with self._lock:
-      if self._made is None:
-        self._made = self._make()
-    return self._made(*arguments)
+  return call
 
 
 class Graph:
@@ -180,7 +177,6 @@ class Graph:
     session = tf.compat.v1.Session(graph=self._graph, config=config)
     self._sessions.add(session)
     forks.ALIVE.add(session)
-
     call = self._callable_of(session, feed=self._fed(), fetch=self._fetches)
     return session, call, self._initialize and self._callable_of(
         session, target=[self._initialize])
@@ -189,13 +185,13 @@ class Graph:
     # A tenth of the cost of `Session.run`. Built at its first call, because TensorFlow
     # optimises the graph then: a graph with a native form is called either as a whole
     # or by its marks, and rarely both ways.
-    def make():
+    def build():
       call = session._make_callable_from_options(  # pylint: disable=protected-access
           config_pb2.CallableOptions(**options))
       forks.ALIVE.add(call)
       return call
 
-    return _MadeOnce(make)
+    return _built_once(build)
 
   def _fed(self) -> list[str]:
     """Names of the fed tensors: those of the argument that are used, and fresh keys."""
@@ -244,10 +240,9 @@ class _Evaluator:
   federated_value_at_server = values_lib.AtServer
 
   def __init__(self, num_clients: int, compiled: '_Compiled',
-               factory: 'InProcessExecutorFactory'):
-    self._num_clients = num_clients
-    self._compiled = compiled
-    self._factory = factory
+               context: 'InProcessContext'):
+    self._num_clients, self._compiled = num_clients, compiled
+    self._context = context
 
   def evaluate(self, block, env: Mapping[str | None, Any]):
     """The value of a building block where `env` has the values of names."""
@@ -286,9 +281,9 @@ class _Evaluator:
   def _each(self, function: Callable, arguments: Sequence) -> values_lib.AtClients:
     # Threads take slices: handing over single clients would cost as much as a
     # small client's work. Slices are small enough that threads end together.
-    size = max(1, len(arguments) // (16 * self._factory.num_threads))
+    size = max(1, len(arguments) // (16 * self._context.num_threads))
     slices = [arguments[i:i + size] for i in range(0, len(arguments), size)]
-    run = map if len(slices) < 2 else self._factory.threads.map
+    run = map if len(slices) < 2 else self._context.threads.map
     results = run(lambda part: list(map(function, part)), slices)
     return values_lib.AtClients(list(itertools.chain.from_iterable(results)))
 
@@ -340,9 +335,7 @@ class _Evaluator:
     return values_lib.AtServer(values_lib.total(member, self._values(placed), modulus))
 
   def federated_zip_at_clients(self, argument):
-    # `tree` would keep their classes, and so all of TFF, beyond the interpreter's end.
-    leaves = []
-    values_lib.map_leaves(leaves.append, argument)
+    leaves = values_lib.leaves(argument)
     if all(isinstance(leaf, values_lib.AllEqual) for leaf in leaves):
       return values_lib.AllEqual(
           values_lib.map_leaves(lambda leaf: leaf.value, argument))
@@ -380,53 +373,8 @@ class _Compiled:
         graph.close()
 
 
-class _Value(tff_internals.ExecutorValue):
-  """A value embedded in the executor."""
-
-  type_signature = reference = None  # Abstract properties of the base class.
-
-  def __init__(self, value, type_spec):
-    self.reference = value
-    self.type_signature = type_spec
-
-  async def compute(self):
-    return values_lib.returned(self.reference, self.type_signature)
-
-
-class _Executor(tff_internals.Executor):
-  """Executes computations for a fixed number of clients."""
-
-  def __init__(self, num_clients: int, factory: 'InProcessExecutorFactory'):
-    self._num_clients = num_clients
-    self._factory = factory
-
-  def close(self):
-    pass
-
-  async def create_value(self, value, type_spec=None):
-    if isinstance(type_spec, tff.FunctionType):
-      return _Value(self._factory.function(value, self._num_clients), type_spec)
-    return _Value(values_lib.ingested(value, tff.to_type(type_spec)), type_spec)
-
-  async def create_call(self, comp, arg=None):
-    result = comp.reference() if arg is None else comp.reference(arg.reference)
-    if self._num_clients:
-      self._factory.give_back_memory()
-    return _Value(result, comp.type_signature.result)
-
-  async def create_struct(self, elements):
-    elements = structure.to_elements(structure.from_container(elements))
-    return _Value(
-        tuple(element.reference for _, element in elements),
-        tff.StructType([(name, element.type_signature) if name
-                        else element.type_signature for name, element in elements]))
-
-  async def create_selection(self, source, index):
-    return _Value(source.reference[index], source.type_signature[index])
-
-
-class InProcessExecutorFactory(tff_internals.ExecutorFactory):
-  """Creates executors that share compiled computations and a pool of threads.
+class InProcessContext(tff.framework.SyncContext):
+  """Executes computations, whose compiled forms and pool of threads calls share.
 
   Attributes:
     num_threads: Clients of a map that are computed in parallel, >= 1.
@@ -437,18 +385,28 @@ class InProcessExecutorFactory(tff_internals.ExecutorFactory):
     """Starts nothing yet; see the attributes for the arguments."""
     self.num_threads = num_threads
     self.threads = futures.ThreadPoolExecutor(num_threads)
+    # TensorFlow does not heed interrupts: the caller's thread must not compute.
+    self._caller = futures.ThreadPoolExecutor(1)
     self._compiled: dict[int, _Compiled] = {}
     self._closed = False
     self._rounds = 0
 
-  def create_executor(self, cardinalities) -> tff_internals.Executor:
+  def invoke(self, comp: tff.Computation, arg: Any) -> Any:
+    """The result of a computation, in containers of Python."""
     if self._closed:
       raise RuntimeError('the context of this computation has ended')
-    # Without an argument at clients there are no clients.
-    return _Executor(cardinalities.get(tff.CLIENTS, 0), self)
+    return self._caller.submit(self._invoke, comp, arg).result()
 
-  def clean_up_executor(self, cardinalities):
-    pass
+  def _invoke(self, computation: tff.Computation, argument: Any) -> Any:
+    types = computation.type_signature
+    arguments = [] if types.parameter is None else [
+        values_lib.ingested(argument, types.parameter)]
+    num_clients = values_lib.num_clients(arguments)
+    result = self.function(computation, num_clients)(*arguments)
+    if num_clients:
+      self.give_back_memory()
+    return tff_internals.in_containers(
+        values_lib.returned(result, types.result), types.result)
 
   def give_back_memory(self) -> None:
     """Returns free memory to the system once in `_ROUNDS_PER_TRIM` rounds.
@@ -487,3 +445,4 @@ class InProcessExecutorFactory(tff_internals.ExecutorFactory):
       compiled.close()
     self._compiled.clear()
     self.threads.shutdown()
+    self._caller.shutdown()

@@ -42,14 +42,11 @@ class _Process:
           stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._log,
           env=environment, pass_fds=[child.fileno()],
           start_new_session=True)  # Ctrl-C is for the driver.
+    self.pid = self._process.pid
     self._thread = futures.ThreadPoolExecutor(1)
     self._known: frozenset[str] = frozenset()
     self.memory = transports.Memory()
     self.bytes_sent = 0
-
-  @property
-  def pid(self) -> int:
-    return self._process.pid
 
   def submit(self, request: transports.Request) -> futures.Future:
     return self._thread.submit(self._ask, request)
@@ -66,7 +63,7 @@ class _Process:
     except (EOFError, OSError) as error:
       raise transports.WorkerLostError(
           f'worker process {self.pid} ended{self._last_words()}') from error
-    transports.record_condition(told, self.memory)
+    self.memory.record(told)
     if not is_result:
       raise answer
     return answer
@@ -90,8 +87,7 @@ class LocalProcesses(transports.Transport):
   """Worker processes of this machine.
 
   They listen nowhere: each has one end of a socket pair. They end with this process,
-  however it ends. One whose memory grew by a fifth after it had warmed up is replaced
-  before its next slice.
+  however it ends. One whose memory has grown is replaced before its next slice.
   """
 
   def __init__(self, num_workers: int, *, num_threads: int | None = None):
@@ -127,11 +123,9 @@ class LocalProcesses(transports.Transport):
     return [process.pid for _, process in sorted(self._processes.items())]
 
   def _start(self, worker: int) -> None:
-    def start():
-      self._processes[worker] = _Process(self._num_threads)
-
     try:
-      self._starter.submit(start).result()
+      self._processes[worker] = self._starter.submit(
+          _Process, self._num_threads).result()
     except (OSError, RuntimeError) as error:  # The latter once this is closed.
       raise transports.WorkerLostError(f'no process can be started: {error}') from error
 

@@ -7,9 +7,8 @@ server's graph marks is decoded by `aggregators.native.decoding`, to the same fl
 Without numba, or if it fails to compile, a warning says so, and graphs compute all.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
-import functools
 import re
 import threading
 from typing import Any
@@ -20,7 +19,6 @@ import tensorflow as tf
 
 from aggregators import client_sum
 from aggregators.native import kept, marks
-from aggregators.params import DistributedSumParams
 
 # Serialized graphs without it have no marks.
 MARKED = re.compile(f'{marks.SCOPE}|{marks.DECODING}'.encode())
@@ -84,42 +82,48 @@ def in_graph_form() -> Iterator[None]:
     _in_graph_form = before
 
 
-def _operations(graph: tf.Graph, scope: str) -> dict[str, tf.Operation]:
-  """The operations of a name scope, by their names in it."""
-  return {operation.name.removeprefix(scope): operation
-          for operation in graph.get_operations() if operation.name.startswith(scope)}
-
-
-def _parameters(operations: Mapping[str, tf.Operation]) -> DistributedSumParams:
-  """The parameters of marks. Raises ValueError for those of another version."""
-  try:
-    return marks.parameters(tf.make_ndarray(
-        operations[marks.PARAMETERS].get_attr('value')).item())
-  except TypeError as error:
-    raise ValueError(f'unknown parameters: {error}') from error
-
-
-def _listed(scope: str, mark: str, operations: Mapping[str, tf.Operation]) -> list[str]:
-  """The tensors of a mark that is a list."""
-  return [f'{scope}{mark}/{i}:0' for i in range(sum(
-      name.startswith(f'{mark}/') for name in operations))]
-
-
-class NativeSum:
-  """A server's graph with marks around the decoding of a sum.
+class _Marked:
+  """A graph with marks of one scope.
 
   Attributes:
     calls: For each call of the graph, names of additional feeds, and of its fetches.
   """
 
+  calls: list[tuple[Sequence[str], Sequence[str]]]
+
   def __init__(self, graph: tf.Graph, scope: str, feeds: Sequence[str],
                fetches: Sequence[str]):
-    """Reads the marks; see `NativeChunk`."""
-    del feeds  # Unused.
-    operations = _operations(graph, scope)
-    self._params = _parameters(operations)
-    arguments, results = (_listed(scope, mark, operations)
-                          for mark in (marks.ARGUMENTS, marks.RESULTS))
+    """Reads the marks.
+
+    Raises:
+      ValueError: If the marks are not those of this version.
+    """
+    self._graph, self._scope, self._feeds = graph, scope, feeds
+    # The operations of the scope, by their names in it.
+    self._operations = {
+        operation.name.removeprefix(scope): operation
+        for operation in graph.get_operations() if operation.name.startswith(scope)}
+    try:
+      self._params = marks.parameters(tf.make_ndarray(
+          self._operations[marks.PARAMETERS].get_attr('value')).item())
+    except TypeError as error:
+      raise ValueError(f'unknown parameters: {error}') from error
+    self._plan(fetches)
+
+  def _plan(self, fetches: Sequence[str]) -> None:
+    """Plans the calls."""
+
+  def _listed(self, mark: str) -> list[str]:
+    """The tensors of a mark that is a list."""
+    return [f'{self._scope}{mark}/{i}:0' for i in range(sum(
+        name.startswith(f'{mark}/') for name in self._operations))]
+
+
+class NativeSum(_Marked):
+  """A server's graph with marks around the decoding of a sum."""
+
+  def _plan(self, fetches: Sequence[str]) -> None:
+    arguments, results = map(self._listed, (marks.ARGUMENTS, marks.RESULTS))
     if len(arguments) != 3 or len(results) != 2 or set(results) & set(fetches):
       raise ValueError(f'unknown arguments and results: {arguments}, {results}')
     self.calls = [((), arguments), (results, fetches)]
@@ -129,7 +133,7 @@ class NativeSum:
     """The results of the graph; None if the graph must compute them.
 
     Args:
-      feeds: Values that the graph is fed.
+      feeds: Unused.
       ask: () -> the arguments of the decoding.
       finish: Results of the decoding -> those of the graph.
     """
@@ -140,39 +144,29 @@ class NativeSum:
     return finish(*decoding.decoded(self._params, *ask()))
 
 
-class NativeChunk:
+class NativeChunk(_Marked):
   """A chunk's graph with marks."""
 
-  def __init__(self, graph: tf.Graph, scope: str, feeds: Sequence[str],
-               fetches: Sequence[str]):
-    """Reads the marks.
-
-    Raises:
-      ValueError: If the marks are not those of this version.
-    """
-    operations = _operations(graph, scope)
-
+  def _plan(self, fetches: Sequence[str]) -> None:
     def name(mark):
-      return f'{scope}{mark}:0'
+      return f'{self._scope}{mark}:0'
 
-    self._params = _parameters(operations)
+    prefix = f'{marks.STATE}/'
     self._state = {
-        mark.removeprefix(f'{marks.STATE}/'): feeds.index(operation.inputs[0].name)
-        for mark, operation in operations.items()
-        if mark.startswith(f'{marks.STATE}/')}
-    marked = [_source(graph, fetch, scope) for fetch in fetches]
+        mark.removeprefix(prefix): self._feeds.index(operation.inputs[0].name)
+        for mark, operation in self._operations.items() if mark.startswith(prefix)}
+    marked = [_source(self._graph, fetch, self._scope) for fetch in fetches]
     self._total = marked.index(name(marks.TOTAL))
-    listed = functools.partial(_listed, scope, operations=operations)
-    self._diagnostics = list(map(marked.index, listed(marks.DIAGNOSTICS)))
-    self._training = list(map(marked.index, listed(marks.TRAINING_TOTALS)))
+    self._diagnostics, self._training = (
+        list(map(marked.index, self._listed(mark)))
+        for mark in (marks.DIAGNOSTICS, marks.TRAINING_TOTALS))
     self._others = [
         i for i in range(len(fetches))
         if i not in (self._total, *self._diagnostics, *self._training)]
     self._size = marks.at_a_time(self._params)
-    self._num_results = len(fetches)
     self.calls = [([name(marks.FIRST), name(marks.SIZE)], [
-        *map(name, (marks.VECTORS, marks.KEYS, marks.COUNT)), *listed(marks.TRAINING),
-        *(fetches[i] for i in self._others)])]
+        *map(name, (marks.VECTORS, marks.KEYS, marks.COUNT)),
+        *self._listed(marks.TRAINING), *(fetches[i] for i in self._others)])]
 
   def results(self, feeds: Sequence[Any], train: Callable) -> list[Any] | None:
     """The results of the graph; None if the graph must compute them.
@@ -198,17 +192,14 @@ class NativeChunk:
         for value in rest[i][:count - first]:  # In the order of the graph.
           training[i] = training[i] + value
       first += self._size
-    results: list[Any] = [None] * self._num_results
-    results[self._total] = total.total
     # TensorFlow flattens mappings in the order of their names.
-    measured = sorted(zip(encoding.DIAGNOSTICS, total.diagnostics))
-    for i, (_, value) in zip(self._diagnostics, measured):
-      results[i] = np.int32(value)
-    for i, value in zip(self._training, training):
-      results[i] = value
-    for i, value in zip(self._others, rest[len(training):]):
-      results[i] = value
-    return results
+    measured = [np.int32(value) for _, value in sorted(
+        zip(encoding.DIAGNOSTICS, total.diagnostics))]
+    results = {
+        self._total: total.total, **dict(zip(self._diagnostics, measured)),
+        **dict(zip(self._training, training)),
+        **dict(zip(self._others, rest[len(training):]))}
+    return [results[i] for i in sorted(results)]
 
 
 def _source(graph: tf.Graph, name: str, scope: str) -> str:

@@ -27,8 +27,6 @@ from typing import Any
 import warnings
 
 import grpc
-import numpy as np
-
 from tff_pipelines.simulation import proofs, ray_actor, transports
 
 # Seconds in which all workers must start: they import TensorFlow, and hash the data.
@@ -108,7 +106,7 @@ def check_settings(address: str | None) -> None:
 
 
 def check(address: str | None) -> None:
-  """Checks the settings, and asks a cluster's head; starts nothing.
+  """Checks the settings, and asks a cluster's head without and with the token.
 
   Raises:
     ValueError: See `check_settings`; also if a cluster elsewhere accepts requests
@@ -116,15 +114,36 @@ def check(address: str | None) -> None:
     OSError: If nothing like a head answers.
   """
   check_settings(address)
-  if address:
-    _check_cluster(address)
+  if not address:
+    return
+  token, host = _token(), address.rpartition(':')[0].strip('[]')
+  with _channel(address) as channel:
+
+    def answers(*metadata: tuple[str, str]) -> bool:
+      try:
+        channel.unary_unary(_CHECK_ALIVE)(b'', timeout=_ANSWER, metadata=metadata)
+        return True
+      except grpc.RpcError as error:
+        if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+          return False
+        raise OSError(f'engine_address={address} does not answer as the head of a Ray '
+                      f'cluster: {error.code().name}, {error.details()}') from None
+
+    # Before Ray itself asks with the token.
+    if answers():
+      if not _is_loopback(host):
+        raise ValueError(f'engine_address={address} takes requests without a token: '
+                         'start its head and its nodes with RAY_AUTH_MODE=token')
+    elif token is None:
+      raise ValueError(f'engine_address={address} demands a token, and there is none')
+    elif not answers(('authorization', f'Bearer {token}')):
+      raise ValueError(f'engine_address={address} refuses the token')
 
 
 def _is_loopback(host: str) -> bool:
-  try:
+  with contextlib.suppress(ValueError):
     return ipaddress.ip_address(host).is_loopback
-  except ValueError:
-    return host == 'localhost'
+  return host == 'localhost'
 
 
 def _token() -> str | None:
@@ -152,89 +171,49 @@ def _channel(address: str) -> grpc.Channel:
   return grpc.secure_channel(address, grpc.ssl_channel_credentials(*files))
 
 
-def _check_cluster(address: str) -> None:
-  """Asks a cluster's head without and with the token, before Ray itself does.
-
-  Raises:
-    ValueError: If it is not on this machine's loopback and answers without a token, or
-      if it refuses the token.
-    OSError: If nothing like a head answers.
-  """
-  token, host = _token(), address.rpartition(':')[0].strip('[]')
-  with _channel(address) as channel:
-
-    def answers(*metadata: tuple[str, str]) -> bool:
-      try:
-        channel.unary_unary(_CHECK_ALIVE)(b'', timeout=_ANSWER, metadata=metadata)
-        return True
-      except grpc.RpcError as error:
-        if error.code() is grpc.StatusCode.UNAUTHENTICATED:
-          return False
-        raise OSError(f'engine_address={address} does not answer as the head of a Ray '
-                      f'cluster: {error.code().name}, {error.details()}') from None
-
-    if answers():
-      if not _is_loopback(host):
-        raise ValueError(f'engine_address={address} takes requests without a token: '
-                         'start its head and its nodes with RAY_AUTH_MODE=token')
-    elif token is None:
-      raise ValueError(f'engine_address={address} demands a token, and there is none')
-    elif not answers(('authorization', f'Bearer {token}')):
-      raise ValueError(f'engine_address={address} refuses the token')
-
-
 @dataclasses.dataclass
 class _Worker:
   """Attributes: the actor; the request that it has; what it knows; its memory."""
 
   actor: Any
-  pending: futures.Future | None = None
+  pending: futures.Future = dataclasses.field(default_factory=futures.Future)
   known: frozenset[str] = frozenset()
   memory: transports.Memory = dataclasses.field(default_factory=transports.Memory)
-
-
-def _settle(future: futures.Future | None, result: Any = None,
-            error: Exception | None = None) -> None:
-  """Gives a future its result or error, unless it has one."""
-  with contextlib.suppress(futures.InvalidStateError):
-    if future is None:
-      return
-    if error is None:
-      future.set_result(result)
-    else:
-      future.set_exception(error)
 
 
 def _one_line(error: BaseException) -> str:
   return ' '.join(str(error).split())[:500]
 
 
-def _translated(error: BaseException) -> Exception:
-  cause = getattr(error, 'cause', None)
+def _fail(future: futures.Future, error: BaseException) -> None:
+  """Gives a future an error of ours, unless it has a result or an error."""
+  cause = getattr(error, 'cause', error)
   if isinstance(cause, transports.SliceFailedError):
-    return transports.SliceFailedError(cause.kind, cause.detail)
-  return transports.WorkerLostError(
-      f'{type(error).__name__}: {_one_line(error)}')
+    error = transports.SliceFailedError(cause.kind, cause.detail)
+  elif not isinstance(error, transports.WorkerLostError):
+    error = transports.WorkerLostError(f'{type(error).__name__}: {_one_line(error)}')
+  with contextlib.suppress(futures.InvalidStateError):
+    future.set_exception(error)
 
 
 def _pass_on(future: futures.Future, memory: transports.Memory,
              answered: futures.Future) -> None:
   if (error := answered.exception()) is not None:
-    _settle(future, error=_translated(error))
+    _fail(future, error)
     return
   result, told = answered.result()
-  transports.record_condition(told, memory)
-  _settle(future, result)
+  memory.record(told)
+  with contextlib.suppress(futures.InvalidStateError):
+    future.set_result(result)
 
 
 class RayTransport(transports.Transport):
   """Workers that are actors of Ray.
 
   Each computation and each array is put into the object store once, and fetched from
-  there by each worker that lacks it. `bytes_sent` counts what each worker lacks, also
-  of two that share a machine and so one copy. Partial results travel through the
-  object store, too. A worker whose memory grew by a fifth after it had warmed up is
-  replaced before its next slice.
+  there by each worker that lacks it: `bytes_sent` counts one copy for each. Partial
+  results travel through the object store, too. A worker whose memory has grown
+  (`transports.Memory`) is replaced before its next slice.
   """
 
   def __init__(self, num_workers: int = 0, address: str | None = None, *,
@@ -371,31 +350,25 @@ class RayTransport(transports.Transport):
         self.replace(worker)
       one = self._workers[worker]
       lacking = request.lacking(one.known).contents
-      references = {digest: self._reference(digest, content)
+      references = {digest: self._references.get(digest) or self._ray.put(content)
                     for digest, content in lacking.items()}
       # Arrays of former rounds leave the object store.
       self._references = {
-          digest: reference for digest, reference in self._references.items()
+          digest: reference
+          for digest, reference in {**self._references, **references}.items()
           if digest in request.contents or digest.startswith(transports.COMPUTATION)}
       serialized = pickle.dumps(dataclasses.replace(request, contents={}))
       answer = one.actor.run.remote(
           serialized, frozenset(request.contents), list(references),
           *references.values())
-    except transports.WorkerLostError as error:
-      _settle(future, error=error)
-      return future
-    except self._ray.exceptions.RayError as error:
-      _settle(future, error=_translated(error))
+    except (transports.WorkerLostError, self._ray.exceptions.RayError) as error:
+      _fail(future, error)
       return future
     one.known, one.pending = request.known(one.known), future
-    self.bytes_sent += len(serialized) + sum(map(_size, lacking.values()))
+    self.bytes_sent += len(serialized) + sum(
+        memoryview(content).nbytes for content in lacking.values())
     answer.future().add_done_callback(functools.partial(_pass_on, future, one.memory))
     return future
-
-  def _reference(self, digest: str, content: bytes | np.ndarray) -> Any:
-    if digest not in self._references:
-      self._references[digest] = self._ray.put(content)
-    return self._references[digest]
 
   def replace(self, worker: int) -> None:
     """See Transport."""
@@ -410,7 +383,7 @@ class RayTransport(transports.Transport):
     if one is not None:
       with contextlib.suppress(self._ray.exceptions.RayError):
         self._ray.kill(one.actor, no_restart=True)
-      _settle(one.pending, error=transports.WorkerLostError('the worker was ended'))
+      _fail(one.pending, transports.WorkerLostError('the worker was ended'))
 
   def close(self) -> None:
     """See Transport."""
@@ -421,7 +394,6 @@ class RayTransport(transports.Transport):
     if self._is_ours:
       for worker in list(self._workers):
         self._end(worker)
-      self._references.clear()
       if (node := self._ray._private.worker._global_node) is not None:  # pylint: disable=protected-access
         processes = [one.process for several in node.all_processes.values()
                      for one in several]
@@ -432,7 +404,3 @@ class RayTransport(transports.Transport):
       self._watcher.communicate()
     for process in processes:
       process.wait()  # It has ended, but Ray does not ask.
-
-
-def _size(content: bytes | np.ndarray) -> int:
-  return len(content) if isinstance(content, bytes) else content.nbytes

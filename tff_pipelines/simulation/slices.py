@@ -17,8 +17,9 @@ is seconds. An observer who also sees partial sums, such as the operator of the 
 is outside the guarantee in any case.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
+import functools
 import hashlib
 import itertools
 import time
@@ -48,7 +49,48 @@ def num_slices(elements: int) -> int:
   return max(1, min(elements, max(8, -(-elements // 8)), 64))
 
 
-class SubroundContext(tff.framework.SyncExecutionContext):
+class _Travelling:
+  """A computation, its serialized form, and the digest by which workers know it."""
+
+  def __init__(self, computation: tff.Computation):
+    self.computation = computation
+    self.serialized = tff_internals.computation_bytes(computation)
+    self.digest = transports.COMPUTATION + hashlib.sha256(self.serialized).hexdigest()
+
+
+class _Mergeable:
+  """A computation in TFF's mergeable form."""
+
+  def __init__(self, computation: tff.Computation):
+    form = tff.backends.native.compile_to_mergeable_comp_form(
+        tff.backends.test.replace_secure_intrinsics_with_bodies(computation))
+    self.up_to_merge = _Travelling(form.up_to_merge)
+    self.merge = form.merge
+    self.after_merge = _Travelling(form.after_merge)
+    self.is_at_clients = _is_at_clients(computation.type_signature.result)
+    where = 'before its aggregation' if _draws_at_server(form.up_to_merge) else (
+        'and returns values at clients'
+        if self.is_at_clients and _draws_at_server(form.after_merge) else None)
+    if where:
+      raise NotImplementedError(
+          f'a computation that draws keys at the server {where} can\'t run in slices, '
+          'each of which would have noise of its own: use local_workers=0')
+
+
+# By the id of a live computation. Compiled again, it would be sent again.
+_MERGEABLE: dict[int, _Mergeable] = {}
+
+
+def _mergeable(computation: tff.Computation) -> _Mergeable:
+  """A computation in mergeable form, compiled once in its lifetime."""
+  mergeable = _MERGEABLE.get(id(computation))
+  if mergeable is None:
+    mergeable = _MERGEABLE[id(computation)] = _Mergeable(computation)
+    weakref.finalize(computation, _MERGEABLE.pop, id(computation), None)
+  return mergeable
+
+
+class SubroundContext(in_process.InProcessContext):
   """A context that computes clients in slices, by the workers of a transport.
 
   Computations without values at clients run in this process. One computation may have
@@ -69,67 +111,8 @@ class SubroundContext(tff.framework.SyncExecutionContext):
       num_slices: Number of clients, or of chunks -> number of slices, >= 1.
       deadline: Seconds after which a slice's worker counts as lost, > 0.
     """
-    self._factory = _SlicedFactory(transport, num_threads, num_slices, deadline)
-    super().__init__(self._factory, transform_args=tff.tensorflow.transform_args,
-                     transform_result=tff.tensorflow.transform_result)
-
-  def close(self) -> None:
-    """Ends the workers. Idempotent."""
-    self._factory.close()
-
-
-class _Travelling:
-  """A computation, its serialized form, and the digest by which workers know it."""
-
-  def __init__(self, computation: tff.Computation):
-    self.computation = computation
-    self.serialized = tff_internals.computation_bytes(computation)
-    self.digest = (transports.COMPUTATION
-                   + hashlib.sha256(self.serialized).hexdigest())
-
-
-class _Mergeable:
-  """A computation in TFF's mergeable form."""
-
-  def __init__(self, computation: tff.Computation):
-    form = tff.backends.native.compile_to_mergeable_comp_form(
-        tff.backends.test.replace_secure_intrinsics_with_bodies(computation))
-    self.up_to_merge = _Travelling(form.up_to_merge)
-    self.merge = form.merge
-    self.after_merge = _Travelling(form.after_merge)
-    self.is_at_clients = _is_at_clients(computation.type_signature.result)
-    if _draws_at_server(form.up_to_merge):
-      where = 'before its aggregation'
-    elif self.is_at_clients and _draws_at_server(form.after_merge):
-      where = 'and returns values at clients'
-    else:
-      return
-    raise NotImplementedError(
-        f'a computation that draws keys at the server {where} can\'t run in slices, '
-        'each of which would have noise of its own: use local_workers=0')
-
-
-# By the id of a live computation. Compiled again, it would be sent again.
-_MERGEABLE: dict[int, _Mergeable] = {}
-
-
-def _mergeable(computation: tff.Computation) -> _Mergeable:
-  """A computation in mergeable form, compiled once in its lifetime."""
-  mergeable = _MERGEABLE.get(id(computation))
-  if mergeable is None:
-    mergeable = _MERGEABLE[id(computation)] = _Mergeable(computation)
-    weakref.finalize(computation, _MERGEABLE.pop, id(computation), None)
-  return mergeable
-
-
-class _SlicedFactory(in_process.InProcessExecutorFactory):
-  """Executors in this process, whose computations over clients run in slices."""
-
-  def __init__(self, transport: transports.Transport, num_threads: int,
-               slices_of: Callable[[int], int], deadline: float):
     super().__init__(num_threads)
-    self._transport = transport
-    self._slices_of = slices_of
+    self._transport, self._slices_of = transport, num_slices
     self._deadline = deadline
     # Workers that have not answered yet, and workers that compute something.
     self._fresh = set(range(transport.num_workers))
@@ -141,29 +124,25 @@ class _SlicedFactory(in_process.InProcessExecutorFactory):
     return lambda argument: self._in_slices(computation, argument, num_clients)
 
   def close(self) -> None:
+    """Ends the workers. Idempotent."""
     self._transport.close()
     super().close()
 
   def _in_slices(self, computation: tff.Computation, argument: Any, num_clients: int):
     mergeable = _mergeable(computation)
     merge = super().function(mergeable.merge, 0)
-    merged = []
-
-    def take(result: values_lib.AtServer) -> None:
-      merged.append(merge((merged.pop(), result.value)) if merged else result.value)
-
-    self._compute(mergeable.up_to_merge, argument, num_clients, take)
-    argument = (argument, values_lib.AtServer(*merged))
+    merged = functools.reduce(lambda *pair: merge(pair), (
+        result.value for result in self._results(
+            mergeable.up_to_merge, argument, num_clients)))
+    argument = argument, values_lib.AtServer(merged)
     after_merge = mergeable.after_merge
     if not mergeable.is_at_clients:
       return super().function(after_merge.computation, num_clients)(argument)
-    parts = []
-    self._compute(after_merge, argument, num_clients, parts.append)
-    return _concatenated(parts)
+    return _concatenated(list(self._results(after_merge, argument, num_clients)))
 
-  def _compute(self, computation: _Travelling, argument: Any, num_clients: int,
-               take: Callable[[Any], None]) -> None:
-    """Computes all slices and hands their results to `take` in their order."""
+  def _results(self, computation: _Travelling, argument: Any, num_clients: int
+               ) -> Iterator[Any]:
+    """Computes all slices; their results in their order."""
     contents = {computation.digest: computation.serialized}
     argument = values_lib.map_shared(
         lambda leaf: _by_content(leaf, contents), argument)
@@ -173,20 +152,17 @@ class _SlicedFactory(in_process.InProcessExecutorFactory):
         transports.Request(
             computation.digest, end - start, _part(argument, start, end), contents)
         for start, end in itertools.pairwise(ends)]
-    done, taken = {}, 0
+    done, indices = {}, iter(range(count))
+    index = next(indices)
+    for answered, result in self._answers(requests):
+      done[answered] = result
+      while index in done:
+        yield done.pop(index)
+        index = next(indices, None)
 
-    def answered(index: int, result: Any) -> None:
-      nonlocal taken
-      done[index] = result
-      while taken in done:
-        take(done.pop(taken))
-        taken += 1
-
-    self._answer(requests, answered)
-
-  def _answer(self, requests: Sequence[transports.Request],
-              answered: Callable[[int, Any], None]) -> None:
-    """Calls `answered` once with the index and the result of each request.
+  def _answers(self, requests: Sequence[transports.Request]
+               ) -> Iterator[tuple[int, Any]]:
+    """The index and the result of each request, as they come.
 
     Raises:
       RoundAbandonedError: If workers were lost too often.
@@ -227,7 +203,7 @@ class _SlicedFactory(in_process.InProcessExecutorFactory):
         else:
           self._busy.discard(worker)
           self._fresh.discard(worker)
-          answered(index, result)
+          yield index, result
           continue
         losses[index] += 1
         if losses[index] > _REDONE:

@@ -45,9 +45,8 @@ class Request:
     computation: Digest of a serialized computation.
     num_clients: Number of elements at clients in this slice.
     argument: Argument of the computation, in which large arrays of the server are
-      `ByContent`; None if it takes none.
-    contents: Digest -> serialized computation (bytes) or array: all that the request
-      names. A transport sends a worker what `known` says it lacks.
+      `ByContent`.
+    contents: Digest -> serialized computation or array: all that the request names.
   """
 
   computation: str
@@ -110,12 +109,7 @@ WARM = 50
 
 
 class Memory:
-  """Watches the memory of a worker.
-
-  Attributes:
-    has_grown: Whether it grew by a fifth after the worker had warmed up, at the last
-      answer.
-  """
+  """Watches whether a worker's memory has grown by a fifth since it had warmed up."""
 
   def __init__(self):
     self.has_grown = False
@@ -127,6 +121,12 @@ class Memory:
     if self._answers <= WARM:
       self._largest = max(self._largest, resident)
     self.has_grown = resident > 1.2 * self._largest
+
+  def record(self, answer: tuple[int, frozenset[str]]) -> None:
+    """Records the `condition` of a worker."""
+    resident, encoders = answer
+    self.observe(resident)
+    native_chunks.encoders.update(encoders)
 
 
 def resident_bytes() -> int:
@@ -140,13 +140,6 @@ def condition() -> tuple[int, frozenset[str]]:
   return resident_bytes(), frozenset(native_chunks.encoders)
 
 
-def record_condition(answer: tuple[int, frozenset[str]], memory: Memory) -> None:
-  """Records the `condition` of a worker."""
-  resident, encoders = answer
-  memory.observe(resident)
-  native_chunks.encoders.update(encoders)
-
-
 class Runner:
   """Computes requests in its process, and keeps contents that are sent once."""
 
@@ -156,7 +149,7 @@ class Runner:
     Args:
       num_threads: Elements at clients that are computed in parallel, >= 1.
     """
-    self._factory = in_process.InProcessExecutorFactory(num_threads)
+    self._context = in_process.InProcessContext(num_threads)
     self._contents: dict[str, Any] = {}
 
   def run(self, request: Request, digests: frozenset[str]) -> Any:
@@ -172,17 +165,14 @@ class Runner:
     self._contents = {digest: content for digest, content in self._contents.items()
                       if digest in digests or not isinstance(content, np.ndarray)}
     try:
-      function = self._factory.function(
+      function = self._context.function(
           self._contents[request.computation], request.num_clients)
-      if request.argument is None:
-        return function()
-      return function(values_lib.map_shared(self._resolved, request.argument))
+      return function(values_lib.map_shared(
+          lambda leaf: self._contents[leaf.digest] if isinstance(leaf, ByContent)
+          else leaf, request.argument))
     except Exception as error:
       raise SliceFailedError.of(error) from None
 
-  def _resolved(self, leaf: Any) -> Any:
-    return self._contents[leaf.digest] if isinstance(leaf, ByContent) else leaf
-
   def close(self) -> None:
     """Ends threads and sessions."""
-    self._factory.close()
+    self._context.close()

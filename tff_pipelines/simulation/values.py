@@ -47,6 +47,27 @@ def map_leaves(function: Callable[[Any], Any], value):
   return function(value)
 
 
+def leaves(value) -> list:
+  """The leaves of a value, in their order."""
+  # `tree` would keep their classes, and so all of TFF, beyond the interpreter's end.
+  result = []
+  map_leaves(result.append, value)
+  return result
+
+
+def num_clients(arguments: list) -> int:
+  """Number of clients of arguments; 0 if none is at clients.
+
+  Raises:
+    ValueError: If they are of several numbers of clients.
+  """
+  counts = {len(leaf.values) for argument in arguments for leaf in leaves(argument)
+            if isinstance(leaf, AtClients)}
+  if len(counts) > 1:
+    raise ValueError(f'arguments must be of equally many clients, found {counts}')
+  return sum(counts)
+
+
 def map_shared(function: Callable[[Any], Any], value):
   """Maps all arrays of a value, except for those of single clients."""
   if isinstance(value, AtClients):
@@ -89,14 +110,15 @@ def ingested(value, type_spec):
         raise TypeError(f'{wanted or len(elements)}: {error}') from error
     return tuple(elements)
   if isinstance(type_spec, tff.SequenceType):
-    serialized = tff_internals.serialized_sequence(value, type_spec)
-    return serialized.sequence.serialized_graph_def
+    return tff_internals.graph_of_sequence(value, type_spec)
   return as_array(value, type_spec)
 
 
 def as_array(value, type_spec: tff.TensorType) -> np.ndarray:
   """A tensor of a type; see `ingested`."""
   wanted = type_spec.dtype
+  if not isinstance(value, (np.ndarray, np.generic)):
+    value = tff.tensorflow.transform_args(value)  # Tensors become arrays.
   if isinstance(value, (np.ndarray, np.generic)) and value.dtype == wanted:
     array = np.asarray(value)
   else:
@@ -162,7 +184,21 @@ def total(type_spec, values: Sequence, modulus=None):
   zero = np.full(shape, 0, type_spec.dtype)
   if modulus is None:
     return _added(values, zero)
-  return _modular_total(values, int(modulus), zero)
+  modulus = int(modulus)
+  if not 1 <= modulus < 2**63:
+    raise ValueError(f'modulus must be in [1, 2^63), found {modulus}')
+  modulus_of_type = zero.dtype.type(modulus)
+  if modulus & (modulus - 1) == 0:
+    # It divides the modulus at which the type overflows.
+    return np.bitwise_and(_added(values, zero), zero.dtype.type(modulus - 1), out=zero)
+  result = np.zeros(shape, np.uint64)
+  # This many residues, and one more, fit 64 bits.
+  count = (2**64 - 1) // modulus - 1
+  for start in range(0, len(values), count):
+    residues = (np.remainder(value, modulus_of_type).astype(np.uint64)
+                for value in values[start:start + count])
+    np.remainder(_added(residues, result), np.uint64(modulus), out=result)
+  return result.astype(zero.dtype)
 
 
 def _added(values: Iterable, start: np.ndarray) -> np.ndarray:
@@ -171,21 +207,3 @@ def _added(values: Iterable, start: np.ndarray) -> np.ndarray:
     # NumPy turns arrays without dimensions into scalars, and warns of overflow.
     np.add(start, value, out=start)
   return start
-
-
-def _modular_total(values: Sequence, modulus: int, zero: np.ndarray) -> np.ndarray:
-  if not 1 <= modulus < 2**63:
-    raise ValueError(f'modulus must be in [1, 2^63), found {modulus}')
-  modulus_of_type = zero.dtype.type(modulus)
-  if modulus & (modulus - 1) == 0:
-    # It divides the modulus at which the type overflows.
-    mask = modulus_of_type - zero.dtype.type(1)
-    return np.bitwise_and(_added(values, zero), mask, out=zero)
-  result = np.zeros(zero.shape, np.uint64)
-  # This many residues, and one more, fit 64 bits.
-  count = (2**64 - 1) // modulus - 1
-  for start in range(0, len(values), count):
-    residues = (np.remainder(value, modulus_of_type).astype(np.uint64)
-                for value in values[start:start + count])
-    np.remainder(_added(residues, result), np.uint64(modulus), out=result)
-  return result.astype(zero.dtype)

@@ -226,7 +226,7 @@ def test_a_line_of_two_gigabytes_is_refused_without_reading_it(tmp_path):
   _error('jsonl', path, f'{path}, line 2: longer than 64 MiB')
   _error('csv', path, f'{path}, line 2: longer than 64 MiB')
   path.write_bytes(gzip.compress(b'{"users": ["a"], "user_data": {"a": "') + long)
-  _error('leaf', path, f'{path}: before byte [0-9]+: a value of more than 64')
+  _error('leaf', path, f'{path}: before byte [0-9]+: a value longer than 64')
 
 
 LEAF = {'users': ['a', 'b'], 'num_samples': [2, 1], 'user_data': {
@@ -250,7 +250,7 @@ def _of_b(**changes):
     ({'user_data': _of_b(number=[])}, "fields differ in length: {'text': 1, 'num"),
     ({'user_data': _of_b(text=[], number=[])}, 'there are no examples'),
     ({'user_data': _of_b(number=['x'])}, "'number' must be an integer, found a text"),
-    ({'user_data': _of_b(number=3)}, "'number' must be a list of one item per exam"),
+    ({'user_data': _of_b(number=3)}, "'number' must have one item per example, fou"),
     ({'user_data': {**LEAF['user_data'], 'b': [1]}}, 'must be an object of lists'),
     ({'num_samples': [2, 5]}, 'num_samples is 5, but there are 1 examples'),
 ])
@@ -393,7 +393,7 @@ def test_bad_client_folder_is_named_or_skipped(tmp_path, name, content, message)
     ({'client_train': [1], 'text_train': [['a']], 'number_train': [1]},
      "field 'text' must be one text per example"),
     ({'client_train': [1], 'text_train': ['a'], 'number_train': 1},
-     "field 'number' must have one value per example, found a scalar"),
+     "number has shape \\[\\] but there are 1 clients"),
 ])
 def test_bad_npz_is_named(tmp_path, arrays, message):
   path = tmp_path / 'f.npz'

@@ -13,14 +13,10 @@ one that dies is followed by another.
 
 import argparse
 import collections
-import dataclasses
-import faulthandler
-import functools
 import json
 import multiprocessing
 import os
 import pathlib
-import re
 import resource
 import shutil
 import signal
@@ -29,7 +25,7 @@ import tempfile
 import threading
 import time
 import traceback
-from typing import Any, Callable, Sequence
+from typing import Sequence
 
 import tqdm
 
@@ -41,21 +37,18 @@ if __name__ == '__main__':
 import tensorflow as tf
 
 from tasks import task
-from tasks.sources import open_source
-from tasks.sources import rows
-from tasks.sources import sqlite
-from tasks.sources import store
-from tests.tasks.sources import fuzz_files
-from tests.tasks.sources import fuzz_inputs
-from tests.tasks.sources import populations
+from tasks.sources import open_source, rows, sqlite, store
+from tests.tasks.sources import fuzz_files, fuzz_inputs, populations
 
 INPUTS, QUICK = 100_000, 500
 
 _BATCH = 4000
 _MESSAGE = 1000
-_TOO_MUCH_MEMORY = 77  # An exit status.
+# Seconds of an input, and of one that is repeated alone.
+_SECONDS, _SECONDS_ALONE = 10, 60
+_MEGABYTES, _TOO_MUCH_MEMORY = 1500, 77  # An exit status.
 _FOLDERS = ('data', 'out', 'tmp')
-_STATE = 4000  # Characters, so that a shorter state covers a longer one.
+_FINDING = 'finding: '
 
 
 class _Wrong(Exception):
@@ -166,41 +159,37 @@ def _clear() -> None:
     os.mkdir(name)
 
 
-def _finding(error: BaseException) -> dict[str, str]:
-  """A finding; those of one group have the same cause."""
-  if isinstance(error, _Wrong):
-    kind, detail = error.args
-    pattern = re.sub(r"'[^']*'|\"[^\"]*\"|[0-9]+|[^ ]{30,}", '_', detail)
-    cause = '' if 'path' in kind else pattern.rsplit(': ', maxsplit=1)[-1][:60]
-    return dict(kind=kind, detail=detail, group=f'{kind}: {cause}')
-  frames = traceback.extract_tb(error.__traceback__)
-  name = type(error).__name__
-  at = [f'{pathlib.Path(frame.filename).name}:{frame.lineno}' for frame in frames[-3:]]
-  return dict(kind=f'exception {name}', detail=f'{error!r:.500} at {" > ".join(at)}',
-              group=f'{name} at {at[-1:]}')
+def _outcome(format_: str, number: int, seed: int, output: int) -> str:
+  """Converts one input; returns the outcome, which may be a finding."""
+  began, printed = time.monotonic(), os.fstat(output).st_size
+  try:
+    given = fuzz_inputs.build(format_, number, seed)
+    given.write()
+    outcome = _converted(given)
+  except _Wrong as error:
+    outcome = f'{_FINDING}{": ".join(error.args)}'
+  except BaseException as error:  # pylint: disable=broad-exception-caught
+    outcome = _FINDING + ' '.join(traceback.format_exception(error, limit=-3))[-1000:]
+  # With the exception, the objects that it held are gone.
+  try:
+    _check_rest(outcome.startswith('copied'))
+    # A progress bar may be there after a second.
+    if os.fstat(output).st_size > printed and time.monotonic() - began < 0.8:
+      raise _Wrong('printed', os.pread(output, 1000, printed).decode(
+          'utf-8', 'replace'))
+  except _Wrong as error:
+    if not outcome.startswith(_FINDING):
+      outcome = f'{_FINDING}{": ".join(error.args)}'
+  _clear()
+  return outcome
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Job:
-  """The work of a child process: the inputs [first, end)."""
-
-  folder: str
-  format_: str
-  seed: int
-  first: int
-  end: int
-  seconds: float
-  megabytes: float
-
-
-def _child(job: _Job) -> None:
-  """Converts inputs; keeps files of the findings and of the progress."""
-  folder = pathlib.Path(job.folder)
-  files = {name: os.open(folder / name, os.O_CREAT | os.O_RDWR | os.O_TRUNC)
-           for name in ('state', 'output', 'trace')}
+def _child(folder: pathlib.Path, format_: str, seed: int, numbers: range,
+           seconds: int) -> None:
+  """Converts inputs; adds a line with the outcome of each to `results`."""
+  output = os.open(folder / 'output', os.O_CREAT | os.O_RDWR | os.O_TRUNC)
   for descriptor in (1, 2):
-    os.dup2(files['output'], descriptor)
-  faulthandler.enable(files['trace'])
+    os.dup2(output, descriptor)
   # Code that lets Ghostscript run an image starts this program.
   os.environ['PATH'] = f'{folder / "bin"}:{os.environ["PATH"]}'
   os.chdir(folder / 'work')
@@ -215,114 +204,23 @@ def _child(job: _Job) -> None:
   limit = pages * resource.getpagesize() + 6 * 2**30
   resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
   resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-  counts: dict[str, int] = collections.Counter()
   tf.constant(0)  # TensorFlow prints its messages now.
-  printed = os.fstat(files['output']).st_size
-  with open(folder / 'findings', 'a', encoding='utf-8') as findings:
-    for number in range(job.first, job.end):
-      state = json.dumps(dict(number=number, counts=counts))
-      os.pwrite(files['state'], state.ljust(_STATE).encode(), 0)
-      faulthandler.dump_traceback_later(job.seconds, exit=True, file=files['trace'])
-      began, outcome, finding = time.monotonic(), '', None
-      try:
-        given = fuzz_inputs.build(job.format_, number, job.seed)
-        given.write()
-        outcome = _converted(given)
-      except BaseException as error:  # pylint: disable=broad-exception-caught
-        finding = _finding(error)
-      # With the exception, the objects that it held are gone.
-      try:
-        _check_rest(outcome.startswith('copied'))
-        # A progress bar may be there after a second.
-        now = os.fstat(files['output']).st_size
-        if now > printed and time.monotonic() - began < 0.8:
-          raise _Wrong('printed', os.pread(
-              files['output'], 1000, printed).decode('utf-8', 'replace'))
-        printed = now
-      except _Wrong as error:
-        printed = os.fstat(files['output']).st_size
-        if finding is None or error.args[0] == 'executed':
-          finding = _finding(error)
-      if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > job.megabytes * 1000:
+  with open(folder / 'results', 'a', encoding='utf-8') as results:
+    for number in numbers:
+      signal.alarm(seconds)  # Ends the process.
+      outcome = _outcome(format_, number, seed, output)
+      if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > _MEGABYTES * 1000:
         os._exit(_TOO_MUCH_MEMORY)
-      _clear()
-      if finding:
-        findings.write(json.dumps(dict(number=number, **finding)) + '\n')
-        findings.flush()
-      counts[f'finding: {finding["kind"]}' if finding else outcome] += 1
-    faulthandler.cancel_dump_traceback_later()
-  state = json.dumps(dict(number=job.end, counts=counts))
-  os.pwrite(files['state'], state.ljust(_STATE).encode(), 0)
+      print(json.dumps(outcome), file=results, flush=True)
+    signal.alarm(0)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Finding:
-  """A fault of a conversion.
-
-  Attributes:
-    number: The number of the input.
-    kind: The kind of fault.
-    detail: The error, or its location.
-    group: Findings of one group probably have the same cause.
-  """
-
-  number: int
-  kind: str
-  detail: str
-  group: str
-
-
-@dataclasses.dataclass
-class Report:
-  """The outcomes of the inputs of a format.
-
-  Attributes:
-    counts: Outcome -> number of inputs.
-    findings: All findings.
-    seconds: The time of the run.
-  """
-
-  counts: dict[str, int] = dataclasses.field(default_factory=collections.Counter)
-  findings: list[Finding] = dataclasses.field(default_factory=list)
-  seconds: float = 0.0
-
-
-def _ended(folder: pathlib.Path, status: int) -> tuple[str, str]:
-  """The kind and the details of a child's early end."""
-  trace = (folder / 'trace').read_text(encoding='utf-8', errors='replace')
-  output = (folder / 'output').read_text(encoding='utf-8', errors='replace')
-  if status == _TOO_MUCH_MEMORY:
-    return 'memory', 'a process took more than it may'
-  lines = [line.strip() for line in trace.splitlines() if line.startswith('  File')]
-  detail = f'status {status}; ' + ' < '.join(
-      re.sub(r'File ".*/([^/"]+)", line', r'\1', line) for line in lines[:6])
-  if trace.startswith('Timeout'):
-    return 'hang', detail
-  return 'crash', f'{detail}; {output[-300:]!r}'
-
-
-def run(format_: str, *, inputs: int, first: int = 0, seed: int = 0,
-        seconds: float = 10.0, megabytes: float = 1500.0, batch: int = _BATCH,
-        tell: Callable[[str], Any] = lambda text: None) -> Report:
-  """Converts inputs of a format in child processes.
-
-  Args:
-    format_: One of fuzz_inputs.FORMATS.
-    inputs: The number of inputs.
-    first: The number of the first one.
-    seed: The seed of all inputs.
-    seconds: The time after which an input is converted again; after six times as long
-      it hangs.
-    megabytes: The maximum of memory of a process.
-    batch: The inputs of one process.
-    tell: Gets lines about the progress.
-  """
+def run(format_: str, *, inputs: int, first: int = 0, seed: int = 0) -> list[str]:
+  """The outcomes of inputs of a format, from the number `first` on."""
   context = multiprocessing.get_context('forkserver')
   # Children are forked from a process that has TensorFlow, but no threads of it.
   context.set_forkserver_preload(['tasks.sources.sqlite', 'pyarrow.parquet', 'ijson'])
-  report, began = Report(), time.monotonic()
-  groups: set[str] = set()
-  number, end, repeated = first, first + inputs, None
+  outcomes, repeated = [], None
   shared = '/dev/shm' if os.access('/dev/shm', os.W_OK) else None
   with tempfile.TemporaryDirectory(dir=shared, prefix='fuzz-') as name:
     folder = pathlib.Path(name)
@@ -330,53 +228,39 @@ def run(format_: str, *, inputs: int, first: int = 0, seed: int = 0,
     (folder / 'bin/gs').write_text(
         f'#!/bin/sh\nmkdir -p {folder}/work/{fuzz_files.MARKER}\n', encoding='utf-8')
     (folder / 'bin/gs').chmod(0o755)
-    while number < end:
+    while (number := len(outcomes)) < inputs:
       shutil.rmtree(os.fsencode(folder / 'work'), ignore_errors=True)
       (folder / 'work').mkdir()
-      (folder / 'findings').write_bytes(b'')
-      (folder / 'state').write_bytes(b'')
+      (folder / 'results').write_bytes(b'')
       # An input that hung or took much memory on a busy machine or in a used process
       # gets another process, alone, and more time.
       alone = repeated == number
-      until = number + 1 if alone else min(end, number + batch)
-      process = context.Process(target=_child, daemon=True, args=[_Job(
-          folder=name, format_=format_, seed=seed, first=number, end=until,
-          seconds=seconds * (6 if alone else 1), megabytes=megabytes)])
+      numbers = range(first + number, first + (
+          number + 1 if alone else min(inputs, number + _BATCH)))
+      process = context.Process(target=_child, daemon=True, args=[
+          folder, format_, seed, numbers, _SECONDS_ALONE if alone else _SECONDS])
       process.start()
       try:
         process.join()
       finally:
         process.kill()
-      state = (folder / 'state').read_text(encoding='utf-8')
-      if not state:
-        raise RuntimeError('a child process did not start: ' +
-                           (folder / 'output').read_text(encoding='utf-8')[-2000:])
-      state = json.loads(state)
-      number = state['number']
-      report.counts.update(state['counts'])
-      new = [Finding(**json.loads(line)) for line in (
-          folder / 'findings').read_text(encoding='utf-8').splitlines()]
-      if number < until:
-        kind, detail = _ended(folder, process.exitcode)
-        if kind == 'crash' or repeated == number:
-          new.append(Finding(number=number, kind=kind, detail=detail,
-                             group=f'{kind} {re.sub("[0-9]+", "_", detail)[:150]}'))
-          report.counts[f'finding: {kind}'] += 1
-          number += 1
+      lines = (folder / 'results').read_text(encoding='utf-8').splitlines()
+      outcomes += map(json.loads, lines)
+      if len(lines) < len(numbers):
+        status = process.exitcode
+        if repeated == len(outcomes) or status not in (
+            -signal.SIGALRM, _TOO_MUCH_MEMORY):
+          output = (folder / 'output').read_bytes()[-300:]
+          outcomes.append(f'{_FINDING}a process ended with status {status}: {output!r}')
         else:
-          repeated = number
-      report.findings += new
-      for finding in new:
-        if finding.group not in groups:
-          groups.add(finding.group)
-          tell(f'{format_} {finding.number}: {finding.kind}: {finding.detail!r:.500}\n'
-               f'  --format={format_} --seed={seed} --first={finding.number} '
-               '--inputs=1')
-      report.seconds = time.monotonic() - began
-      tell(f'{format_}: {number - first:,} of {inputs:,} inputs, '
-           f'{(number - first) / report.seconds:.0f}/s, {len(report.findings)} '
-           f'findings in {len(groups)} groups')
-  return report
+          repeated = len(outcomes)
+  return outcomes
+
+
+def findings(outcomes: Sequence[str]) -> dict[int, str]:
+  """Index of an outcome -> the finding."""
+  return {i: outcome for i, outcome in enumerate(outcomes)
+          if outcome.startswith(_FINDING)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -393,17 +277,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
   status = 0
   for format_ in given.format or fuzz_inputs.FORMATS:
-    report = run(format_, inputs=inputs, first=given.first, seed=given.seed,
-                 tell=functools.partial(print, flush=True))
-    print(f'{format_}: {inputs:,} inputs in {report.seconds:.0f} s')
-    for outcome, count in sorted(report.counts.items()):
-      print(f'  {count:9,}  {outcome}')
-    groups = collections.Counter(finding.group for finding in report.findings)
-    for group, count in groups.most_common():
-      one = next(finding for finding in report.findings if finding.group == group)
-      print(f'  {count:9,}  {one.kind}, as in {one.number}: {one.detail!r:.500}',
-            flush=True)
-    status |= bool(report.findings)
+    outcomes = run(format_, inputs=inputs, first=given.first, seed=given.seed)
+    found = findings(outcomes)
+    counts = collections.Counter(outcomes) - collections.Counter(found.values())
+    print(f'{format_}: {inputs:,} inputs, {dict(counts)}')
+    for index, finding in found.items():
+      print(f'  --format={format_} --seed={given.seed} --first={given.first + index} '
+            f'--inputs=1: {finding}', flush=True)
+    status |= bool(found)
   return status
 
 

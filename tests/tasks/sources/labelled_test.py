@@ -50,12 +50,9 @@ def test_a_correct_file_comes_back(tmp_path):
   assert num_classes == 3
 
 
-def test_writers_of_the_test_part_may_be_unknown(tmp_path):
+def test_the_test_part_or_its_writers_may_be_absent(tmp_path):
   _, test, *_ = labelled.read(_save(tmp_path / 'f.npz', writer_test=None))
   assert test.clients is None
-
-
-def test_the_test_part_may_be_absent(tmp_path):
   path = _save(tmp_path / 'f.npz', x_test=None, y_test=None, writer_test=None)
   train, test, num_classes, _ = labelled.read(path)
   assert len(train.x) == 6 and test is None and num_classes == 3
@@ -65,14 +62,10 @@ def test_the_test_part_may_be_absent(tmp_path):
       labelled.read(_save(tmp_path / 'f.npz', **gone))
 
 
-def test_class_names_give_the_number_of_classes(tmp_path):
-  path = _save(tmp_path / 'f.npz', class_names=np.array(list('abcde')))
-  assert labelled.read(path).num_classes == 5
-
-
 @pytest.mark.parametrize('changes, given, expected', [
     ({'num_classes': np.array(7)}, None, 7),
     ({'num_classes': np.array([7], np.uint8)}, None, 7),
+    ({'class_names': np.array(list('abcde'))}, None, 5),
     ({'num_classes': np.array(5), 'class_names': np.array(list('abcde'))}, None, 5),
     ({'num_classes': np.array(7)}, 4, 4),
     ({}, 4, 4),
@@ -108,10 +101,6 @@ def test_an_impossible_number_of_classes_is_named(tmp_path, num_classes):
   path = _save(tmp_path / 'f.npz')
   with pytest.raises(ValueError, match=f'num_classes must .*found {num_classes!r}'):
     labelled.read(path, num_classes=num_classes)
-
-
-def test_labels_beyond_the_given_classes_are_named(tmp_path):
-  path = _save(tmp_path / 'f.npz')
   with pytest.raises(ValueError, match=(
       r'f.npz: y_train: labels must be in \[0, 2\), found 2 in row 2')):
     labelled.read(path, num_classes=2)
@@ -195,11 +184,12 @@ def test_a_malformed_file_is_named_with_its_array(tmp_path, changes, message):
   assert '\n' not in str(raised.value)
 
 
-@pytest.mark.parametrize('content', [
-    b'', b'text', b'PK\x03\x04' + b'\0' * 100, b'\x93NUMPY\x01\x00'])
-def test_a_file_that_is_not_npz_is_named(tmp_path, content):
+@pytest.mark.parametrize('damage', [
+    b'', b'text', b'PK\x03\x04' + b'\0' * 100, b'\x93NUMPY\x01\x00', 0.1, 0.5, 0.99])
+def test_a_file_that_is_not_npz_or_was_cut_off_is_named(tmp_path, content, damage):
   path = tmp_path / 'f.npz'
-  path.write_bytes(content)
+  path.write_bytes(damage if isinstance(damage, bytes) else
+                   content[:int(len(content) * damage)])
   with pytest.raises(ValueError, match='f.npz is not an npz file, or corr'):
     labelled.read(path)
 
@@ -211,15 +201,6 @@ def test_a_single_array_or_folder_or_missing_file_is_named(tmp_path):
   for path in (tmp_path, tmp_path / 'gone.npz'):
     with pytest.raises(ValueError, match=f'{path} does not exist'):
       labelled.read(path)
-
-
-@pytest.mark.parametrize('fraction', [0.1, 0.5, 0.99])
-def test_a_truncated_file_is_named(tmp_path, fraction):
-  content = _save(tmp_path / 'f.npz').read_bytes()
-  path = tmp_path / 'cut.npz'
-  path.write_bytes(content[:int(len(content) * fraction)])
-  with pytest.raises(ValueError, match='cut.npz is not an npz file, or corr'):
-    labelled.read(path)
 
 
 @pytest.fixture(name='content', scope='module')

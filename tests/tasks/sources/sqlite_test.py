@@ -38,18 +38,11 @@ def test_one_split_of_one_client_is_read(tmp_path, index):
   assert source_sqlite.split_names(path) == ['a', 'b']
 
 
-def test_many_examples_without_an_index_come_in_order(tmp_path):
+def test_many_examples_come_in_order_by_the_index_if_there_is_one(tmp_path, index):
   path = official_file.write(tmp_path / 'f', [
-      ('a', f'c{i % 2}', _value(i)) for i in range(3000)])
+      ('a', f'c{i % 2}', _value(i)) for i in range(3000)], index=index)
   source = source_sqlite.SqliteSource(path, 'a')
   assert source.examples('c1')['v'].tolist() == list(range(1, 3000, 2))
-
-
-def test_examples_are_read_by_the_index(tmp_path, index):
-  path = official_file.write(tmp_path / 'f', [
-      ('a', str(i), _value(i)) for i in range(50)], index=index)
-  source = source_sqlite.SqliteSource(path, 'a')
-  assert source.examples('7')['v'].tolist() == [7]
   assert (source._rows is None) == index  # The rows of each client.
 
 

@@ -60,11 +60,11 @@ def test_deal_follows_from_the_seed():
 
 @pytest.mark.parametrize('changes, message', [
     ({'num_clients': 0}, 'num_clients must be an integer from 1 on, found 0'),
-    ({'labels_per_client': 11}, 'labels_per_client must be .* 1 to 10, found 11'),
+    ({'labels_per_client': 11}, 'labels_per_client must be .* 1 to the 10 labels, fou'),
     ({'records_per_client': 5}, 'records_per_client must be an integer from 6 on'),
     ({'seed': -1}, 'data_seed must be an integer from 0 on, found -1'),
     ({'num_clients': True}, 'num_clients must be an integer'),
-    ({'num_clients': 2, 'labels_per_client': 3}, 'classes without an agent')])
+    ({'num_clients': 2, 'labels_per_client': 3}, 'labels to no client')])
 def test_impossible_deals_are_refused(changes, message):
   with pytest.raises(ValueError, match=message):
     _deal(**changes)
