@@ -42,9 +42,7 @@ class CentralSumFactory(plain_sum.PlainSumFactory):
     self._stddev = noise_multiplier * clip
 
   def contribute(self, vector, key, state):
-    del key, state  # The noise is the server's.
     return plain_sum.clipped(vector, self._clip)
 
   def release(self, state, total, num_reporting, key):
-    del num_reporting  # The noise does not depend on it.
-    return (state, normal.add(total, self._stddev, key), collections.OrderedDict())
+    return state, normal.add(total, self._stddev, key), collections.OrderedDict()

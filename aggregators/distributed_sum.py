@@ -32,17 +32,7 @@ Decoded = collections.namedtuple('Decoded', ['vector', 'measurements'])
 
 def sample_noise(key: tf.Tensor, shape, variance,
                  params: DistributedSumParams) -> tf.Tensor:
-  """Samples noise of a variance up to the total one, as the mechanism does.
-
-  Args:
-    key: int64[2].
-    shape: Static.
-    variance: float64 scalar >= 0, grid units squared.
-    params: Parameters of the sum.
-
-  Returns:
-    int64 tensor of `shape`, grid units.
-  """
+  """Samples noise of a variance up to the total one; int64 of `shape`, grid units."""
   return _SAMPLERS[params.noise.sampler].sample(
       key, shape, variance,
       max_variance=params.total_noise_variance * share_tables.SHARE_EXCESS)
@@ -413,7 +403,7 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
 
   def contribute(self, vector, key, state):
     return encode(vector, key, state['rotation_key'], state['cohort_size'],
-                  self._params, state.get('noise_table'))
+                  self._params, state.get('noise_table'), state.get('clip'))
 
   def zero(self, dimension: int) -> tf.Tensor:
     return super().zero(self._params.padded_dimension)
@@ -422,7 +412,7 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
     vector, measurements = decode(
         total, num_reporting, state['cohort_size'],
         self.generator.derive(key, SUM_AT_SERVER), state['rotation_key'],
-        self._params, table=state.get('noise_table'))
+        self._params, state.get('clip'), state.get('noise_table'))
     new_state = collections.OrderedDict(
         state, rotation_key=structures.independent_key(
             self.simulation_seed, keys.derive(key, NEXT_ROTATION)))

@@ -174,11 +174,9 @@ class DistributedSumParams(NoiseShares):
     declarations.check(self)
     self.check_honest(
         self.cohort_size, f'cohort_size={self.cohort_size:g}', 'round')
-    if self.max_cohort_size is not None:
-      if self.max_cohort_size < self.cohort_size:
-        raise ValueError(
-            f'max_cohort_size must be at least cohort_size={self.cohort_size!r},'
-            f' found {self.max_cohort_size!r}')
+    if self.most_shares < self.cohort_size:
+      raise ValueError(f'max_cohort_size must be at least cohort_size='
+                       f'{self.cohort_size!r}, found {self.max_cohort_size!r}')
     if self.fixed_scale is not None and not (
         _MIN_CLIP_GRID <= self.fixed_scale * self.clip <= MAX_CLIP_GRID):
       raise ValueError('fixed_scale times clip must be in [2^-60, 2^30] grid units, '
@@ -200,9 +198,7 @@ class DistributedSumParams(NoiseShares):
     """Number of coordinates D that a client sends."""
     if self.rotation == 'hadamard':
       return 1 << (self.dimension - 1).bit_length()
-    if self.rotation == 'dft':
-      return self.dimension + self.dimension % 2
-    return self.dimension
+    return self.dimension + (self.dimension % 2 if self.rotation == 'dft' else 0)
 
   @functools.cached_property
   def scale(self) -> float:
@@ -222,17 +218,15 @@ class DistributedSumParams(NoiseShares):
     if room <= 0:
       needed = math.floor(math.log2(k) + math.log2(cohort) / 2) + 1
       raise ValueError(
-          f'bits={self.bits} are too few for a cohort of {cohort:g} and '
-          f'k_stddevs={k:g}: 2^(2*bits) must exceed cohort * k_stddevs^2; '
-          f'at least {max(2, needed)} bits are needed')
+          f'bits={self.bits} are too few for a cohort of {cohort:g} and k_stddevs='
+          f'{k:g}: at least {max(2, needed)} bits are needed')
     growth = cohort if self.sqrtn_norm_growth else cohort * cohort
     spread = growth / self.padded_dimension + z * z / self.counted_on
     clip_grid = math.sqrt(room) / math.sqrt(spread) / (2 * k)
     if clip_grid < _MIN_CLIP_GRID:
       raise ValueError(
-          f'noise_multiplier={z:g}, min_honest_fraction='
-          f'{self.min_honest_fraction:g} and a cohort of {cohort:g} leave '
-          f'nothing of the clip on a grid of bits={self.bits}')
+          f'noise_multiplier={z:g}, min_honest_fraction={self.min_honest_fraction:g} and '
+          f'a cohort of {cohort:g} leave nothing of the clip at bits={self.bits}')
     return min(clip_grid, MAX_CLIP_GRID) / self.clip
 
   @property
@@ -249,14 +243,11 @@ class DistributedSumParams(NoiseShares):
     squared. The squared norm of integers is an integer, so the floor loses
     nothing, and the rounding compares with this very integer.
     """
-    clip = self.clip_grid
-    dim = self.padded_dimension
+    clip, dim = self.clip_grid, self.padded_dimension
     bound = (clip + math.sqrt(dim))**2
     if self.beta > 0:
-      bound = min(
-          bound,
-          clip**2 + dim / 4 + math.sqrt(2 * math.log(1 / self.beta)) *
-          (clip + math.sqrt(dim) / 2))
+      bound = min(bound, clip**2 + dim / 4 + math.sqrt(2 * math.log(1 / self.beta)) * (
+          clip + math.sqrt(dim) / 2))
     return math.floor(bound)
 
   @property
@@ -267,9 +258,8 @@ class DistributedSumParams(NoiseShares):
   @property
   def l1_sensitivity(self) -> float:
     """L1 sensitivity Delta_1 = min(sqrt(D) Delta_2, Delta_2^2), grid units."""
-    return min(
-        math.sqrt(self.padded_dimension) * self.l2_sensitivity,
-        float(self.l2_sensitivity_squared))
+    return min(math.sqrt(self.padded_dimension) * self.l2_sensitivity,
+               float(self.l2_sensitivity_squared))
 
   @property
   def noise_variance(self) -> float:
@@ -298,9 +288,7 @@ class DistributedSumParams(NoiseShares):
     """
     n, t = float(self.cohort_size), _DISBELIEVED_ODDS
     by_chance = n + math.sqrt(2 * n * t) + t / 3
-    if self.cohort_limit is not None:
-      by_chance = min(by_chance, self.cohort_limit)
-    return max(self.most_shares, by_chance)
+    return max(self.most_shares, min(by_chance, self.cohort_limit or math.inf))
 
   def check_shares(self) -> None:
     """Raises ValueError if shares are too small for the mechanism's bound."""
@@ -309,10 +297,9 @@ class DistributedSumParams(NoiseShares):
     smallest = math.sqrt(self.total_noise_variance / self.most_shares)
     if smallest < self.noise.smallest_share:
       raise ValueError(
-          f'mechanism={self.mechanism} needs a noise share of a standard '
-          f'deviation of at least {self.noise.smallest_share:g} grid units in '
-          f'cohorts of up to {self.most_shares:g}, found {smallest:.3g} at '
-          f'bits={self.bits}: use more bits, more noise or fewer clients')
+          f'mechanism={self.mechanism} needs a noise share of a standard deviation of at '
+          f'least {self.noise.smallest_share:g} grid units, found {smallest:.3g} at bits='
+          f'{self.bits}: use more bits, more noise or fewer clients')
 
   def degeneracy(self) -> str | None:
     """The reason why the grid is too coarse to be of use, or None.
@@ -323,12 +310,10 @@ class DistributedSumParams(NoiseShares):
     where = (f'bits={self.bits}' if self.fixed_scale is None
              else f'scale={self.fixed_scale:g}')
     if self.clip_grid < 1:
-      return (f'the clip is {self.clip_grid:.3g} grid units, less than one, at '
-              f'{where}')
+      return f'the clip is {self.clip_grid:.3g} grid units, less than one, at {where}'
     if self.l2_sensitivity > 2 * self.clip_grid:
       return (f'rounding raises the sensitivity from {self.clip_grid:.4g} to '
-              f'{self.l2_sensitivity:.4g} grid units, more than double, at '
-              f'{where}')
+              f'{self.l2_sensitivity:.4g} grid units, more than double, at {where}')
     return None
 
 

@@ -41,10 +41,8 @@ class PlainSumFactory(client_sum.ClientSumFactory):
 
   def contribute(self, vector, key, state):
     """Returns what a client sends: float32 [dimension], and diagnostics."""
-    del key, state  # Nothing is random here.
     return clipped(vector)
 
   def release(self, state, total, num_reporting, key):
     """Returns what the server releases: next state, sum, no measurements."""
-    del num_reporting, key  # Unused.
     return state, total, collections.OrderedDict()

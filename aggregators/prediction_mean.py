@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from aggregators import keys, modular_sum, normal
+from aggregators import keys, modular_sum, normal, tff_internals
 from aggregators.prediction_params import PredictionMeanParams
 
 Encoded = collections.namedtuple('Encoded', ['values', 'weight', 'rejected'])
@@ -223,7 +223,7 @@ class PredictionMeanFactory(tff.aggregators.WeightedAggregationFactory):
         tff.FederatedType(weight_type, tff.CLIENTS))
     def next_fn(state, value, weight):
       sent = tff.federated_map(encode_value, (value, weight))
-      total = modular_sum.federated(sent[0], params.wire_bits)
+      total = tff_internals.secure_modular_sum(sent[0], params.modulus)
       result, measurements = tff.federated_map(decode_total, (
           total, tff.federated_sum(sent[1]), tff.federated_sum(sent[2]),
           tff.federated_sum(tff.federated_value(1, tff.CLIENTS))))

@@ -37,15 +37,6 @@ def _sum_of_squares(vector: tf.Tensor, dtype) -> tf.Tensor:
   ])
 
 
-def _row_sums(vector: tf.Tensor) -> tf.Tensor:
-  """Sums of squares of rows of a float32 vector; float32, the last row shorter."""
-  whole = vector.shape[0] // _ROW * _ROW
-  rows = tf.reduce_sum(
-      tf.square(tf.reshape(vector[:whole], [-1, _ROW])), axis=1)
-  rest = tf.reduce_sum(tf.square(vector[whole:]), keepdims=True)
-  return tf.concat([rows, rest], axis=0)
-
-
 def squared_norm(vector: tf.Tensor) -> tf.Tensor:
   """The squared norm, float64; infinite or NaN if a coordinate is.
 
@@ -57,18 +48,17 @@ def squared_norm(vector: tf.Tensor) -> tf.Tensor:
   return _compiled_sum_of_squares(vector)
 
 
-def _by_rows(vector: tf.Tensor) -> tf.Tensor:
-  whole = vector.shape[0] // _ROW * _ROW
-  rows = tf.reduce_sum(tf.square(tf.cast(
-      tf.reshape(vector[:whole], [-1, _ROW]), tf.float64)), axis=1)
-  return tf.reduce_sum(rows) + _sum_of_squares(vector[whole:], tf.float64)
-
-
 # One pass, and no wider copy of the vector.
 @functools.partial(tf.function, jit_compile=True, autograph=False)
 def _compiled_sum_of_squares(vector: tf.Tensor) -> tf.Tensor:
+  def by_rows(block):
+    whole = block.shape[0] // _ROW * _ROW
+    rows = tf.reduce_sum(tf.square(tf.cast(
+        tf.reshape(block[:whole], [-1, _ROW]), tf.float64)), axis=1)
+    return tf.reduce_sum(rows) + _sum_of_squares(block[whole:], tf.float64)
+
   return tf.add_n([
-      _by_rows(vector[i:i + _BLOCK]) for i in range(0, vector.shape[0], _BLOCK)])
+      by_rows(vector[i:i + _BLOCK]) for i in range(0, vector.shape[0], _BLOCK)])
 
 
 def squared_norm_if_sure(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -82,7 +72,12 @@ def squared_norm_if_sure(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
   """
   if values.shape[0] < 2 * _ROW:
     return tf.constant(0), _sum_of_squares(values, tf.int64)
-  rows = _row_sums(tf.cast(values, tf.float32))
+  vector = tf.cast(values, tf.float32)
+  whole = vector.shape[0] // _ROW * _ROW
+  # The last row is shorter.
+  rows = tf.concat([
+      tf.reduce_sum(tf.square(tf.reshape(vector[:whole], [-1, _ROW])), axis=1),
+      tf.reduce_sum(tf.square(vector[whole:]), keepdims=True)], axis=0)
   unsure = tf.cast(~(tf.reduce_max(rows) < _EXACT), tf.int32)
   return unsure, tf.reduce_sum(tf.cast(rows, tf.int64))
 

@@ -35,11 +35,6 @@ def is_cryptographic(params: DistributedSumParams) -> bool:
   return params.noise_generator == 'chacha20'
 
 
-def tables(params: DistributedSumParams) -> alias_table.Family:
-  """The tables of the noise's distribution."""
-  return params.noise.tables
-
-
 def share_variance(params: DistributedSumParams, cohort_size: float) -> float:
   """Variance of one client's share of the noise, grid units squared.
 
@@ -72,7 +67,7 @@ def table_draws(params: DistributedSumParams) -> int | None:
     return None
   most = _MAX_DRAWS if params.noise.is_divisible else 1
   return next((draws for draws in range(1, most + 1)
-               if tables(params).fits(_largest_share(params) / draws)), None)
+               if params.noise.tables.fits(_largest_share(params) / draws)), None)
 
 
 @functools.lru_cache(maxsize=64)
@@ -84,12 +79,12 @@ def table_log_size(params: DistributedSumParams) -> int | None:
   largest = _largest_share(params)
   if is_cryptographic(params) and not params.noise.is_divisible:
     largest = share_variance(params, 1)  # It must do for every cohort.
-  return tables(params).log_size(largest / draws)
+  return params.noise.tables.log_size(largest / draws)
 
 
 def _fits(params: DistributedSumParams, variance: float) -> bool:
   """Whether a run's tables are large enough for a draw's variance."""
-  family = tables(params)
+  family = params.noise.tables
   return family.fits(variance) and family.log_size(variance) <= table_log_size(params)
 
 
@@ -132,7 +127,7 @@ def noise_table(params: DistributedSumParams, cohort_size: int):
   variance = share_variance(params, cohort_size) / draws
   if not _fits(params, variance):
     variance = share_variance(params, params.cohort_size) / draws
-  table = tables(params).build(variance, table_log_size(params))
+  table = params.noise.tables.build(variance, table_log_size(params))
   result = collections.OrderedDict(
       variance=np.float64(table.variance), packed=table.packed, tie=table.tie)
   if cryptographic:
@@ -159,7 +154,7 @@ def check_generator(params: DistributedSumParams) -> None:
     raise ValueError(f'{where} needs noise, found noise_multiplier=0')
   if table_draws(params) is None or (
       not params.noise.is_divisible and
-      not tables(params).fits(share_variance(params, 1))):
+      not params.noise.tables.fits(share_variance(params, 1))):
     raise ValueError(
         f'{where} draws from tables, which are too small for the noise of '
         f'mechanism={params.mechanism} at bits={params.bits}: its standard '

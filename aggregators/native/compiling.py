@@ -9,23 +9,15 @@ import llvmlite
 from llvmlite import binding, ir
 import numba
 from numba import extending, types
-from numba.core import caching, cgutils, config, serialize
+from numba.core import caching, cgutils, registry, serialize
 
 from aggregators.native import kept
 
 
-def _features() -> str:
-  """The features that numba compiles for, as a string of names with signs."""
-  if config.CPU_FEATURES is not None:
-    return config.CPU_FEATURES
-  if config.CPU_NAME is not None:
-    return ''
-  return binding.get_host_cpu_features().flatten()
-
-
 # 32-bit numbers in a vector: one register. With two of AVX2 each, kernels run out of
 # registers.
-LANES = 16 if '+avx512f' in _features().split(',') else 8
+LANES = 16 if '+avx512f' in (
+    registry.cpu_target.target_context.codegen().magic_tuple()[2].split(',')) else 8
 
 INT32, INT64, DOUBLE = ir.IntType(32), ir.IntType(64), ir.DoubleType()
 

@@ -28,28 +28,19 @@ def _clip_extreme(vector, clip, out):
   Returns:
     Whether it was clipped, and whether it was finite.
   """
-  largest = np.float32(0)
-  is_finite = True
-  for x in vector:
-    is_finite = is_finite and np.isfinite(x)
-    largest = max(largest, abs(x))
-  if not is_finite:
-    out[:] = np.float32(0)
+  out[:] = np.float32(0)
+  if not np.isfinite(vector).all():
     return False, False
-  divisor = largest if largest > 0 else np.float32(1)
-  square = 0.0
-  for x in vector:
-    relative = np.float64(x / divisor)
-    square += relative * relative
-  relative_norm = math.sqrt(square)
+  largest = np.abs(vector).max()
+  relative = vector / (largest if largest > 0 else np.float32(1))
+  relative_norm = math.sqrt(np.square(relative.astype(np.float64)).sum())
   clipped = relative_norm * np.float64(largest) > clip
-  factor = np.float32(clip / max(relative_norm, 1.0))
-  for i in range(vector.size):
-    out[i] = (vector[i] / divisor) * factor if clipped else vector[i]
-    is_finite = is_finite and np.isfinite(out[i])
-  if not is_finite:
-    out[:] = np.float32(0)
-  return clipped, is_finite
+  if clipped:
+    vector = relative * np.float32(clip / max(relative_norm, 1.0))
+  fits = np.isfinite(vector).all()
+  if fits:
+    out[:] = vector
+  return clipped, fits
 
 
 @compiling.jit
@@ -73,36 +64,29 @@ def encode_clients(vectors, keys, signs, clip, scale, clip_grid, bound, believed
     total: int32 [D], in [0, 2^bits); clients are added modulo 2^bits.
     diagnostics: int64 [5], in the order of DIAGNOSTICS; counts are added.
   """
-  columns = transform.scratch()
-  memory = noising.scratch()
   orthonormal = np.float32(total.size**-0.5) if signs.size else np.float32(1)
   for client in range(len(vectors)):
     vector = vectors[client]
     norm = math.sqrt(transform.squared_norm(vector))
-    if norm > _SMALLEST and norm < _LARGEST:
-      factor = np.float32(min(clip / norm, 1.0))
-      diagnostics[0] += norm > clip
-      transform.scaled_and_flipped(vector, factor, orthonormal, signs, rotated)
-    else:
-      values_of = np.empty(vector.size, np.float32)
-      clipped, is_finite = _clip_extreme(vector, clip, values_of)
-      diagnostics[0] += clipped
+    factor, clipped = np.float32(min(clip / norm, 1.0)), norm > clip
+    if not _SMALLEST < norm < _LARGEST:
+      factor, extreme = np.float32(1), np.empty(vector.size, np.float32)
+      clipped, is_finite = _clip_extreme(vector, clip, extreme)
       diagnostics[1] += not is_finite
-      transform.scaled_and_flipped(
-          values_of, np.float32(1), orthonormal, signs, rotated)
+      vector = extreme
+    diagnostics[0] += clipped
+    transform.scaled_and_flipped(vector, factor, orthonormal, signs, rotated)
     if signs.size:
-      transform.walsh_hadamard(rotated, columns)
+      transform.walsh_hadamard(rotated)
     square = transform.squared_norm(rotated)
     norm = math.sqrt(square)
-    factor64 = scale
     limit = clip_grid * _FLOAT_SLACK
-    if norm * factor64 > limit:
-      factor64 = limit / max(norm, 1e-300)
+    factor64 = limit / max(norm, 1e-300) if norm * scale > limit else scale
     if not believed:
       factor64 = 0.0
     retries, fell_back = noising.noisy_round(
         rotated, np.float32(factor64), square, (keys[client, 0], keys[client, 1]),
-        bound, table, bits, values, memory)
+        bound, table, bits, values)
     diagnostics[2] += not believed
     diagnostics[3] += retries
     diagnostics[4] += fell_back
@@ -160,15 +144,14 @@ class EncodedSum:
     diagnostics: int64 [5], sums over clients in the order of DIAGNOSTICS.
   """
 
-  def __init__(self, params: DistributedSumParams, table, rotation_key: np.ndarray,
-               believed: bool):
-    self._params = params
-    self._table = table
-    self._believed = believed
+  def __init__(self, params: DistributedSumParams, state: Mapping[str, Any], table):
+    self._params, self._table = params, table
+    self._believed = not params.has_shares or bool(
+        float(state['cohort_size']) <= params.believed_cohort)
     dim = params.padded_dimension
     self._signs = np.zeros(0, np.uint32)
     if params.rotation == 'hadamard':
-      self._signs = transform.sign_bits(pair(rotation_key), dim)
+      self._signs = transform.sign_bits(pair(state['rotation_key']), dim)
     # Not `np.zeros`: the system maps pages twice that are read before they are written.
     self.total = np.full(dim, 0, np.int32)
     self.diagnostics = np.zeros(len(DIAGNOSTICS), np.int64)
@@ -184,11 +167,7 @@ class EncodedSum:
         noise table begin with `noise_table/`.
     """
     table = _table(params, state)
-    if table is None:
-      return None
-    believed = not params.has_shares or bool(
-        float(state['cohort_size']) <= params.believed_cohort)
-    return cls(params, table, state['rotation_key'], believed)
+    return None if table is None else cls(params, state, table)
 
   def add(self, vectors: np.ndarray, keys: np.ndarray) -> None:
     """Adds clients.

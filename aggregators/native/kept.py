@@ -50,14 +50,6 @@ def sources() -> str:
   return digest.hexdigest()
 
 
-def _places() -> list[pathlib.Path]:
-  """Folders that may keep kernels, the first choice first."""
-  caches = os.environ.get('XDG_CACHE_HOME') or '~/.cache'
-  given = os.environ.get('NUMBA_CACHE_DIR'), os.environ.get(_INSTEAD)
-  return [*(pathlib.Path(place) for place in given if place),
-          pathlib.Path(caches) / 'tff_pipelines' / 'kernels']
-
-
 @functools.cache
 def folder() -> pathlib.Path | None:
   """Returns the folder of the kernels' files, which it creates; None if none is safe.
@@ -66,10 +58,13 @@ def folder() -> pathlib.Path | None:
   warning says so, and this process and those that it starts use another: the user's
   cache, or a folder of their own, which is deleted when this process ends.
   """
-  places, refused = _places(), []
+  caches = os.environ.get('XDG_CACHE_HOME') or '~/.cache'
+  given = os.environ.get('NUMBA_CACHE_DIR'), os.environ.get(_INSTEAD)
+  places = [*filter(None, given), os.path.join(caches, 'tff_pipelines', 'kernels')]
+  refused = []
   for place in places:
     try:
-      chosen = ownership.private_folder(place.expanduser())
+      chosen = ownership.private_folder(pathlib.Path(place).expanduser())
       break
     except (OSError, RuntimeError) as error:  # The latter where a user has no home.
       refused.append(f'{place} can\'t keep compiled kernels, which are code: {error}')

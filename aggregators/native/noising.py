@@ -53,26 +53,6 @@ def _round(block, factor, thresholds, out):
 
 
 @compiling.jit
-def _truncate(block, factor, out):
-  """Rounds towards zero; arguments and result as those of `_round`."""
-  norm = np.int64(0)
-  for i in range(block.size):
-    rounded = np.int32(block[i] * factor)
-    out[i] = rounded
-    norm += np.int64(rounded) * np.int64(rounded)
-  return norm
-
-
-@compiling.jit
-def _tie(generator, key, dim, index, memory):
-  """The 64 bits that break a tie at an index of a block, in the order of `tie`."""
-  numbers = np.empty(2, np.uint32)
-  random_bits.fill(generator, key, 2 * dim, 2 * index, numbers, memory)
-  return np.int64(
-      np.uint64(numbers[0]) | np.uint64(numbers[1]) << _HALF)
-
-
-@compiling.jit
 def _add_draw(low, high, packed, tie, indices, out, generator, tie_key, dim, start,
               memory):
   """Adds a draw from a table; see `alias_draw.draw`.
@@ -106,19 +86,16 @@ def _add_draw(low, high, packed, tie, indices, out, generator, tie_key, dim, sta
     out[i] += value - half
   if ties == 0:
     return
+  # The 64 bits that break a tie are those at its index.
+  numbers = np.empty(2, np.uint32)
   for i in range(low.size):
     index = indices[i]
     cell = packed[index]
     if low[i] & _FIRST == np.int32(cell >> 32):
+      random_bits.fill(generator, tie_key, 2 * dim, 2 * (start + i), numbers, memory)
       # Above the alias was added.
-      if _tie(generator, tie_key, dim, start + i, memory) < tie[index]:
+      if np.int64(np.uint64(numbers[0]) | np.uint64(numbers[1]) << _HALF) < tie[index]:
         out[i] += index - np.int32(cell)
-
-
-@compiling.jit
-def scratch():
-  """Memory for `noisy_round`: random bits, and int32 [4, STRIP]."""
-  return random_bits.scratch(), np.empty((4, STRIP), np.int32)
 
 
 @compiling.jit
@@ -134,7 +111,7 @@ def _block(values, factor, key, index, with_noise, table, bits, out, memory):
     table: See `noisy_round`.
     bits: The result is modulo 2^bits.
     out: int32 [n], in [0, 2^bits); written if `with_noise`.
-    memory: From `scratch`.
+    memory: For random bits (`random_bits.scratch`), and int32 [4, STRIP].
 
   Returns:
     int64, the squared norm of the rounded values without noise, grid units.
@@ -160,7 +137,9 @@ def _block(values, factor, key, index, with_noise, table, bits, out, memory):
     if index == _ALL_ZERO:
       rounded[:] = np.int32(0)
     elif index == _TOWARDS_ZERO:
-      norm += _truncate(source, factor, rounded)
+      for i in range(size):
+        rounded[i] = np.int32(source[i] * factor)
+        norm += np.int64(rounded[i]) * np.int64(rounded[i])
     else:
       random_bits.fill(
           generator, own_key, own_total, start, high.view(np.uint32), numbers)
@@ -196,7 +175,7 @@ def _block(values, factor, key, index, with_noise, table, bits, out, memory):
 
 
 @compiling.jit
-def noisy_round(values, factor, squared_norm, key, bound, table, bits, out, memory):
+def noisy_round(values, factor, squared_norm, key, bound, table, bits, out):
   """Computes `noisy_rounding.noisy_round`.
 
   Args:
@@ -209,12 +188,12 @@ def noisy_round(values, factor, squared_norm, key, bound, table, bits, out, memo
       noise), further draws, and int64 [N] `packed` and `tie` of an alias table.
     bits: The result is modulo 2^bits.
     out: int32 [D], in [0, 2^bits), written.
-    memory: From `scratch`.
 
   Returns:
     int64, tries of the rounding beyond the first, in [0, 63]; and bool, whether no try
     was within the bound, or `values` is out of range.
   """
+  memory = random_bits.scratch(), np.empty((4, STRIP), np.int32)
   # False for NaN.
   in_range = squared_norm * (np.float64(factor) * np.float64(factor)) <= 2.0**61
   retries = np.int64(0)

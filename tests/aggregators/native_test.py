@@ -58,7 +58,7 @@ def test_the_rotation_has_the_bits_of_the_graph(log_dim):
   transform.scaled_and_flipped(
       vector, np.float32(1), np.float32(dim**-0.5),
       transform.sign_bits(_pair(KEY), dim), rotated)
-  transform.walsh_hadamard(rotated, transform.scratch())
+  transform.walsh_hadamard(rotated)
   assert native_integers.unequal(
       rotation.rotate(tf.constant(vector), KEY, 'hadamard').numpy(), rotated) == 0
 

@@ -276,7 +276,7 @@ def test_unseeded_votes_differ(anywhere):
     tff.StructType([('value', tff.TensorType(np.int32, [Q, C])),
                     ('weight', tff.TensorType(np.float32))])])
 def test_values_that_are_not_unweighted_votes_are_refused(value_type):
-  with pytest.raises(TypeError, match='votes must be an int32 tensor'):
+  with pytest.raises(TypeError, match='votes must be .*int32'):
     VotingFactory(_params()).create(value_type)
   with pytest.raises(TypeError, match='without weights and with a key'):
     VotingFactory(_params(), simulation_seed=1).create(value_type)
