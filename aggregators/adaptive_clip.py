@@ -70,9 +70,8 @@ class AdaptiveClipSumFactory(distributed_sum.DistributedSumFactory):
       simulation_seed: As for `ClientSumFactory`.
 
     Raises:
-      ValueError: If the count and its noise do not fit the field of the sum, or
-        the noise generator is not Philox: TensorFlow's Poisson sampler, which draws
-        the count's noise, has no other.
+      ValueError: If the count and its noise do not fit the field of the sum, or for
+        ChaCha20: the Poisson sampler that draws the count's noise has Philox alone.
     """
     if share_tables.is_cryptographic(params):
       raise ValueError(
@@ -127,10 +126,7 @@ class AdaptiveClipSumFactory(distributed_sum.DistributedSumFactory):
         max_variance=self._count_variance * share_tables.SHARE_EXCESS)
 
   def _fraction_below(self, total, num_reporting, cohort_size, key) -> tf.Tensor:
-    """The noisy fraction of the expected cohort that is at most the clip; float64.
-
-    A round that is suppressed is noise about one half.
-    """
+    """The noisy fraction of the cohort at most the clip; about 1/2 if suppressed."""
     enough, present = distributed_sum.noise_present(
         num_reporting, cohort_size, self._params)
     total = tf.cast(tf.where(enough, total, tf.zeros_like(total)), tf.int64)

@@ -48,15 +48,12 @@ def draw(low: tf.Tensor, high: tf.Tensor | None, tie_key: tf.Tensor,
 
 
 def sample(key: tf.Tensor, shape, table: alias_table.AliasTable) -> tf.Tensor:
-  """Samples from a table that is a constant of the graph.
+  """Samples from a table that is a constant of the graph; int64 of the shape.
 
   Args:
     key: int64[2], of this call alone.
-    shape: Shape of the result; a tensor, or static.
+    shape: A tensor, or static.
     table: Table of the distribution.
-
-  Returns:
-    int64 of the shape.
   """
   bits_key, tie_key = keys.split(key, 2)
   low, high = tf.unstack(keys.random_bits(

@@ -113,12 +113,11 @@ def _proposals(key: tf.Tensor, count, top, bottom, table):
 
 def sample(key: tf.Tensor, shape, variance, *,
            max_variance: float | None = None) -> tf.Tensor:
-  """Samples the discrete Gaussian.
+  """Samples the discrete Gaussian; int64 of `shape`, grid units.
 
-  Rejection as in arXiv 1303.6257, Algorithm D: a magnitude i is proposed as
-  (k + x) standard deviations, with k a whole number of probability proportional
-  to exp(-k^2/2) and 0 <= x < 1, and accepted with probability exp(-k x - x^2/2),
-  so that its weight is exp(-i^2 / (2 sigma^2)). All in integers, with
+  Rejection as in arXiv 1303.6257, Algorithm D: a magnitude i is proposed as (k + x)
+  standard deviations, with k a whole number of probability proportional to exp(-k^2/2)
+  and 0 <= x < 1, and accepted with probability exp(-k x - x^2/2). All in integers, with
   exponentials of rational numbers as in arXiv 2004.00010, Algorithm 1.
 
   The distribution is that of a standard deviation rounded up to a multiple of 2^-24, or
@@ -126,14 +125,11 @@ def sample(key: tf.Tensor, shape, variance, *,
 
   Args:
     key: int64[2].
-    shape: Shape of the result, static.
+    shape: Static.
     variance: v, scalar in [0, 2^52], grid units squared; float64 or convertible.
       0 gives zeros exactly. Beyond the range no draw ends: zeros would be missing
       noise, so the call fails.
     max_variance: Not needed; an argument of all samplers.
-
-  Returns:
-    int64 tensor of `shape`, grid units.
   """
   # tf.cast alone would take a Python number through float32.
   variance = tf.cast(

@@ -95,15 +95,14 @@ def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor,
     rotation_key: int64[2], shared by the round.
     cohort_size: Selected clients in the round, m; scalar. A client can't count them,
       and its share of the noise is one m-th: if the server tells more than
-      `params.believed_cohort`, by mistake or to take the noise away, zero is sent in
-      the place of the vector, with the smallest share. An error instead would let
-      the server find out who takes part.
+      `params.believed_cohort`, zero is sent in the place of the vector, with the
+      smallest share. An error would let the server find out who takes part.
     params: The parameters of the sum.
     table: As `share_tables.noise_table` builds them. It is used if its variance is
       that which the share needs; otherwise the share is drawn by `sample_noise`,
       or, if `params.noise_generator` is 'chacha20', the call fails.
-    clip: The clip of this round, model units, where it is not `params.clip`. It
-      becomes as many grid units, so that nothing else changes.
+    clip: The clip of this round, model units, where it is not `params.clip`; as many
+      grid units.
 
   Returns:
     values: int32 [padded_dimension] in [0, 2^bits). diagnostics: int32 scalars
@@ -153,10 +152,7 @@ def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor,
 
 
 def _is_table_of(table, share: tf.Tensor) -> tf.Operation:
-  """Fails unless shares of a variance can be drawn from a table.
-
-  No other source of noise has the generator that was requested.
-  """
+  """Fails unless shares of a variance can be drawn from a table, as they must be."""
   if table is None:
     raise ValueError('noise_generator=chacha20 needs a noise_table, found none')
   wanted = share / tf.cast(table['draws'], tf.float64)
@@ -169,15 +165,9 @@ def _is_table_of(table, share: tf.Tensor) -> tf.Operation:
 def noise_present(num_reporting, cohort_size, params: DistributedSumParams):
   """Whether a round may be released, and the fraction of the noise in its sum.
 
-  Args:
-    num_reporting: Clients in the sum, m'; scalar.
-    cohort_size: Selected clients, m; scalar.
-    params: The parameters of the sum.
-
-  Returns:
-    bool, and float64 in [0, 1], 0 for a round that is suppressed. So is one whose
-    cohort clients do not believe, as they send no data. A server that adds the noise
-    itself suppresses no round.
+  bool, and float64 in [0, 1], 0 for a round that is suppressed. So is one whose cohort
+  clients do not believe, as they send no data. A server that adds the noise itself
+  suppresses no round.
   """
   if not params.has_shares:
     return tf.constant(True), tf.constant(0.0, tf.float64)
@@ -268,8 +258,7 @@ def in_model_units(total: tf.Tensor, factor: tf.Tensor, rotation_key: tf.Tensor,
     params: The parameters of the sum.
 
   Returns:
-    float32 [dimension], model units; and float64, the squared norm of all
-    `padded_dimension` coordinates of the sum, grid units.
+    float32 [dimension]; and float64, the squared norm of the whole sum, grid units.
   """
   grid = tf.cast(modular_sum.unwrap(total, params.bits), tf.float32)
   vector = grid * factor
@@ -346,9 +335,8 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
 
     Args:
       params: All parameters of the sum.
-      diagnostics: Also measure what is computed from clients' raw values
-        (reporting clients, clipped updates, rounding retries and fallbacks, updates
-        with NaN or infinities). These are outside the guarantee.
+      diagnostics: Also measure what is computed from clients' raw values. These
+        numbers are outside the guarantee.
       simulation_seed: As for `ClientSumFactory`.
     """
     if params.noise_multiplier > 0:

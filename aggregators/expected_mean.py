@@ -44,7 +44,6 @@ class ExpectedMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     inner = getattr(self._sum_factory, 'set_cohort_size', None)
     return state if inner is None else inner(state, cohort_size)
 
-
   def create(self, value_type) -> tff.templates.AggregationProcess:
     inner = self._sum_factory.create(value_type)
     state_type = inner.initialize.type_signature.result
@@ -53,8 +52,7 @@ class ExpectedMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     divide_total = tff.tensorflow.computation(
         lambda total: divide(total, self._divisor), result_type)
 
-    @tff.federated_computation(
-        state_type, tff.FederatedType(value_type, tff.CLIENTS))
+    @tff.federated_computation(state_type, tff.FederatedType(value_type, tff.CLIENTS))
     def next_fn(state, value):
       output = inner.next(state, value)
       return tff.templates.MeasuredProcessOutput(

@@ -56,14 +56,11 @@ class LocalMechanism(abc.ABC):
   dimension: int
 
   def perturb(self, values: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-    """Perturbs rows; the result may leave the client.
+    """Perturbs rows; the result, float32 [rows, dimension], may leave the client.
 
     Args:
       values: float32 or float64 [rows, dimension].
       key: int64[2], of this client and call alone.
-
-    Returns:
-      float32 [rows, dimension].
     """
     if values.shape.rank != 2 or values.shape[1] != self.dimension:
       raise ValueError(
@@ -215,9 +212,6 @@ def build(name: str, *, dimension: int, epsilon: float | None = None,
     dimension: Coordinates of a row, >= 1.
     epsilon: Epsilon of a row, for all but 'gaussian'.
     noise_multiplier: Noise multiplier of 'gaussian' alone.
-
-  Raises:
-    ValueError: For an unknown name, or what is missing, unused or out of range.
   """
   validate.one_of(_CLASSES, mechanism=name)
   given = {'epsilon': epsilon, 'noise_multiplier': noise_multiplier}

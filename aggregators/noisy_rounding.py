@@ -1,11 +1,9 @@
 """Conditional rounding, noise and wrapping, block by block.
 
-A vector is rounded, noised and wrapped in blocks that stay in the processor's
-caches, so that nothing but its result is as long as the vector. With noise from a
-table 64 random bits a coordinate serve all: 23 decide the rounding, up to 19 the
-table's cell, 22 between the cell's value and its alias. Integers only from the
-floor on, so that compiled and uncompiled graphs, and every machine, give the same
-result.
+Blocks stay in the processor's caches, so that nothing but the result is as long as the
+vector. With noise from a table 64 random bits a coordinate serve all: 23 decide the
+rounding, up to 19 the table's cell, 22 between the cell's value and its alias. Integers
+only from the floor on, so that every machine and graph gives the same result.
 """
 
 import collections
@@ -177,18 +175,10 @@ class SampledNoise:
 
 
 def _in_blocks(vector: tf.Tensor, key: tf.Tensor, noise, compiled: bool, function):
-  """Runs a function on blocks of BLOCK coordinates, the last may be shorter.
+  """Runs (block, its key, its random bits) -> (values, scalars) on blocks of BLOCK.
 
-  Args:
-    vector: float32 [D].
-    key: int64[2]; block i has the child i of it.
-    noise: Source of the random bits.
-    compiled: Whether they are drawn by a compiled program.
-    function: (block, its key, its random bits) -> (int32 of the block's shape, integer
-      scalars).
-
-  Returns:
-    int32 [D], all blocks' values, and the sums of their scalars.
+  Block i has the child i of the key; the last may be shorter. Returns int32 [D], all
+  blocks' values, and the sums of their integer scalars.
   """
   dim = vector.shape[0]
   whole = dim // BLOCK
@@ -242,8 +232,7 @@ def noisy_round(vector: tf.Tensor, key: tf.Tensor, l2_bound_squared: int,
     compiled: Whether the first try is compiled, where there is XLA.
 
   Returns:
-    values: int32 [D], in [0, 2^bits) if there are bits; retries: int32, tries of
-    the rounding beyond the first; fell_back: bool.
+    values: int32 [D]; retries: int32, tries beyond the first; fell_back: bool.
   """
   factor = tf.convert_to_tensor(factor, tf.float32)
   bound = tf.constant(l2_bound_squared, tf.int64)

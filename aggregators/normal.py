@@ -22,14 +22,9 @@ REACH = math.sqrt(2 * 63 * math.log(2))
 
 
 def sample(key: tf.Tensor, shape) -> tf.Tensor:
-  """Independent numbers of mean 0 and variance 1, by Box and Muller's method.
+  """Independent normal numbers by Box and Muller's method, with the key of this draw.
 
-  Args:
-    key: int64[2], of this draw alone.
-    shape: Static shape.
-
-  Returns:
-    float64 of the shape, each in [-REACH, REACH].
+  float64 of the static shape, each in [-REACH, REACH].
   """
   size = int(np.prod(shape, dtype=np.int64))
   pairs = -(-size // 2)

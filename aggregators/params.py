@@ -39,18 +39,10 @@ def has_enough(num_reporting, num_selected, min_honest_fraction: float,
                assumed_colluders: int):
   """Whether a sum may be opened: honest shares hold the noise that is counted on.
 
-  In floats, NumPy arrays or float64 tensors alike: the server and the accountant
-  ask the same.
-
-  Args:
-    num_reporting: Clients in the sum, m'.
-    num_selected: Selected clients, m.
-    min_honest_fraction: h in (0, 1].
-    assumed_colluders: c >= 0.
-
-  Returns:
-    m' - c >= h m, bool. With a tolerance for the rounding of an integer h m;
-    `share_tables.SHARE_EXCESS` makes up for it.
+  In floats, NumPy arrays or float64 tensors alike. For m' reporting clients, m selected
+  ones, h = `min_honest_fraction` in (0, 1], c >= 0 `assumed_colluders`: m' - c >= h m,
+  bool, with a tolerance for the rounding of an integer h m;
+  `share_tables.SHARE_EXCESS` makes up for it.
   """
   return (num_reporting - assumed_colluders
           >= min_honest_fraction * num_selected * (1 - 1e-9))
@@ -63,15 +55,15 @@ class NoiseShares:
   `noise_variance` and `has_shares`, whether clients add the noise.
   """
 
-  def check_honest(self, selected: float, of: str, release: str) -> None:
+  def check_honest(self, selected: float) -> None:
     """Raises ValueError if even a round without dropouts would be suppressed."""
     validate.fraction(min_honest_fraction=self.min_honest_fraction)
     validate.integer(assumed_colluders=self.assumed_colluders, low=0)
     if self.has_shares and not self.has_enough(selected, selected):
       raise ValueError(
           f'assumed_colluders={self.assumed_colluders} leave fewer than '
-          f'min_honest_fraction={self.min_honest_fraction:g} of {of} honest: '
-          f'every {release} would be suppressed')
+          f'min_honest_fraction={self.min_honest_fraction:g} of {selected:g} honest: '
+          'every sum would be suppressed')
 
   def has_enough(self, num_reporting, num_selected):
     """`has_enough` by these parameters."""
@@ -85,10 +77,7 @@ class NoiseShares:
 
   @property
   def total_noise_variance(self) -> float:
-    """Variance of all the noise, if no share is missing, grid units or counts squared.
-
-    That of the guarantee divided by `counted_on`.
-    """
+    """Variance of all the noise, no share missing, grid units or counts squared."""
     return self.noise_variance / self.counted_on
 
   @property
@@ -172,8 +161,7 @@ class DistributedSumParams(NoiseShares):
       if hasattr(value, 'item'):  # A NumPy scalar, which would wrap around.
         object.__setattr__(self, field.name, value.item())
     declarations.check(self)
-    self.check_honest(
-        self.cohort_size, f'cohort_size={self.cohort_size:g}', 'round')
+    self.check_honest(self.cohort_size)
     if self.most_shares < self.cohort_size:
       raise ValueError(f'max_cohort_size must be at least cohort_size='
                        f'{self.cohort_size!r}, found {self.max_cohort_size!r}')
@@ -204,9 +192,8 @@ class DistributedSumParams(NoiseShares):
   def scale(self) -> float:
     """Grid units per model unit (arXiv 2102.06387, section 4).
 
-    The largest scale for which `k_stddevs` standard deviations of a coordinate
-    of the sum of `max_cohort_size` clients stay inside the field of 2^bits
-    values, with all the noise that is in a sum: z^2 c^2 / h.
+    The largest for which `k_stddevs` standard deviations of a coordinate of the sum of
+    `max_cohort_size` clients, with all the noise, stay inside the field.
     """
     if self.fixed_scale is not None:
       return float(self.fixed_scale)
@@ -240,8 +227,7 @@ class DistributedSumParams(NoiseShares):
 
     floor of min{(s c + sqrt D)^2, s^2 c^2 + D/4 + sqrt(2 ln(1/beta)) (s c +
     sqrt(D)/2)} (arXiv 2102.06387, Theorem 1 and Proposition 22); grid units
-    squared. The squared norm of integers is an integer, so the floor loses
-    nothing, and the rounding compares with this very integer.
+    squared. The rounding compares with this very integer.
     """
     clip, dim = self.clip_grid, self.padded_dimension
     bound = (clip + math.sqrt(dim))**2
@@ -281,10 +267,10 @@ class DistributedSumParams(NoiseShares):
   def believed_cohort(self) -> float:
     """The largest cohort size that clients believe; a share is never smaller.
 
-    The server tells clients the cohort, and a client's share of the noise is that part
-    of the whole: a size beyond all cohorts would take the noise away. Clients believe
-    what is planned, and up to `cohort_limit` what sampling exceeds less than once in
-    10^9 rounds (Bernstein: P[m >= n + sqrt(2 n t) + t/3] <= e^-t).
+    A client's share of the noise is one part of the cohort that the server tells: one
+    beyond all cohorts would take the noise away. Clients believe what is planned, and
+    up to `cohort_limit` what sampling exceeds less than once in 10^9 rounds (Bernstein:
+    P[m >= n + sqrt(2 n t) + t/3] <= e^-t).
     """
     n, t = float(self.cohort_size), _DISBELIEVED_ODDS
     by_chance = n + math.sqrt(2 * n * t) + t / 3
@@ -298,14 +284,14 @@ class DistributedSumParams(NoiseShares):
     if smallest < self.noise.smallest_share:
       raise ValueError(
           f'mechanism={self.mechanism} needs a noise share of a standard deviation of at '
-          f'least {self.noise.smallest_share:g} grid units, found {smallest:.3g} at bits='
-          f'{self.bits}: use more bits, more noise or fewer clients')
+          f'least {self.noise.smallest_share:g} grid units in cohorts of up to '
+          f'{self.most_shares:g}, found {smallest:.3g} at bits={self.bits}')
 
   def degeneracy(self) -> str | None:
     """The reason why the grid is too coarse to be of use, or None.
 
-    Below one grid unit of clip, or when rounding more than doubles the norm, a
-    run is still private but the noise pays for the rounding.
+    A run with less than a grid unit of clip, or a norm that rounding more than doubles,
+    is still private, but the noise pays for the rounding.
     """
     where = (f'bits={self.bits}' if self.fixed_scale is None
              else f'scale={self.fixed_scale:g}')

@@ -61,8 +61,7 @@ def _explain_secure_sums() -> None:
 def forget_default_context() -> None:
   """Ends TFF's default context, to be called when Python ends.
 
-  Left to Python's end, it fails there with a traceback on standard error, because the
-  modules that it needs have gone. Contexts that are installed stay.
+  Left to Python's end, it fails there with a traceback, as its modules have gone.
   """
   del tff.framework.get_context_stack()._stack[:1]
 
@@ -98,8 +97,7 @@ def optimized(leaf: building_blocks.CompiledComputation
               ) -> building_blocks.CompiledComputation:
   """A TensorFlow leaf that is optimised, with its functions: sessions need not.
 
-  Calls of functions are inlined, and the rest asks for no optimisation. What
-  TensorFlow cannot optimise stays as it is.
+  What TensorFlow cannot optimise stays as it is.
   """
   leaf, _ = compiled_computation_transformations.optimize_tensorflow_graphs(
       leaf, tf.compat.v1.ConfigProto())

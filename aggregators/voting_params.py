@@ -78,7 +78,7 @@ class VotingParams(NoiseShares):
         classes=self.classes, low=2 if self.attributes is None else 1, high=2**30)
     validate.non_negative(noise_stddev=self.noise_stddev)
     validate.one_of(NOISES, noise=self.noise)
-    self.check_honest(self.agents, f'{self.agents} agents', 'vote')
+    self.check_honest(self.agents)
     if self.attributes is not None:
       validate.integer(attributes=self.attributes, low=1, high=self.classes)
       if self.votes != 1:

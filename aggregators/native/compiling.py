@@ -51,9 +51,8 @@ class _Cache(caching.FunctionCache):
 def jit(function):
   """Compiles a function at its first call; keeps the result on disk if possible.
 
-  numba alone compiles again only if the function's own file changes. Here a change of
-  any file of this package has that effect, because kernels call each other: see
-  `kept.Files`.
+  A change of any file of this package compiles it again, because kernels call each
+  other: see `kept.Files`.
   """
   compiled = numba.njit(function, nogil=True, error_model='numpy')
   if kept.folder() is not None:
@@ -72,10 +71,7 @@ def instructions(emit):
 
   Args:
     emit: (builder, *arguments) -> None. Arrays are passed as pointers to their first
-      element, other arguments as numbers. Its `__name__` must be unique.
-
-  Raises:
-    ValueError: If the name is taken.
+      element, other arguments as numbers. Its `__name__` must be unique, or ValueError.
   """
   if emit.__name__ in _names:
     raise ValueError(f'instructions named {emit.__name__} are there already')

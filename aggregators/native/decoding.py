@@ -18,10 +18,7 @@ def decode(total, bits, factor, signs, out):
     bits: Bits of the modulus, in [2, 30].
     factor: float32, as `distributed_sum.in_model_units` takes it.
     signs: uint32 [ceil(D / 32)], from `transform.sign_bits`; empty for no rotation.
-    out: float32 [D], written, model units.
-
-  Returns:
-    float64, the squared norm of the sum, grid units.
+    out: float32 [D], written, model units. The squared norm of the sum is returned.
   """
   shift = np.int32(32 - bits)
   square = 0.0

@@ -23,11 +23,7 @@ _FLOAT_SLACK = 1.0 - 2.0**-22
 
 @compiling.jit
 def _clip_extreme(vector, clip, out):
-  """Writes the vector clipped as by `rounding._clip_extreme`.
-
-  Returns:
-    Whether it was clipped, and whether it was finite.
-  """
+  """As `rounding._clip_extreme`, to `out`; whether it was clipped, and finite."""
   out[:] = np.float32(0)
   if not np.isfinite(vector).all():
     return False, False
@@ -121,19 +117,15 @@ def _table(params: DistributedSumParams, state: Mapping[str, Any]):
           read_only(state['noise_table/tie']))
 
 
-class _Memory(threading.local):
-  """Vectors of this thread: new ones for each sum would take a third of its time."""
-
-  _vectors = np.empty(0, np.float32), np.empty(0, np.int32)
-
-  def of(self, dim: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns float32 [dim] and int32 [dim], of any content."""
-    if self._vectors[0].size != dim:
-      self._vectors = np.empty(dim, np.float32), np.empty(dim, np.int32)
-    return self._vectors
+_memory = threading.local()
 
 
-_memory = _Memory()
+def _vectors_of(dim: int) -> tuple[np.ndarray, np.ndarray]:
+  """float32 [dim] and int32 [dim] of this thread: new ones take a third of the time."""
+  if getattr(_memory, 'dim', None) != dim:
+    _memory.dim = dim
+    _memory.vectors = np.empty(dim, np.float32), np.empty(dim, np.int32)
+  return _memory.vectors
 
 
 class EncodedSum:
@@ -170,11 +162,7 @@ class EncodedSum:
     return None if table is None else cls(params, state, table)
 
   def add(self, vectors: np.ndarray, keys: np.ndarray) -> None:
-    """Adds clients.
-
-    Args:
-      vectors: float32 [clients, dimension], model units.
-      keys: int64 [clients, 2], the keys of their contributions.
+    """Adds clients: float32 [clients, dimension], model units, and int64 [clients, 2].
 
     Raises:
       ValueError: For other shapes or dtypes, which compiled loops don't check.
@@ -191,7 +179,7 @@ class EncodedSum:
         read_only(vectors), read_only(keys).view(np.uint64), self._signs,
         float(params.clip),
         params.scale, params.clip_grid, params.l2_sensitivity_squared, self._believed,
-        self._table, params.bits, *_memory.of(self.total.size), self.total,
+        self._table, params.bits, *_vectors_of(self.total.size), self.total,
         self.diagnostics)
 
 
@@ -201,10 +189,7 @@ def pair(key: np.ndarray) -> tuple[np.uint64, np.uint64]:
 
 
 def known(generator: str):
-  """A client whose sum is known: (parameters, state, vectors, keys).
-
-  The numbers are arbitrary; those of the table are of no distribution.
-  """
+  """An arbitrary client: parameters, state, vectors, keys. Its table is no noise."""
   params = DistributedSumParams(
       clip=1.0, noise_multiplier=1.0, bits=16, dimension=3000, cohort_size=20,
       noise_generator=generator)
@@ -226,8 +211,7 @@ def try_out() -> None:
   """Compiles the kernels that are not on disk yet, and encodes known clients.
 
   Raises:
-    RuntimeError: If their sums are not the known ones: the noise of such kernels is
-      unknown.
+    RuntimeError: If the sums are others: the noise of such kernels is unknown.
     Exception: Any error of numba.
   """
   for generator, wanted in _KNOWN_SUMS.items():

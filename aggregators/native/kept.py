@@ -1,9 +1,7 @@
 """The kernels on disk, and their compilation before they are needed.
 
 Their files are pickles of code, which are read only if no other user can have written
-them: `ownership` has the rule.
-
-Imports neither numba nor TensorFlow, so that it can be used before both are imported.
+them (`ownership`). Imports neither numba nor TensorFlow.
 """
 
 import atexit
@@ -99,9 +97,8 @@ def _delete(path: pathlib.Path, owner: int) -> None:
 class Files:
   """The files of a kernel, one for each set of dependencies; replaces numba's cache.
 
-  numba numbers its files and writes an index of their contents first. If the disk is
-  full, the process ends or another process writes both, an index entry can then name
-  the file of a kernel of other sources or of another processor.
+  An entry of numba's index can name the file of a kernel of other sources or of another
+  processor: if the disk is full, or a process ends or another writes between the two.
   """
 
   def __init__(self, place: pathlib.Path, name: str, versions: str, dumps: Callable):

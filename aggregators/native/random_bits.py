@@ -147,7 +147,7 @@ def derive(generator, key, index, memory):
 
 @compiling.jit
 def fill(generator, key, total, first, out, memory):
-  """Fills an array with random bits of a key.
+  """Fills an array with random bits of a key, a pair of uint64.
 
   Args:
     generator: PHILOX or CHACHA.

@@ -1,7 +1,6 @@
 """Clipping, signs and the Walsh-Hadamard transform: `aggregators.rotation`, compiled.
 
-The sums of the transform are taken in the order of `rotation.walsh_hadamard`, so that
-each coordinate has the same bits.
+Sums are taken in the order of `rotation.walsh_hadamard`, for the same bits.
 """
 
 import numpy as np
@@ -135,8 +134,7 @@ def scaled_and_flipped(vector, factor, scale, signs, out):
 
   Args:
     vector: float32 [d].
-    factor: float32, the first factor.
-    scale: float32, the second.
+    factor, scale: float32, the first and the second factor.
     signs: uint32 [ceil(D / 32)], from `sign_bits`; empty for no flips.
     out: float32 [D], D >= d, written.
   """

@@ -278,7 +278,7 @@ def test_unseeded_votes_differ(anywhere):
 def test_values_that_are_not_unweighted_votes_are_refused(value_type):
   with pytest.raises(TypeError, match='votes must be .*int32'):
     VotingFactory(_params()).create(value_type)
-  with pytest.raises(TypeError, match='without weights and with a key'):
+  with pytest.raises(TypeError, match='votes must be .*key=int64'):
     VotingFactory(_params(), simulation_seed=1).create(value_type)
 
 
