@@ -29,11 +29,9 @@ class CentralSumFactory(plain_sum.PlainSumFactory):
     """Initializes the factory.
 
     Args:
-      clip: L2 clip of one client's vector, model units, > 0. A sum without a clip has
-        no noise: `PlainSumFactory`.
+      clip: L2 clip of one client's vector, model units, > 0.
       noise_multiplier: Standard deviation of the noise over the clip, >= 0.
-      diagnostics: As for `ClientSumFactory`.
-      simulation_seed: As for `ClientSumFactory`.
+      diagnostics, simulation_seed: As for `ClientSumFactory`.
     """
     validate.positive(clip=clip)
     validate.non_negative(noise_multiplier=noise_multiplier)

@@ -7,10 +7,7 @@ from tff_pipelines.common import validate
 
 
 def divide(total, divisor: float):
-  """In graph: divides a structure of float tensors by a constant, in float64.
-
-  The divisor may be beyond a float16.
-  """
+  """In graph: divides float tensors by a constant, in float64: it may exceed them."""
   return tf.nest.map_structure(
       lambda x: tf.cast(tf.cast(x, tf.float64) / divisor, x.dtype), total)
 
@@ -32,7 +29,7 @@ class ExpectedMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     """Initializes the factory.
 
     Args:
-      sum_factory: Any factory whose result is a structure of float tensors.
+      sum_factory: Its result is a structure of float tensors.
       expected_cohort_size: n > 0; under Poisson sampling q times the population.
     """
     validate.positive(expected_cohort_size=expected_cohort_size)

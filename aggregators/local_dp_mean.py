@@ -1,9 +1,6 @@
 """Means over clients of values that each client perturbs independently.
 
-`LocalMeanFactory` takes a structure of tensors from every client. In
-`LocalAnswersFactory` every client answers some of many queries, and the result is
-a mean per query. Sums are plain: nothing needs to be hidden from the server any
-more.
+Sums are plain: nothing needs to be hidden from the server any more.
 """
 
 import collections

@@ -1,8 +1,7 @@
 """The noise mechanisms of sums of integers: one object each, which says everything.
 
-Tables, samplers, kernels, accounting and reports ask the object of a mechanism and know
-no names. An object that leaves something unsaid can't be built, and a name without an
-object is refused wherever it arrives.
+Tables, samplers, kernels, accounting and reports ask the object and know no names. One
+that leaves something unsaid can't be built; a name without an object is refused.
 """
 
 import dataclasses

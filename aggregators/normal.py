@@ -1,13 +1,12 @@
 """Gaussian noise in floating point whose tails are not cut off.
 
-TensorFlow's own sampler takes the logarithm of a number that it keeps from 1e-7
-up, so nothing it draws is beyond 5.68 standard deviations, and one pair in some ten
-million lies exactly on the circle of that radius around the origin: seen around the
-wrong mean it gives the data away. Here a pair's radius comes from 63 random bits:
-it reaches to 9.34, and what is cut off there has a probability of 2^-63.
+TensorFlow's own sampler draws nothing beyond 5.68 standard deviations, and one pair in
+some ten million lies exactly on the circle of that radius around the origin: seen
+around the wrong mean it gives the data away. Here a pair's radius comes from 63 random
+bits: it reaches to 9.34, and what is cut off there has a probability of 2^-63.
 
-These are floating point numbers all the same. Guarantees that rest on them are
-those of ideal arithmetic: low bits reveal something of the data (Mironov, CCS 2012).
+Guarantees that rest on floating point are those of ideal arithmetic: low bits reveal
+something of the data (Mironov, CCS 2012).
 """
 
 import math

@@ -212,8 +212,8 @@ class DistributedSumParams(NoiseShares):
     clip_grid = math.sqrt(room) / math.sqrt(spread) / (2 * k)
     if clip_grid < _MIN_CLIP_GRID:
       raise ValueError(
-          f'noise_multiplier={z:g}, min_honest_fraction={self.min_honest_fraction:g} and '
-          f'a cohort of {cohort:g} leave nothing of the clip at bits={self.bits}')
+          f'noise_multiplier={z:g}, min_honest_fraction={self.min_honest_fraction:g} '
+          f'and a cohort of {cohort:g} leave nothing of the clip at bits={self.bits}')
     return min(clip_grid, MAX_CLIP_GRID) / self.clip
 
   @property
@@ -283,8 +283,8 @@ class DistributedSumParams(NoiseShares):
     smallest = math.sqrt(self.total_noise_variance / self.most_shares)
     if smallest < self.noise.smallest_share:
       raise ValueError(
-          f'mechanism={self.mechanism} needs a noise share of a standard deviation of at '
-          f'least {self.noise.smallest_share:g} grid units in cohorts of up to '
+          f'mechanism={self.mechanism} needs a noise share of a standard deviation of '
+          f'at least {self.noise.smallest_share:g} grid units in cohorts of up to '
           f'{self.most_shares:g}, found {smallest:.3g} at bits={self.bits}')
 
   def degeneracy(self) -> str | None:

@@ -56,7 +56,7 @@ def encode(logits: tf.Tensor, weight: tf.Tensor, key: tf.Tensor | None,
 
   Predictions with NaN or infinities are rejected: zero is sent, with the weight 0.
   Under noise that would reveal something of the data, so they count as logits of zero
-  instead and are sent with noise, like any others.
+  and are sent with noise, like any others.
 
   Args:
     logits: float32 [records, classes].
@@ -163,9 +163,7 @@ class PredictionMeanFactory(tff.aggregators.WeightedAggregationFactory):
 
     Args:
       params: All parameters of the mean.
-      simulation_seed: None for noise from the operating system. An integer
-        makes a run repeatable and void of any guarantee; with noise, values
-        then are OrderedDicts of `value` and `key` (`structures.keyed_type`).
+      simulation_seed: As for `ClientSumFactory`, of the noise alone.
     """
     self._params = params
     self._keyed = params.has_noise and simulation_seed is not None

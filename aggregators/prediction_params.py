@@ -1,8 +1,4 @@
-"""Parameters of a mean of predictions, and every number that follows from them.
-
-No TensorFlow: the messages of parties, the accountant's numbers and a round's bytes
-follow from the same object.
-"""
+"""Parameters of a mean of predictions, and what follows from them. No TensorFlow."""
 
 import dataclasses
 import math
@@ -78,8 +74,8 @@ class PredictionMeanParams:
     if not self.sends_votes and self.levels < _MIN_LEVELS:
       needed = (_MIN_LEVELS * self.max_total_weight).bit_length()
       raise ValueError(
-          f'bits={self.bits} leave {self.levels} steps to a prediction for weights that '
-          f'sum up to {self.max_total_weight}: at least {needed} bits are needed')
+          f'bits={self.bits} leave {self.levels} steps to a prediction for weights '
+          f'that sum up to {self.max_total_weight}: at least {needed} bits are needed')
 
   @property
   def has_noise(self) -> bool:
@@ -135,14 +131,12 @@ class PredictionMeanParams:
   @property
   def l2_sensitivity(self) -> float:
     """L2 distance of a party's predictions on one record, for any two inputs."""
-    return (2 * self.logit_bound if self.knowledge == 'logits' else math.sqrt(2)) * _FLOAT_SLACK
+    clean = 2 * self.logit_bound if self.knowledge == 'logits' else math.sqrt(2)
+    return clean * _FLOAT_SLACK
 
   @property
   def l1_sensitivity(self) -> float:
-    """L1 distance of a party's predictions on one record, for any two inputs.
-
-    For logits that of rows clipped in L1, as they are under Laplace noise.
-    """
+    """L1 distance of predictions on a record; logits are then clipped in L1."""
     return (2 * self.logit_bound if self.knowledge == 'logits' else 2.0) * _FLOAT_SLACK
 
   @property

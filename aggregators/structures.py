@@ -87,8 +87,6 @@ def stored_key(simulation_seed: int | None, key: tf.Tensor) -> tf.Tensor:
 def independent_key(simulation_seed: int | None, key: tf.Tensor) -> tf.Tensor:
   """A key that becomes public, independent of the secret siblings of `key`.
 
-  An attacker who knows one of a key's children and searches 2^64 Philox keys finds the
-  others, so keys that are broadcast come from the operating system. Seeded runs, which
-  keep no secrets, take `key`.
+  From the operating system (see `keys.derive`); seeded runs keep no secrets: `key`.
   """
   return keys.fresh() if simulation_seed is None else key

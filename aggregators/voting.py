@@ -22,11 +22,7 @@ _TIES, _CENTRAL_NOISE = 0, 1
 
 def _within_sensitivity(votes: tf.Tensor, key: tf.Tensor,
                         params: VotingParams) -> tf.Tensor:
-  """Votes that move the sum by no more than the sensitivity; int32 [Q, C].
-
-  Rows beyond it become abstentions. Of too many attributes a random choice of
-  tau is kept.
-  """
+  """int32 [Q, C]: rows beyond the sensitivity abstain, tau attributes are kept."""
   if params.attributes is not None:
     # A random order of the attributes that were named, and the others after them.
     ranks = keys.random_bits(key, votes.shape, tf.int32)
@@ -107,7 +103,7 @@ def decide(total: tf.Tensor, num_reporting, key: tf.Tensor,
 
   Returns:
     int32 [Q], NO_LABEL where a query is not answered; with `params.attributes`
-    int32 [Q, C] of 0 and 1, or NO_LABEL. All NO_LABEL if the vote is suppressed.
+    int32 [Q, C] of 0 and 1. All NO_LABEL if the vote is suppressed.
   """
   counts = modular_sum.unwrap(total, params.bits) if params.is_integer else total
   if not params.has_shares:

@@ -1,7 +1,4 @@
-"""Parameters of a vote, and every number that follows from them.
-
-The factory counts votes and adds noise by these numbers, and the accountant
-reads the very same ones. No TensorFlow here.
+"""Parameters of a vote, and every number that follows from them. No TensorFlow here.
 
 Units. "Counts" are the integers that are summed. "Agents" are units in which the
 votes of one agent of weight 1 for a label sum to 1: k counts are one agent.
@@ -117,8 +114,7 @@ class VotingParams(NoiseShares):
   def sampler_deviation(self) -> float | None:
     """Total variation distance of the noise of all counts from the ideal one.
 
-    None where no bound is proved: for floating point noise, and Skellam noise too
-    large for a table. Random bits are taken as uniform.
+    None where no bound is proved: for noise in floating point or too large for a table.
     """
     draws = self.agents * self.queries * self.classes
     return min(1.0, draws * alias_table.TOTAL_VARIATION) if self.has_table else None
@@ -149,8 +145,8 @@ class VotingParams(NoiseShares):
   def bits(self) -> int:
     """Bits of a label's count: sums are known modulo 2^bits.
 
-    They hold all votes of all agents and noise that is exceeded only once in 10^9
-    counts, with room for Skellam's heavier tails. Privacy does not depend on it.
+    They hold all votes, and noise that is exceeded once in 10^9 counts. Privacy does
+    not depend on it.
     """
     noise = 64 + 12 * math.sqrt(self.total_noise_variance)
     bits = math.ceil(math.log2(self.agents * self.most_counts + noise)) + 1

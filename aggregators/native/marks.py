@@ -134,7 +134,8 @@ def _several(trained, first: tf.Tensor, end: tf.Tensor):
   """The results of `trained` for clients `first` to `end` - 1, stacked."""
   return tf.map_fn(
       trained, tf.range(first, end), parallel_iterations=1,
-      fn_output_signature=trained.structured_outputs)
+      fn_output_signature=tf.nest.map_structure(
+          lambda x: tf.TensorSpec(x.shape, x.dtype), trained.structured_outputs))
 
 
 def _listed(name: str, structure) -> dict[str, tf.Tensor]:

@@ -262,7 +262,7 @@ def test_sums_are_secure_for_integer_noise():
   assert text.count('federated_sum(') == 1
 
 
-def test_unseeded_votes_differ(anywhere):
+def test_unseeded_votes_differ(in_process):
   params = _params(noise_stddev=30.0)
   votes = [np.zeros((Q, C), np.int32)] * 5
   first, again = (np.asarray(_run(params, votes).result) for _ in range(2))
