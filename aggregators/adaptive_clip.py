@@ -11,8 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from aggregators import (
-    distributed_sum, keys, modular_sum, params as params_lib, share_tables, skellam,
-    structures)
+    distributed_sum, keys, modular_sum, params as params_lib, share_tables, skellam)
 from aggregators.params import AdaptiveClipParams, DistributedSumParams
 
 # The clip stays within these multiples of the initial one: a public rule that keeps
@@ -29,9 +28,8 @@ _COUNT_AT_SERVER = 2
 def bit(diagnostics) -> tf.Tensor:
   """A client's part of the count: +1, or -1 if its vector had to be clipped.
 
-  0 for a vector with NaN or infinities, of whose norm nothing is known, and where the
-  cohort that the server tells is not believed. The absolute
-  value never exceeds 1, the sensitivity that the accountant counts on.
+  0 for a vector with NaN or infinities, and where the cohort that the server tells is
+  not believed. Never beyond 1, the sensitivity that the accountant counts on.
   """
   return (1 - 2 * diagnostics['clipped']) * (1 - diagnostics['not_finite']) * (
       1 - diagnostics['cohort_disbelieved'])
@@ -72,9 +70,8 @@ class AdaptiveClipSumFactory(distributed_sum.DistributedSumFactory):
       simulation_seed: As for `ClientSumFactory`.
 
     Raises:
-      ValueError: If the count and its noise do not fit the field of the sum, or
-        the noise generator is not Philox: TensorFlow's Poisson sampler, which draws
-        the count's noise, has no other.
+      ValueError: If the count and its noise do not fit the field of the sum, or for
+        ChaCha20: the Poisson sampler that draws the count's noise has Philox alone.
     """
     if share_tables.is_cryptographic(params):
       raise ValueError(
@@ -97,43 +94,30 @@ class AdaptiveClipSumFactory(distributed_sum.DistributedSumFactory):
         clip=tf.constant(self._params.clip, tf.float64))
 
   def contribute(self, vector, key, state):
-    encoded = distributed_sum.encode(
-        vector, keys.derive(key, _VECTOR), state['rotation_key'],
-        state['cohort_size'], self._params, state.get('noise_table'),
-        clip=state['clip'])
-    own = tf.cast(bit(encoded.diagnostics)[tf.newaxis], tf.int64)
-    if self._count_variance > 0 and self._params.has_shares:
+    values, diagnostics = super().contribute(vector, keys.derive(key, _VECTOR), state)
+    own = tf.cast(bit(diagnostics)[tf.newaxis], tf.int64)
+    if self._params.has_shares:
       shares = distributed_sum.num_shares(state['cohort_size'], self._params)
       own += self._noise(keys.derive(key, _BIT), self._count_variance / shares)
-    own = modular_sum.wrap(own, self.bits)
-    return tf.concat([encoded.values, own], axis=0), encoded.diagnostics
+    return tf.concat([values, modular_sum.wrap(own, self.bits)], axis=0), diagnostics
 
   def zero(self, dimension: int) -> tf.Tensor:
     return tf.pad(super().zero(dimension), [[0, 1]])
 
   def release(self, state, total, num_reporting, key):
-    decoded = distributed_sum.decode(
-        total[:-1], num_reporting, state['cohort_size'],
-        keys.derive(key, distributed_sum.SUM_AT_SERVER), state['rotation_key'],
-        self._params, clip=state['clip'])
+    new_state, vector, measurements = super().release(
+        state, total[:-1], num_reporting, key)
     fraction = self._fraction_below(
         total[-1:], num_reporting, state['cohort_size'],
         keys.derive(key, _COUNT_AT_SERVER))
     adaptive, initial = self._adaptive, self._params.clip
-    new_state = collections.OrderedDict(
-        state,
-        rotation_key=structures.independent_key(
-            self.simulation_seed,
-            keys.derive(key, distributed_sum.NEXT_ROTATION)),
-        clip=tf.clip_by_value(
-            state['clip'] * tf.exp(-adaptive.learning_rate * (
-                fraction - adaptive.target_quantile)),
-            np.float64(max(params_lib.MIN_CLIP, _MIN_FACTOR * initial)),
-            np.float64(min(params_lib.MAX_CLIP, _MAX_FACTOR * initial))))
-    measurements = collections.OrderedDict(
-        decoded.measurements, clip=state['clip'],
-        estimated_fraction_below_clip=fraction)
-    return new_state, decoded.vector, measurements
+    new_state['clip'] = tf.clip_by_value(
+        state['clip'] * tf.exp(-adaptive.learning_rate * (
+            fraction - adaptive.target_quantile)),
+        np.float64(max(params_lib.MIN_CLIP, _MIN_FACTOR * initial)),
+        np.float64(min(params_lib.MAX_CLIP, _MAX_FACTOR * initial)))
+    measurements.update(clip=state['clip'], estimated_fraction_below_clip=fraction)
+    return new_state, vector, measurements
 
   def _noise(self, key, variance) -> tf.Tensor:
     """Skellam noise of a fraction of the count's variance; int64 [1]."""
@@ -142,14 +126,10 @@ class AdaptiveClipSumFactory(distributed_sum.DistributedSumFactory):
         max_variance=self._count_variance * share_tables.SHARE_EXCESS)
 
   def _fraction_below(self, total, num_reporting, cohort_size, key) -> tf.Tensor:
-    """The noisy fraction of the expected cohort that is at most the clip; float64.
-
-    A round that is suppressed is noise about one half.
-    """
+    """The noisy fraction of the cohort at most the clip; about 1/2 if suppressed."""
     enough, present = distributed_sum.noise_present(
         num_reporting, cohort_size, self._params)
     total = tf.cast(tf.where(enough, total, tf.zeros_like(total)), tf.int64)
-    if self._count_variance > 0:
-      total += self._noise(key, self._count_variance * (1.0 - present))
+    total += self._noise(key, self._count_variance * (1.0 - present))
     count = modular_sum.unwrap(modular_sum.wrap(total, self.bits), self.bits)[0]
     return 0.5 + tf.cast(count, tf.float64) / (2 * self._params.cohort_size)

@@ -7,19 +7,15 @@ from aggregators import alias_table, branch, keys
 
 def draw(low: tf.Tensor, high: tf.Tensor | None, tie_key: tf.Tensor,
          packed: tf.Tensor, tie: tf.Tensor, generator=keys) -> tf.Tensor:
-  """Draws from the distribution of a table.
+  """Draws from the distribution of a table; int32 [n].
 
   Args:
     low: int32 [n], uniform: 22 bits for the threshold, 10 for the cell.
     high: int32 [n], 9 uniform low bits: further bits of the cell; None for a
       table of at most 2^10 cells.
     tie_key: int64[2], decides the comparisons that 22 bits leave open.
-    packed: int64 [N], tensor or array, of an `alias_table.AliasTable`.
-    tie: int64 [N], of the same.
+    packed, tie: int64 [N], tensors or arrays, of an `alias_table.AliasTable`.
     generator: `aggregators.keys` or `aggregators.chacha`: source of random bits.
-
-  Returns:
-    int32 [n].
   """
   size = packed.shape[0]
   first_bits = alias_table.FIRST_BITS
@@ -48,15 +44,12 @@ def draw(low: tf.Tensor, high: tf.Tensor | None, tie_key: tf.Tensor,
 
 
 def sample(key: tf.Tensor, shape, table: alias_table.AliasTable) -> tf.Tensor:
-  """Samples from a table that is a constant of the graph.
+  """Samples from a table that is a constant of the graph; int64 of the shape.
 
   Args:
     key: int64[2], of this call alone.
-    shape: Shape of the result; a tensor, or static.
+    shape: A tensor, or static.
     table: Table of the distribution.
-
-  Returns:
-    int64 of the shape.
   """
   bits_key, tie_key = keys.split(key, 2)
   low, high = tf.unstack(keys.random_bits(

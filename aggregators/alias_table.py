@@ -1,15 +1,14 @@
 """Alias tables of integer distributions, exact to far below 2^-64.
 
-NumPy and integers of any size, no TensorFlow. A distribution comes as integer weights,
-for `SKELLAM` and `DISCRETE_GAUSSIAN` by integer arithmetic; its probabilities are
-rounded to multiples of 2^-(22 + 64 + log2 of the table's length), so that the total
-variation distance of a draw from the ideal distribution is negligible against any
-delta, even times dimension, cohort, rounds and e^epsilon.
+NumPy and integers of any size, no TensorFlow. A distribution comes as integer weights;
+its probabilities are rounded to multiples of 2^-(22 + 64 + log2 of the table's length),
+so that the total variation distance of a draw from the ideal distribution is negligible
+against any delta, even times dimension, cohort, rounds and e^epsilon.
 
-A table of N = 2^log_size cells holds, for cell i, the value i - N/2, another
-value (the alias), and the probability of the first of them as an integer of
-22 + 64 bits. The first 22 bits are stored with the alias in one int64, so that a draw
-costs one look-up; the other 64 matter once in 2^22 draws.
+A table of N = 2^log_size cells holds, for cell i, the value i - N/2, another value (the
+alias), and the probability of the first of them as an integer of 22 + 64 bits. The
+first 22 bits are stored with the alias in one int64, so that a draw costs one look-up;
+the other 64 matter once in 2^22 draws.
 """
 
 import bisect
@@ -52,8 +51,7 @@ class AliasTable:
     variance: The parameter of the distribution, grid units squared.
     packed: int64 [2^log_size]: alias in the low 32 bits, and above them the
       first 22 bits of the threshold (2^22 where the cell always wins).
-    tie: int64 [2^log_size]: the other 64 bits, shifted by 2^63 so that signed
-      comparison orders them.
+    tie: int64 [2^log_size]: the other 64 bits less 2^63, ordered by signed comparison.
   """
 
   variance: float
@@ -144,12 +142,9 @@ class Family:
     """Builds the table of a variance.
 
     Args:
-      variance: > 0, grid units squared, such that `fits(variance)`.
+      variance: > 0, grid units squared; ValueError unless `fits(variance)`.
       min_log_size: The table has at least 2^min_log_size cells: graphs of static
         shapes take tables of different variances.
-
-    Raises:
-      ValueError: If the table would be too large.
     """
     if not self.fits(variance):
       raise ValueError(
@@ -169,9 +164,8 @@ def _skellam_reach(variance: float) -> int:
 def _skellam_weights(variance: float) -> list[int]:
   """Weights for k = 0 .. reach, by Miller's method.
 
-  I_{k-1}(v) = (2 k / v) I_k(v) + I_{k+1}(v), run downwards, where it is stable.
-  A float is a ratio of integers, so the only error is that of the start and of
-  dividing, 2^-192 each relative to the smallest weight.
+  I_{k-1}(v) = (2 k / v) I_k(v) + I_{k+1}(v), run downwards, where it is stable. Only
+  the start and dividing err, by 2^-192 each of the smallest weight.
   """
   numerator, denominator = float(variance).as_integer_ratio()
   top = _skellam_reach(variance)
@@ -191,10 +185,9 @@ def _gaussian_reach(variance: float) -> int:
 
 
 def _gaussian_weights(variance: float) -> list[int]:
-  """Weights for k = 0 .. reach.
+  """Weights for k = 0 .. reach: that of k + 1 is g^(2k + 1) times that of k, for
 
-  With g = exp(-1 / (2 v)) the weight of k + 1 is g^(2k + 1) times that of k, and
-  the factor itself shrinks by g^2 a step.
+  g = exp(-1 / (2 v)), and the factor itself shrinks by g^2 a step.
   """
   numerator, denominator = float(variance).as_integer_ratio()
   with decimal.localcontext() as context:

@@ -9,14 +9,9 @@ def either(predicate: tf.Tensor, then: Callable[[], Any],
            otherwise: Callable[[], Any]) -> Any:
   """Returns `then()` if the predicate holds, and `otherwise()` if not.
 
-  As `tf.cond`, except that in a graph the branches stay functions. TensorFlow puts
-  the operations of both into the graph around them, and visits those of the branch
-  that is not taken too, which takes as long as encoding thousands of coordinates.
-
-  Args:
-    predicate: bool scalar.
-    then: A function of no arguments; it may use tensors of the graph around it.
-    otherwise: Another, with results of the same structure, dtypes and shapes.
+  As `tf.cond`, except that in a graph the branches stay functions. TensorFlow puts the
+  operations of both into the graph around them, and visits those of the branch that is
+  not taken too, which takes as long as encoding thousands of coordinates.
   """
   if tf.executing_eagerly():
     return tf.cond(predicate, then, otherwise)

@@ -29,11 +29,9 @@ class CentralSumFactory(plain_sum.PlainSumFactory):
     """Initializes the factory.
 
     Args:
-      clip: L2 clip of one client's vector, model units, > 0. A sum without a clip has
-        no noise: `PlainSumFactory`.
+      clip: L2 clip of one client's vector, model units, > 0.
       noise_multiplier: Standard deviation of the noise over the clip, >= 0.
-      diagnostics: As for `ClientSumFactory`.
-      simulation_seed: As for `ClientSumFactory`.
+      diagnostics, simulation_seed: As for `ClientSumFactory`.
     """
     validate.positive(clip=clip)
     validate.non_negative(noise_multiplier=noise_multiplier)
@@ -42,9 +40,7 @@ class CentralSumFactory(plain_sum.PlainSumFactory):
     self._stddev = noise_multiplier * clip
 
   def contribute(self, vector, key, state):
-    del key, state  # The noise is the server's.
     return plain_sum.clipped(vector, self._clip)
 
   def release(self, state, total, num_reporting, key):
-    del num_reporting  # The noise does not depend on it.
-    return (state, normal.add(total, self._stddev, key), collections.OrderedDict())
+    return state, normal.add(total, self._stddev, key), collections.OrderedDict()

@@ -1,13 +1,12 @@
 """ChaCha20 (RFC 8439) in integer operations: a cryptographic counter generator.
 
 For noise that must stay unpredictable even to an observer of a great part of it.
-Philox, the other one, passes statistical tests but was not designed to withstand
-cryptanalysis. The functions are those of `aggregators.keys`, under the same keys:
-either module is a generator where one is an argument.
+Philox passes statistical tests but was not designed to withstand cryptanalysis. The
+functions are those of `aggregators.keys`, under the same keys: either module is a
+generator where one is an argument.
 
-A key is 128 bits, which ChaCha takes as they are: twice, with constants of their
-own (D. J. Bernstein, ChaCha, a variant of Salsa20, 2008). RFC 8439 has the form
-of 256 bits only; the block function is the same.
+A key is 128 bits, which ChaCha takes as they are: twice, with constants of their own
+(D. J. Bernstein, ChaCha, a variant of Salsa20, 2008). RFC 8439 has 256 bits only.
 """
 
 import functools
@@ -43,10 +42,9 @@ def _quarter_rounds(a, b, c, d):
 def blocks(key: tf.Tensor, counters: tf.Tensor, nonce: tf.Tensor) -> tf.Tensor:
   """The block function (RFC 8439, section 2.3) for many counters at once.
 
-  The state is held as its four rows, each a matrix with a column per block, so
-  that a round is a dozen operations on whole matrices; diagonal rounds are
-  column rounds on rows that were turned. A loop keeps the graph small and keeps
-  XLA from fusing rounds into each other, which would repeat work.
+  The state is held as its four rows, each a matrix with a column per block; diagonal
+  rounds are column rounds on rows that were turned. A loop keeps the graph small and
+  keeps XLA from fusing rounds into each other, which would repeat work.
 
   Args:
     key: uint32 [8], or [4] for a key of 128 bits.
@@ -78,14 +76,12 @@ def blocks(key: tf.Tensor, counters: tf.Tensor, nonce: tf.Tensor) -> tf.Tensor:
   return tf.concat([x + y for x, y in zip(state, rows)], axis=0)
 
 
-def _stream(key: tf.Tensor, counters: tf.Tensor, purpose: int,
-            high: tf.Tensor | None = None) -> tf.Tensor:
+def _stream(key: tf.Tensor, counters: tf.Tensor, purpose: int, high=0) -> tf.Tensor:
   """`blocks` of a key, int64[2], for a purpose; uint32 [16, n]."""
   # A bitcast to a smaller type adds a dimension: [2] int64 are [2, 2] uint32.
   cipher_key = tf.reshape(
       tf.bitcast(tf.convert_to_tensor(key, tf.int64), tf.uint32), [4])
-  high = tf.constant(0, tf.uint32) if high is None else high
-  nonce = tf.stack([tf.constant(purpose, tf.uint32), high, tf.zeros([], tf.uint32)])
+  nonce = tf.stack([tf.cast(x, tf.uint32) for x in (purpose, high, 0)])
   return blocks(cipher_key, counters, nonce)
 
 
@@ -98,7 +94,6 @@ def derive(key: tf.Tensor, index) -> tf.Tensor:
   """The child of a key at an index, an integer in [0, 2^63); int64[2].
 
   Children reveal neither `key` nor their siblings, short of a search of all keys.
-  Random bits of `key` and its children are of different nonces.
   """
   index = tf.cast(index, tf.int64)
   stream = _compiled_stream(
@@ -121,22 +116,13 @@ _PIECE = 128
 
 
 def random_bits(key: tf.Tensor, shape, dtype=tf.int32) -> tf.Tensor:
-  """Uniform integers over the whole range of an integer `dtype`.
-
-  Args:
-    key: int64[2].
-    shape: Shape of the result, static; at most 2^36 times 32 bits.
-    dtype: int32 or int64.
-  """
+  """Uniform integers over the whole range of `dtype`, int32 or int64; static shape."""
   return _random_bits(key, shape, dtype, lambda counters: tf.transpose(
       tf.reshape(_compiled_stream(key, counters, _BITS), [16, -1, _PIECE]), [1, 0, 2]))
 
 
 def random_bits_in_pieces(key: tf.Tensor, shape, dtype=tf.int32) -> tf.Tensor:
-  """The same as `random_bits`, in the order that is best in a compiled program.
-
-  Operation by operation it is many times slower.
-  """
+  """The same, in the order that is best in a compiled program, and only there."""
   return _random_bits(key, shape, dtype, lambda counters: tf.map_fn(
       lambda piece: _stream(key, piece, _BITS),
       tf.reshape(counters, [-1, _PIECE]), fn_output_signature=tf.uint32,

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from aggregators import keys, modular_sum, structures
+from aggregators import keys, modular_sum, structures, tff_internals
 from aggregators.params import DistributedSumParams
 
 
@@ -21,9 +21,6 @@ class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
   """A sum of tensors over clients; subclasses define what clients send.
 
   Attributes:
-    bits: Clients send integers modulo 2^bits, summed under secure aggregation; None
-      for floats and a plain sum.
-    diagnostics: Whether values outside the guarantee are measured.
     seeded: Whether this is a seeded run, whose clients bring their keys: values
       then are OrderedDicts of `value` and `key` (`structures.keyed_type`).
   """
@@ -33,7 +30,8 @@ class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
     """Initializes the factory.
 
     Args:
-      bits: See the attributes.
+      bits: Clients send integers modulo 2^bits, summed under secure aggregation; None
+        for floats and a plain sum.
       diagnostics: Also measure what is computed from clients' raw values, and the
         number of reporting clients. These are outside the guarantee.
       simulation_seed: None for randomness from the operating system. An integer makes
@@ -100,7 +98,7 @@ class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
     """The federated sum of contributions placed at clients."""
     if self.bits is None:
       return tff.federated_sum(contributions)
-    return modular_sum.federated(contributions, self.bits)
+    return tff_internals.secure_modular_sum(contributions, 2**self.bits)
 
   def check_dimension(self, dimension: int) -> None:
     """Raises ValueError if vectors of this length can't be summed."""
@@ -111,9 +109,8 @@ class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
     self.check_dimension(layout.size)
     return layout
 
-  def set_cohort_size(self, state, cohort_size: int):
+  def set_cohort_size(self, state, _: int):
     """The state for a round of this many selected clients."""
-    del cohort_size  # Unused.
     return state
 
   def server_step(self, state, total, num_reporting, layout: structures.FlatLayout):
@@ -130,11 +127,9 @@ class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
     """Federated measurements: the public ones, and diagnostics if asked for."""
     if not self.diagnostics:
       return public
-    return tff.federated_zip(
-        collections.OrderedDict(
-            public=public,
-            diagnostics=collections.OrderedDict(
-                num_reporting=num_reporting, totals=totals)))
+    return tff.federated_zip(collections.OrderedDict(
+        public=public, diagnostics=collections.OrderedDict(
+            num_reporting=num_reporting, totals=totals)))
 
   def create(self, value_type) -> tff.templates.AggregationProcess:
     """Builds the process: `contribute` at clients, the sum, `release` at the server."""
@@ -144,8 +139,8 @@ class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
 
     @tff.tensorflow.computation(value_type, state_type)
     def contribute(value, state):
-      key = value['key'] if self.seeded else keys.fresh()
-      value = value['value'] if self.seeded else value
+      value, key = ((value['value'], value['key']) if self.seeded else
+                    (value, keys.fresh()))
       contribution, diagnostics = self.contribute(layout.flatten(value), key, state)
       return (contribution, diagnostics) if self.diagnostics else (contribution,)
 
@@ -162,8 +157,7 @@ class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
         tff.FederatedType(state_type, tff.SERVER),
         tff.FederatedType(value_type, tff.CLIENTS))
     def next_fn(state, value):
-      sent = tff.federated_map(
-          contribute, (value, tff.federated_broadcast(state)))
+      sent = tff.federated_map(contribute, (value, tff.federated_broadcast(state)))
       total = self.federated_total(sent[0])
       num_reporting = tff.federated_sum(tff.federated_value(1, tff.CLIENTS))
       state, result, public = tff.federated_map(

@@ -48,22 +48,15 @@ def _below(key: tf.Tensor, count, bound) -> tf.Tensor:
       lambda tries, uniform: (tries < _MAX_REDRAWS) & tf.reduce_any(uniform >= limit),
       lambda tries, uniform: (
           tries + 1, tf.where(uniform < limit, uniform, draw(tries))),
-      (tf.constant(1), draw(0)),
-      shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
-      parallel_iterations=1)
+      (tf.constant(1), draw(0)), parallel_iterations=1)
   return uniform % bound
 
 
 def _bernoulli_exp(key: tf.Tensor, numerator: tf.Tensor, denominator) -> tf.Tensor:
   """bool [n], true with probability exp(-numerator / denominator), exactly.
 
-  arXiv 2004.00010, Algorithm 1: with x = numerator / denominator, the first
-  term k at which Bernoulli(x / k) fails is odd with probability exp(-x).
-
-  Args:
-    key: int64[2].
-    numerator: int64 [n], in [0, denominator].
-    denominator: int64 scalar, at most 2^53.
+  arXiv 2004.00010, Algorithm 1: with x = numerator / denominator, int64 in [0, 1], the
+  first term k at which Bernoulli(x / k) fails is odd with probability exp(-x).
   """
   def step(term, active, result):
     step_key = keys.derive(key, term)
@@ -83,19 +76,12 @@ def _bernoulli_exp(key: tf.Tensor, numerator: tf.Tensor, denominator) -> tf.Tens
   active = tf.where(numerator > 0)[:, 0]
   _, _, result = tf.while_loop(
       lambda term, active, _: (term < _MAX_TERMS) & (tf.size(active) > 0),
-      step, (tf.constant(1), active, numerator >= 0),
-      shape_invariants=(tf.TensorShape([]), tf.TensorShape([None]),
-                        tf.TensorShape([None])),
-      parallel_iterations=1)
+      step, (tf.constant(1), active, numerator >= 0), parallel_iterations=1)
   return result
 
 
 def _proposals(key: tf.Tensor, count, top, bottom, table):
-  """Tries of the sampler for a standard deviation of top / bottom.
-
-  Returns:
-    int64 [count] values and bool [count], whether they are accepted.
-  """
+  """Tries for a standard deviation of top / bottom: int64 [count], and if accepted."""
   random_bits = keys.random_bits(keys.derive(key, 0), [2, count], tf.int32)
   whole = tf.cast(
       alias_draw.draw(random_bits[0], None, keys.derive(key, 1), table.packed,
@@ -111,31 +97,27 @@ def _proposals(key: tf.Tensor, count, top, bottom, table):
   def once_more(index, accepted):
     # exp(-whole * x / top) as a product of `whole` equal factors.
     wanted = accepted & (tf.cast(index, tf.int64) <= whole)
-    kept = _bernoulli_exp(
+    return index + 1, accepted & _bernoulli_exp(
         keys.derive(keys.derive(key, 3), index),
-        tf.where(wanted, x, tf.constant(0, tf.int64)), top)
-    return index + 1, accepted & kept
+        tf.where(wanted, x, tf.zeros_like(x)), top)
 
   _, accepted = tf.while_loop(
       lambda index, accepted: tf.reduce_any(
           accepted & (tf.cast(index, tf.int64) <= whole)),
       once_more, (tf.constant(1), accepted),
-      maximum_iterations=_MOST_WHOLE + 2,
-      shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
-      parallel_iterations=1)
-  last = tf.where(accepted, x, tf.constant(0, tf.int64))
+      maximum_iterations=_MOST_WHOLE + 2, parallel_iterations=1)
+  last = tf.where(accepted, x, tf.zeros_like(x))
   accepted &= _bernoulli_exp(keys.derive(key, 4), last * last, 2 * top * top)
   return tf.where(negative, -magnitude, magnitude), accepted
 
 
 def sample(key: tf.Tensor, shape, variance, *,
            max_variance: float | None = None) -> tf.Tensor:
-  """Samples the discrete Gaussian.
+  """Samples the discrete Gaussian; int64 of `shape`, grid units.
 
-  Rejection as in arXiv 1303.6257, Algorithm D: a magnitude i is proposed as
-  (k + x) standard deviations, with k a whole number of probability proportional
-  to exp(-k^2/2) and 0 <= x < 1, and accepted with probability exp(-k x - x^2/2),
-  so that its weight is exp(-i^2 / (2 sigma^2)). All in integers, with
+  Rejection as in arXiv 1303.6257, Algorithm D: a magnitude i is proposed as (k + x)
+  standard deviations, with k a whole number of probability proportional to exp(-k^2/2)
+  and 0 <= x < 1, and accepted with probability exp(-k x - x^2/2). All in integers, with
   exponentials of rational numbers as in arXiv 2004.00010, Algorithm 1.
 
   The distribution is that of a standard deviation rounded up to a multiple of 2^-24, or
@@ -143,14 +125,11 @@ def sample(key: tf.Tensor, shape, variance, *,
 
   Args:
     key: int64[2].
-    shape: Shape of the result, static.
+    shape: Static.
     variance: v, scalar in [0, 2^52], grid units squared; float64 or convertible.
       0 gives zeros exactly. Beyond the range no draw ends: zeros would be missing
       noise, so the call fails.
     max_variance: Not needed; an argument of all samplers.
-
-  Returns:
-    int64 tensor of `shape`, grid units.
   """
   # tf.cast alone would take a Python number through float32.
   variance = tf.cast(
@@ -168,8 +147,7 @@ def sample(key: tf.Tensor, shape, variance, *,
   # sigma = top / bottom, the latter a power of two.
   log_sigma = tf.math.log(tf.maximum(sigma, 1.0)) / tf.math.log(
       tf.constant(2.0, tf.float64))
-  shift = tf.maximum(
-      _SIGMA_BITS - tf.cast(tf.math.ceil(log_sigma), tf.int64), 0)
+  shift = tf.maximum(_SIGMA_BITS - tf.cast(tf.math.ceil(log_sigma), tf.int64), 0)
   bottom = tf.bitwise.left_shift(tf.constant(1, tf.int64), shift)
   top = tf.cast(tf.math.ceil(sigma * tf.cast(bottom, tf.float64)), tf.int64)
 
@@ -186,7 +164,5 @@ def sample(key: tf.Tensor, shape, variance, *,
   _, _, result = tf.while_loop(
       lambda tries, pending, _: (tries < _MAX_TRIES) & (tf.size(pending) > 0),
       again, (tf.constant(0), pending, tf.zeros([size], tf.int64)),
-      shape_invariants=(tf.TensorShape([]), tf.TensorShape([None]),
-                        tf.TensorShape([size])),
       parallel_iterations=1)
   return tf.reshape(result, shape)

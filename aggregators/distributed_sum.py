@@ -32,17 +32,7 @@ Decoded = collections.namedtuple('Decoded', ['vector', 'measurements'])
 
 def sample_noise(key: tf.Tensor, shape, variance,
                  params: DistributedSumParams) -> tf.Tensor:
-  """Samples noise of a variance up to the total one, as the mechanism does.
-
-  Args:
-    key: int64[2].
-    shape: Static.
-    variance: float64 scalar >= 0, grid units squared.
-    params: Parameters of the sum.
-
-  Returns:
-    int64 tensor of `shape`, grid units.
-  """
+  """Samples noise of a variance up to the total one; int64 of `shape`, grid units."""
   return _SAMPLERS[params.noise.sampler].sample(
       key, shape, variance,
       max_variance=params.total_noise_variance * share_tables.SHARE_EXCESS)
@@ -105,15 +95,14 @@ def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor,
     rotation_key: int64[2], shared by the round.
     cohort_size: Selected clients in the round, m; scalar. A client can't count them,
       and its share of the noise is one m-th: if the server tells more than
-      `params.believed_cohort`, by mistake or to take the noise away, zero is sent in
-      the place of the vector, with the smallest share. An error instead would let
-      the server find out who takes part.
+      `params.believed_cohort`, zero is sent in the place of the vector, with the
+      smallest share. An error would let the server find out who takes part.
     params: The parameters of the sum.
     table: As `share_tables.noise_table` builds them. It is used if its variance is
       that which the share needs; otherwise the share is drawn by `sample_noise`,
       or, if `params.noise_generator` is 'chacha20', the call fails.
-    clip: The clip of this round, model units, where it is not `params.clip`. It
-      becomes as many grid units, so that nothing else changes.
+    clip: The clip of this round, model units, where it is not `params.clip`; as many
+      grid units.
 
   Returns:
     values: int32 [padded_dimension] in [0, 2^bits). diagnostics: int32 scalars
@@ -163,10 +152,7 @@ def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor,
 
 
 def _is_table_of(table, share: tf.Tensor) -> tf.Operation:
-  """Fails unless shares of a variance can be drawn from a table.
-
-  No other source of noise has the generator that was requested.
-  """
+  """Fails unless shares of a variance can be drawn from a table, as they must be."""
   if table is None:
     raise ValueError('noise_generator=chacha20 needs a noise_table, found none')
   wanted = share / tf.cast(table['draws'], tf.float64)
@@ -179,15 +165,9 @@ def _is_table_of(table, share: tf.Tensor) -> tf.Operation:
 def noise_present(num_reporting, cohort_size, params: DistributedSumParams):
   """Whether a round may be released, and the fraction of the noise in its sum.
 
-  Args:
-    num_reporting: Clients in the sum, m'; scalar.
-    cohort_size: Selected clients, m; scalar.
-    params: The parameters of the sum.
-
-  Returns:
-    bool, and float64 in [0, 1], 0 for a round that is suppressed. So is one whose
-    cohort clients do not believe, as they send no data. A server that adds the noise
-    itself suppresses no round.
+  bool, and float64 in [0, 1], 0 for a round that is suppressed. So is one whose cohort
+  clients do not believe, as they send no data. A server that adds the noise itself
+  suppresses no round.
   """
   if not params.has_shares:
     return tf.constant(True), tf.constant(0.0, tf.float64)
@@ -278,8 +258,7 @@ def in_model_units(total: tf.Tensor, factor: tf.Tensor, rotation_key: tf.Tensor,
     params: The parameters of the sum.
 
   Returns:
-    float32 [dimension], model units; and float64, the squared norm of all
-    `padded_dimension` coordinates of the sum, grid units.
+    float32 [dimension]; and float64, the squared norm of the whole sum, grid units.
   """
   grid = tf.cast(modular_sum.unwrap(total, params.bits), tf.float32)
   vector = grid * factor
@@ -356,9 +335,8 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
 
     Args:
       params: All parameters of the sum.
-      diagnostics: Also measure what is computed from clients' raw values
-        (reporting clients, clipped updates, rounding retries and fallbacks, updates
-        with NaN or infinities). These are outside the guarantee.
+      diagnostics: Also measure what is computed from clients' raw values. These
+        numbers are outside the guarantee.
       simulation_seed: As for `ClientSumFactory`.
     """
     if params.noise_multiplier > 0:
@@ -413,7 +391,7 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
 
   def contribute(self, vector, key, state):
     return encode(vector, key, state['rotation_key'], state['cohort_size'],
-                  self._params, state.get('noise_table'))
+                  self._params, state.get('noise_table'), state.get('clip'))
 
   def zero(self, dimension: int) -> tf.Tensor:
     return super().zero(self._params.padded_dimension)
@@ -422,7 +400,7 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
     vector, measurements = decode(
         total, num_reporting, state['cohort_size'],
         self.generator.derive(key, SUM_AT_SERVER), state['rotation_key'],
-        self._params, table=state.get('noise_table'))
+        self._params, state.get('clip'), state.get('noise_table'))
     new_state = collections.OrderedDict(
         state, rotation_key=structures.independent_key(
             self.simulation_seed, keys.derive(key, NEXT_ROTATION)))

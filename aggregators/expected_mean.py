@@ -7,10 +7,7 @@ from tff_pipelines.common import validate
 
 
 def divide(total, divisor: float):
-  """In graph: divides a structure of float tensors by a constant, in float64.
-
-  The divisor may be beyond a float16.
-  """
+  """In graph: divides float tensors by a constant, in float64: it may exceed them."""
   return tf.nest.map_structure(
       lambda x: tf.cast(tf.cast(x, tf.float64) / divisor, x.dtype), total)
 
@@ -32,7 +29,7 @@ class ExpectedMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     """Initializes the factory.
 
     Args:
-      sum_factory: Any factory whose result is a structure of float tensors.
+      sum_factory: Its result is a structure of float tensors.
       expected_cohort_size: n > 0; under Poisson sampling q times the population.
     """
     validate.positive(expected_cohort_size=expected_cohort_size)
@@ -44,7 +41,6 @@ class ExpectedMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     inner = getattr(self._sum_factory, 'set_cohort_size', None)
     return state if inner is None else inner(state, cohort_size)
 
-
   def create(self, value_type) -> tff.templates.AggregationProcess:
     inner = self._sum_factory.create(value_type)
     state_type = inner.initialize.type_signature.result
@@ -53,8 +49,7 @@ class ExpectedMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     divide_total = tff.tensorflow.computation(
         lambda total: divide(total, self._divisor), result_type)
 
-    @tff.federated_computation(
-        state_type, tff.FederatedType(value_type, tff.CLIENTS))
+    @tff.federated_computation(state_type, tff.FederatedType(value_type, tff.CLIENTS))
     def next_fn(state, value):
       output = inner.next(state, value)
       return tff.templates.MeasuredProcessOutput(

@@ -32,10 +32,9 @@ FRESH = 'fresh_kernel_key'
 def fresh() -> tf.Tensor:
   """A new key from the operating system, int64[2]; differs at every call.
 
-  It has the 122 random bits of one UUID. TensorFlow takes reading a file for a
-  pure function of its name, which graph optimisation may fold into a constant,
-  share or move out of a loop. So the name comes from a stateful operation, as
-  which it is different at every call for all that TensorFlow knows.
+  It has the 122 random bits of one UUID. TensorFlow takes reading a file for a pure
+  function of its name, which optimisation may fold, share or move out of a loop. So the
+  name comes from a stateful operation, different at every call as far as it knows.
   """
   with tf.name_scope(FRESH):
     # Always 0.
@@ -72,10 +71,9 @@ def _draw(key: tf.Tensor, counter, shape, dtype) -> tf.Tensor:
 def derive(key: tf.Tensor, index) -> tf.Tensor:
   """The child of a key at an index, an integer >= 0; int64[2].
 
-  One Philox block at a counter of its own; all 128 bits of `key` count. Philox is
-  not a cryptographic generator: an attacker who knows one child and finds the first
-  half of `key`, by a search of some 2^60 blocks, knows the siblings. So a key whose
-  child becomes public has no secret children (`structures.independent_key`).
+  Philox is not a cryptographic generator: an attacker who knows one child and finds
+  the first half of `key`, by a search of some 2^60 blocks, knows the siblings. So a key
+  whose child becomes public has no secret children (`structures.independent_key`).
   """
   return _draw(key, tf.cast(index, tf.uint64), [2], tf.int64)
 

@@ -8,8 +8,6 @@ Coordinates outside [-1, 1] are clipped; NaN counts as 0.
 """
 
 import abc
-import dataclasses
-import functools
 import math
 
 import numpy as np
@@ -58,14 +56,11 @@ class LocalMechanism(abc.ABC):
   dimension: int
 
   def perturb(self, values: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-    """Perturbs rows; the result may leave the client.
+    """Perturbs rows; the result, float32 [rows, dimension], may leave the client.
 
     Args:
       values: float32 or float64 [rows, dimension].
       key: int64[2], of this client and call alone.
-
-    Returns:
-      float32 [rows, dimension].
     """
     if values.shape.rank != 2 or values.shape[1] != self.dimension:
       raise ValueError(
@@ -90,7 +85,6 @@ class LocalMechanism(abc.ABC):
     return max(self.variance(0.0), self.variance(1.0))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Piecewise(LocalMechanism):
   """The piecewise mechanism (arXiv 1907.00782, Algorithms 2 and 4).
 
@@ -99,31 +93,20 @@ class Piecewise(LocalMechanism):
   are 0.
 
   Formal guarantees. A row is epsilon-DP for any two inputs, exactly: see
-  `PiecewiseDistribution.worst_ratio`. Unbiased up to 2^-20 of the largest output.
+  `PiecewiseDistribution`. Unbiased up to 2^-20 of the largest output.
 
   Attributes:
-    epsilon: Epsilon of a row.
-    dimension: Coordinates of a row.
+    sampled: m, the coordinates of a row that are sent.
+    distribution: The distribution of one of them.
   """
 
-  epsilon: float
-  dimension: int = 1
-
-  def __post_init__(self):
-    validate.positive(epsilon=self.epsilon)
-    validate.integer(dimension=self.dimension, low=1)
-    self.distribution  # Raises for an epsilon that is out of range.
-
-  @property
-  def sampled(self) -> int:
-    """m, the coordinates of a row that are sent."""
-    return max(1, min(
-        self.dimension, math.floor(self.epsilon / _EPSILON_A_COORDINATE)))
-
-  @functools.cached_property
-  def distribution(self) -> distributions.PiecewiseDistribution:
-    """The distribution of one coordinate that is sent."""
-    return distributions.PiecewiseDistribution(self.epsilon / self.sampled)
+  def __init__(self, *, epsilon: float, dimension: int = 1):
+    """Initializes the mechanism: epsilon of a row, and its coordinates."""
+    validate.positive(epsilon=epsilon)
+    validate.integer(dimension=dimension, low=1)
+    self.dimension = dimension
+    self.sampled = max(1, min(dimension, math.floor(epsilon / _EPSILON_A_COORDINATE)))
+    self.distribution = distributions.PiecewiseDistribution(epsilon / self.sampled)
 
   def _one(self, values: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
     """Perturbs every value, with the whole budget of `distribution`."""
@@ -229,9 +212,6 @@ def build(name: str, *, dimension: int, epsilon: float | None = None,
     dimension: Coordinates of a row, >= 1.
     epsilon: Epsilon of a row, for all but 'gaussian'.
     noise_multiplier: Noise multiplier of 'gaussian' alone.
-
-  Raises:
-    ValueError: For an unknown name, or what is missing, unused or out of range.
   """
   validate.one_of(_CLASSES, mechanism=name)
   given = {'epsilon': epsilon, 'noise_multiplier': noise_multiplier}

@@ -10,13 +10,10 @@ Outputs are grid values times public constants that make them unbiased. "Unit"
 below is the distance of two inputs 1 apart on the grid of the input.
 """
 
-import dataclasses
 import fractions
 import functools
 import itertools
 import math
-
-import numpy as np
 
 from aggregators import alias_table
 from tff_pipelines.common import validate
@@ -76,19 +73,7 @@ def _index_probabilities(count: int) -> tuple[Fraction, Fraction]:
   return Fraction(whole // count, whole), Fraction(-(-whole // count), whole)
 
 
-class _Coin:
-  """A distribution that a coin with a threshold decides."""
-
-  threshold: int
-
-  @property
-  def heads(self) -> Fraction:
-    """The probability that the coin is below the threshold."""
-    return Fraction(self.threshold, 2**COIN_BITS)
-
-
-@dataclasses.dataclass(frozen=True)
-class PiecewiseDistribution(_Coin):
+class PiecewiseDistribution:
   """The piecewise mechanism on one coordinate (arXiv 1907.00782, section III-B).
 
   Outputs are the integers below `window + starts`. The input, as one of the starts
@@ -98,62 +83,32 @@ class PiecewiseDistribution(_Coin):
   a linear function of the start.
 
   Attributes:
-    epsilon: Epsilon of this coordinate.
     window: Outputs in the window.
     starts: Outputs outside, and the last start.
+    outputs: Number of outputs.
+    centre: The output that means 0.
     threshold: Threshold of the coin that says "in the window".
+    unit: Distance of two outputs, model units, for which outputs are unbiased.
   """
 
-  epsilon: float
-  window: int = dataclasses.field(init=False)
-  starts: int = dataclasses.field(init=False)
-  threshold: int = dataclasses.field(init=False)
-
-  def __post_init__(self):
-    check_epsilon(epsilon=self.epsilon)
-    growth = math.exp(self.epsilon / 2)
-    window = max(1, min(_WINDOW, int(_MAX_OUTPUTS / (1 + growth))))
-    starts = max(1, min(_MAX_OUTPUTS - window, round(window * growth)))
+  def __init__(self, epsilon: float):
+    check_epsilon(epsilon=epsilon)
+    growth = math.exp(epsilon / 2)
+    self.window = max(1, min(_WINDOW, int(_MAX_OUTPUTS / (1 + growth))))
+    self.starts = max(1, min(_MAX_OUTPUTS - self.window, round(self.window * growth)))
+    self.outputs = self.window + self.starts
+    self.centre = (self.outputs - 1) / 2
     # An output inside is likelier than one outside by this factor at most.
-    rounding = _index_probabilities(window)[1] / _index_probabilities(starts)[0]
-    object.__setattr__(self, 'window', window)
-    object.__setattr__(self, 'starts', starts)
-    object.__setattr__(self, 'threshold', _coin_threshold(self.epsilon, rounding))
-
-  @property
-  def outputs(self) -> int:
-    """The number of outputs."""
-    return self.window + self.starts
-
-  @property
-  def worst_ratio(self) -> Fraction:
-    """The largest ratio of an output's probabilities under two inputs."""
-    return (self.heads * _index_probabilities(self.window)[1]) / (
-        (1 - self.heads) * _index_probabilities(self.starts)[0])
-
-  def probabilities(self, start: int) -> np.ndarray:
-    """float64 [outputs], for an input at `start`."""
-    inside = float(self.heads)
-    result = np.full(self.outputs, (1 - inside) / self.starts)
-    result[start:start + self.window] = inside / self.window
-    return result
-
-  @functools.cached_property
-  def unit(self) -> float:
-    """The distance of two outputs, model units, for which outputs are unbiased."""
-    inside = float(self.heads)
+    rounding = (
+        _index_probabilities(self.window)[1] / _index_probabilities(self.starts)[0])
+    self.threshold = _coin_threshold(epsilon, rounding)
+    inside = self._inside = self.threshold / 2**COIN_BITS
     per_start = inside - (1 - inside) * self.window / self.starts
-    return 2.0 / (self.starts * per_start)
-
-  @property
-  def centre(self) -> float:
-    """The output that means 0."""
-    return (self.outputs - 1) / 2
+    self.unit = 2.0 / (self.starts * per_start)
 
   def variance(self, z: float) -> float:
     """Variance of the output for an input in [-1, 1], model units squared."""
-    inside = float(self.heads)
-    n, w = self.outputs, self.window
+    inside, n, w = self._inside, self.outputs, self.window
     everywhere = (n * n - 1) / 12  # Mean square of an output about the centre.
     position = (z + 1) / 2 * self.starts
     low = math.floor(position)
@@ -169,8 +124,7 @@ class PiecewiseDistribution(_Coin):
     return mean_square * self.unit**2 - z * z
 
 
-@dataclasses.dataclass(frozen=True)
-class DuchiDistribution(_Coin):
+class DuchiDistribution:
   """The mechanism of Duchi, Jordan and Wainwright on d coordinates.
 
   Coordinates are rounded to signs v; a uniform sign vector t is turned so that it
@@ -181,45 +135,28 @@ class DuchiDistribution(_Coin):
   of 4.06 times (e^epsilon + 1)/(e^epsilon - 1) at d = 10.) Outputs are B t.
 
   Attributes:
-    epsilon: Epsilon of the whole vector.
     dimension: d.
     threshold: Threshold of the coin that says "agree".
+    bound: B.
   """
 
-  epsilon: float
-  dimension: int = 1
-  threshold: int = dataclasses.field(init=False)
-
-  def __post_init__(self):
-    check_epsilon(epsilon=self.epsilon)
-    validate.integer(dimension=self.dimension, low=1)
-    object.__setattr__(self, 'threshold', _coin_threshold(self.epsilon))
-
-  @property
-  def worst_ratio(self) -> Fraction:
-    """The largest ratio of an output's probabilities under two inputs."""
-    return self.heads / (1 - self.heads)
-
-  @functools.cached_property
-  def bound(self) -> float:
-    """B: every coordinate of an output is B or -B."""
+  def __init__(self, epsilon: float, dimension: int = 1):
+    check_epsilon(epsilon=epsilon)
+    validate.integer(dimension=dimension, low=1)
+    self.dimension = dimension
+    self.threshold = _coin_threshold(epsilon)
     # E|t.v| / d is the probability that a walk of 2 m steps ends where it began.
-    m = self.dimension // 2
+    m = dimension // 2
     agreement = math.exp(
         math.lgamma(2 * m + 1) - 2 * math.lgamma(m + 1) - 2 * m * math.log(2))
-    return 1.0 / (float(2 * self.heads - 1) * agreement)
-
-  def probability(self, product: int) -> Fraction:
-    """The probability of one output t, given t.v with the signs v of the input."""
-    side = {1: 2 * self.heads, 0: Fraction(1), -1: 2 * (1 - self.heads)}
-    return side[(product > 0) - (product < 0)] / 2**self.dimension
+    coins = 2**COIN_BITS
+    self.bound = 1.0 / ((2 * self.threshold - coins) / coins * agreement)
 
   def variance(self, z: float) -> float:
     """Variance of a coordinate of the output, for a coordinate z of the input."""
     return self.bound**2 - z * z
 
 
-@dataclasses.dataclass(frozen=True)
 class LaplaceDistribution:
   """Two-sided geometric noise on a grid: Laplace noise of scale 2 d / epsilon.
 
@@ -230,43 +167,30 @@ class LaplaceDistribution:
   output has exactly the probability of all that it stands for.
 
   Attributes:
-    epsilon: Epsilon of the whole vector.
     dimension: d.
+    scale: Scale of the noise, for inputs in [-1, 1].
     steps: Units of the grid to 1.
+    limit: Largest output, units.
     reach: Largest noise, units.
   """
 
-  epsilon: float
-  dimension: int = 1
-  steps: int = dataclasses.field(init=False)
-  reach: int = dataclasses.field(init=False)
-
-  def __post_init__(self):
-    validate.integer(dimension=self.dimension, low=1)
-    check_epsilon(epsilon=self.epsilon)
-    steps = max(1, math.ceil(_FINENESS * self.epsilon / (2 * self.dimension)))
-    reach = steps + math.ceil(_REACH * 2 * self.dimension * steps / self.epsilon)
-    object.__setattr__(self, 'steps', steps)
-    object.__setattr__(self, 'reach', reach)
-    if alias_table.log_size(reach) > alias_table.MAX_LOG_SIZE:
+  def __init__(self, epsilon: float, dimension: int = 1):
+    validate.integer(dimension=dimension, low=1)
+    check_epsilon(epsilon=epsilon)
+    self.dimension, self._epsilon = dimension, epsilon
+    self.scale = 2 * dimension / epsilon
+    self.steps = max(1, math.ceil(_FINENESS * epsilon / (2 * dimension)))
+    self.limit = math.ceil(_REACH * 2 * dimension * self.steps / epsilon)
+    self.reach = self.steps + self.limit
+    if alias_table.log_size(self.reach) > alias_table.MAX_LOG_SIZE:
       raise ValueError(
-          f'epsilon={self.epsilon!r} is too small for Laplace noise on '
-          f'dimension={self.dimension} coordinates: its table would be too large')
-
-  @property
-  def scale(self) -> float:
-    """Scale of the noise, for inputs in [-1, 1]."""
-    return 2 * self.dimension / self.epsilon
-
-  @property
-  def limit(self) -> int:
-    """The largest output, units."""
-    return self.reach - self.steps
+          f'epsilon={epsilon!r} is too small for Laplace noise on '
+          f'dimension={dimension} coordinates: its table would be too large')
 
   @functools.cached_property
   def table(self) -> alias_table.AliasTable:
     """The table of the noise, units."""
-    exponent = self.epsilon * (1 - _LAPLACE_SLACK) / (
+    exponent = self._epsilon * (1 - _LAPLACE_SLACK) / (
         2 * self.dimension * self.steps)
     ratio = Fraction(math.exp(-exponent)) * (1 + _SLACK / 2**10)
     powers = list(itertools.accumulate(
@@ -283,7 +207,6 @@ class LaplaceDistribution:
     return (noise + _rounding_variance(z, self.steps)) / self.steps**2
 
 
-@dataclasses.dataclass(frozen=True)
 class GaussianDistribution:
   """Discrete Gaussian noise on a grid, on d coordinates.
 
@@ -293,35 +216,25 @@ class GaussianDistribution:
   (arXiv 2004.00010, Proposition 5).
 
   Attributes:
-    noise_multiplier: Noise over the largest L2 distance of two inputs.
     dimension: d.
+    stddev: Standard deviation of the noise, for inputs in [-1, 1].
     steps: Units of the grid to 1.
+    parameter: v of the discrete Gaussian, units squared, rounded up.
   """
 
-  noise_multiplier: float
-  dimension: int = 1
-  steps: int = dataclasses.field(init=False)
-
-  def __post_init__(self):
-    validate.positive(noise_multiplier=self.noise_multiplier)
-    validate.integer(dimension=self.dimension, low=1)
-    object.__setattr__(self, 'steps', max(1, math.ceil(_FINENESS / self.stddev)))
+  def __init__(self, noise_multiplier: float, dimension: int = 1):
+    validate.positive(noise_multiplier=noise_multiplier)
+    validate.integer(dimension=dimension, low=1)
+    self.dimension = dimension
+    self.stddev = noise_multiplier * 2 * math.sqrt(dimension)
+    self.steps = max(1, math.ceil(_FINENESS / self.stddev))
+    self.parameter = (self.stddev * self.steps)**2 * (1 + 2.0**-40)
     if not alias_table.DISCRETE_GAUSSIAN.fits(self.parameter):
       raise ValueError(
-          f'noise_multiplier={self.noise_multiplier!r} is too large for '
-          f'dimension={self.dimension}: its table would be too large')
+          f'noise_multiplier={noise_multiplier!r} is too large for '
+          f'dimension={dimension}: its table would be too large')
 
   @property
-  def stddev(self) -> float:
-    """Standard deviation of the noise, for inputs in [-1, 1]."""
-    return self.noise_multiplier * 2 * math.sqrt(self.dimension)
-
-  @property
-  def parameter(self) -> float:
-    """v of the discrete Gaussian, units squared, rounded up."""
-    return (self.stddev * self.steps)**2 * (1 + 2.0**-40)
-
-  @functools.cached_property
   def table(self) -> alias_table.AliasTable:
     """The table of the noise, units."""
     return alias_table.DISCRETE_GAUSSIAN.build(self.parameter)

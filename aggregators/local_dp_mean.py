@@ -1,9 +1,6 @@
 """Means over clients of values that each client perturbs independently.
 
-`LocalMeanFactory` takes a structure of tensors from every client. In
-`LocalAnswersFactory` every client answers some of many queries, and the result is
-a mean per query. Sums are plain: nothing needs to be hidden from the server any
-more.
+Sums are plain: nothing needs to be hidden from the server any more.
 """
 
 import collections
@@ -63,7 +60,6 @@ class LocalMeanFactory(client_sum.ClientSumFactory):
           f'the rows of the mechanism, found {dimension}')
 
   def contribute(self, vector, key, state):
-    del state  # Unused.
     rows = tf.reshape(vector, [-1, self._mechanism.dimension])
     sent = tf.reshape(self._mechanism.perturb(rows, key), vector.shape)
     # NaN is outside too; of a negation TensorFlow would make a > that NaN fails.
@@ -72,7 +68,6 @@ class LocalMeanFactory(client_sum.ClientSumFactory):
     return sent, collections.OrderedDict(outside=tf.size(vector) - inside)
 
   def release(self, state, total, num_reporting, key):
-    del key  # The server draws nothing.
     count = tf.cast(tf.maximum(num_reporting, 1), tf.float32)
     return state, total / count, collections.OrderedDict(answers=num_reporting)
 

@@ -6,8 +6,6 @@ overflow on the way harmless: 2^bits divides 2^32.
 
 import tensorflow as tf
 
-from aggregators import tff_internals
-
 
 def wrap(values: tf.Tensor, bits: int) -> tf.Tensor:
   """The representatives in [0, 2^bits) of int32 or int64 values; int32."""
@@ -23,16 +21,3 @@ def unwrap(values: tf.Tensor, bits: int) -> tf.Tensor:
   """The representatives in [-2^(bits-1), 2^(bits-1)) of wrapped int32 values."""
   half = 2**(bits - 1)
   return tf.where(values >= half, values - 2**bits, values)
-
-
-def federated(values, bits: int):
-  """The sum of wrapped int32 tensors at clients under secure aggregation.
-
-  Args:
-    values: A federated value at clients, of one int32 tensor in [0, 2^bits).
-    bits: Bits of the modulus, at most 30.
-
-  Returns:
-    Their sum modulo 2^bits at the server, int32.
-  """
-  return tff_internals.secure_modular_sum(values, 2**bits)

@@ -1,8 +1,7 @@
 """The noise mechanisms of sums of integers: one object each, which says everything.
 
-Tables, samplers, kernels, accounting and reports ask the object of a mechanism and know
-no names. An object that leaves something unsaid can't be built, and a name without an
-object is refused wherever it arrives.
+Tables, samplers, kernels, accounting and reports ask the object and know no names. One
+that leaves something unsaid can't be built; a name without an object is refused.
 """
 
 import dataclasses
@@ -43,12 +42,7 @@ class Noise:
 
   def __post_init__(self):
     validate.one_of(SAMPLERS, sampler=self.sampler)
-    for name in ('has_shares', 'is_divisible', 'in_kernels'):
-      if not isinstance(value := getattr(self, name), bool):
-        raise ValueError(f'{name} must be True or False, found {value!r}')
     validate.non_negative(smallest_share=self.smallest_share)
-    if not isinstance(self.tables, alias_table.Family):
-      raise ValueError(f'tables must be a family of alias tables, found {self.tables!r}')
     if self.sampler_total_variation is not None:
       validate.unit_interval(sampler_total_variation=self.sampler_total_variation)
     elif not self.is_divisible:

@@ -1,11 +1,9 @@
 """Conditional rounding, noise and wrapping, block by block.
 
-A vector is rounded, noised and wrapped in blocks that stay in the processor's
-caches, so that nothing but its result is as long as the vector. With noise from a
-table 64 random bits a coordinate serve all: 23 decide the rounding, up to 19 the
-table's cell, 22 between the cell's value and its alias. Integers only from the
-floor on, so that compiled and uncompiled graphs, and every machine, give the same
-result.
+Blocks stay in the processor's caches, so that nothing but the result is as long as the
+vector. With noise from a table 64 random bits a coordinate serve all: 23 decide the
+rounding, up to 19 the table's cell, 22 between the cell's value and its alias. Integers
+only from the floor on, so that every machine and graph gives the same result.
 """
 
 import collections
@@ -46,6 +44,11 @@ def random_bits(key: tf.Tensor, dim: int, draws: int = 1, compiled: bool = True,
   return tf.reshape(tf.bitcast(pairs, tf.int32), [2 * draws * dim])
 
 
+def _draw(low, high, *rest) -> tf.Tensor:
+  """`alias_draw.draw`, of what the rounding leaves of the high random bits."""
+  return alias_draw.draw(low, tf.bitwise.right_shift(high, _ROUNDING_BITS), *rest)
+
+
 # Twice as fast as the uncompiled operation. A program of its own, because in one
 # with its consumers XLA draws the bits again for each of them.
 @functools.partial(tf.function, jit_compile=True, autograph=False)
@@ -58,9 +61,7 @@ def _add_draw(total: tf.Tensor, bits_of_draw: tf.Tensor, tie_key: tf.Tensor,
               packed: tf.Tensor, tie: tf.Tensor, generator) -> tf.Tensor:
   """One more draw from a table on int32 [D], from `random_bits(key, D)`."""
   high, low = tf.unstack(tf.reshape(bits_of_draw, [2, -1]))
-  return total + alias_draw.draw(
-      low, tf.bitwise.right_shift(high, _ROUNDING_BITS), tie_key, packed, tie,
-      generator)
+  return total + _draw(low, high, tie_key, packed, tie, generator)
 
 
 def _wrap(values: tf.Tensor, bits: int | None) -> tf.Tensor:
@@ -121,9 +122,7 @@ class TableNoise:
     high, low = tf.unstack(tf.reshape(random, [2, self.draws, -1]))
     _, *tie_keys = self.generator.split(key, 1 + self.draws)
     return rounded + sum(
-        alias_draw.draw(
-            low[i], tf.bitwise.right_shift(high[i], _ROUNDING_BITS), tie_keys[i],
-            self.packed, self.tie, self.generator)
+        _draw(low[i], high[i], tie_keys[i], self.packed, self.tie, self.generator)
         for i in range(self.draws))
 
   def add_more(self, values, key, bits, compiled):
@@ -156,49 +155,39 @@ class SampledNoise:
   sample: Callable[[tf.Tensor, int], tf.Tensor] | None
   generator = keys
 
-  def random_bits(self, key, dim, compiled):
-    del compiled  # Unused.
+  def random_bits(self, key, dim, _):
     return keys.random_bits(key, [dim], tf.int32) & (2**24 - 1)
 
-  def rounding_bits(self, random, dim):
-    del dim  # Unused.
+  def rounding_bits(self, random, _):
     return random
 
-  def first_try(self, block, factor, random, key, bits, compiled):
-    del compiled  # Unused.
+  def first_try(self, block, factor, random, key, bits, _):
     return _first_try(self, block, factor, random, key, bits)
 
-  def add(self, rounded, random, key):
-    del random  # Unused.
+  def add(self, rounded, _, key):
     if self.sample is None:
       return rounded
     noise = self.sample(keys.derive(key, 1), rounded.shape[0])
     return tf.cast(rounded, tf.int64) + noise
 
-  def add_more(self, values, key, bits, compiled):
-    del key, bits, compiled  # Unused.
+  def add_more(self, values, *_):
     return values
 
 
-def _in_blocks(vector: tf.Tensor, key: tf.Tensor, generator, function):
-  """Runs a function on blocks of BLOCK coordinates, the last may be shorter.
+def _in_blocks(vector: tf.Tensor, key: tf.Tensor, noise, compiled: bool, function):
+  """Runs (block, its key, its random bits) -> (values, scalars) on blocks of BLOCK.
 
-  Args:
-    vector: float32 [D].
-    key: int64[2]; block i has the child i of it.
-    generator: Generator of the keys.
-    function: (block, its key) -> (int32 of the block's shape, integer scalars).
-
-  Returns:
-    int32 [D], all blocks' values, and the sums of their scalars.
+  Block i has the child i of the key; the last may be shorter. Returns int32 [D], all
+  blocks' values, and the sums of their integer scalars.
   """
   dim = vector.shape[0]
   whole = dim // BLOCK
 
   def run(index, size):
+    own_key = noise.generator.derive(key, index)
     # A slice of static size, which XLA can compile in a loop.
-    return function(tf.slice(vector, [index * BLOCK], [size]),
-                    generator.derive(key, index))
+    return function(tf.slice(vector, [index * BLOCK], [size]), own_key,
+                    noise.random_bits(own_key, size, compiled))
 
   values, scalars = run(0, min(dim, BLOCK))
   if whole > 1:
@@ -243,8 +232,7 @@ def noisy_round(vector: tf.Tensor, key: tf.Tensor, l2_bound_squared: int,
     compiled: Whether the first try is compiled, where there is XLA.
 
   Returns:
-    values: int32 [D], in [0, 2^bits) if there are bits; retries: int32, tries of
-    the rounding beyond the first; fell_back: bool.
+    values: int32 [D]; retries: int32, tries beyond the first; fell_back: bool.
   """
   factor = tf.convert_to_tensor(factor, tf.float32)
   bound = tf.constant(l2_bound_squared, tf.int64)
@@ -253,10 +241,7 @@ def noisy_round(vector: tf.Tensor, key: tf.Tensor, l2_bound_squared: int,
   # Squares of such a vector, rounded up, stay far inside an int64. False for NaN.
   in_range = squared_norm * tf.square(tf.cast(factor, tf.float64)) <= 2.0**61
 
-  def each(function):
-    """`_in_blocks` of a function that takes the block's random bits too."""
-    return _in_blocks(vector, key, noise.generator, lambda block, own_key: function(
-        block, own_key, noise.random_bits(own_key, block.shape[0], compiled)))
+  each = functools.partial(_in_blocks, vector, key, noise, compiled)
 
   def more(values, own_key):
     return noise.add_more(

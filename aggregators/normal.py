@@ -1,13 +1,12 @@
 """Gaussian noise in floating point whose tails are not cut off.
 
-TensorFlow's own sampler takes the logarithm of a number that it keeps from 1e-7
-up, so nothing it draws is beyond 5.68 standard deviations, and one pair in some ten
-million lies exactly on the circle of that radius around the origin: seen around the
-wrong mean it gives the data away. Here a pair's radius comes from 63 random bits:
-it reaches to 9.34, and what is cut off there has a probability of 2^-63.
+TensorFlow's own sampler draws nothing beyond 5.68 standard deviations, and one pair in
+some ten million lies exactly on the circle of that radius around the origin: seen
+around the wrong mean it gives the data away. Here a pair's radius comes from 63 random
+bits: it reaches to 9.34, and what is cut off there has a probability of 2^-63.
 
-These are floating point numbers all the same. Guarantees that rest on them are
-those of ideal arithmetic: low bits reveal something of the data (Mironov, CCS 2012).
+Guarantees that rest on floating point are those of ideal arithmetic: low bits reveal
+something of the data (Mironov, CCS 2012).
 """
 
 import math
@@ -22,14 +21,9 @@ REACH = math.sqrt(2 * 63 * math.log(2))
 
 
 def sample(key: tf.Tensor, shape) -> tf.Tensor:
-  """Independent numbers of mean 0 and variance 1, by Box and Muller's method.
+  """Independent normal numbers by Box and Muller's method, with the key of this draw.
 
-  Args:
-    key: int64[2], of this draw alone.
-    shape: Static shape.
-
-  Returns:
-    float64 of the shape, each in [-REACH, REACH].
+  float64 of the static shape, each in [-REACH, REACH].
   """
   size = int(np.prod(shape, dtype=np.int64))
   pairs = -(-size // 2)

@@ -39,18 +39,10 @@ def has_enough(num_reporting, num_selected, min_honest_fraction: float,
                assumed_colluders: int):
   """Whether a sum may be opened: honest shares hold the noise that is counted on.
 
-  In floats, NumPy arrays or float64 tensors alike: the server and the accountant
-  ask the same.
-
-  Args:
-    num_reporting: Clients in the sum, m'.
-    num_selected: Selected clients, m.
-    min_honest_fraction: h in (0, 1].
-    assumed_colluders: c >= 0.
-
-  Returns:
-    m' - c >= h m, bool. With a tolerance for the rounding of an integer h m;
-    `share_tables.SHARE_EXCESS` makes up for it.
+  In floats, NumPy arrays or float64 tensors alike. For m' reporting clients, m selected
+  ones, h = `min_honest_fraction` in (0, 1], c >= 0 `assumed_colluders`: m' - c >= h m,
+  bool, with a tolerance for the rounding of an integer h m;
+  `share_tables.SHARE_EXCESS` makes up for it.
   """
   return (num_reporting - assumed_colluders
           >= min_honest_fraction * num_selected * (1 - 1e-9))
@@ -63,15 +55,15 @@ class NoiseShares:
   `noise_variance` and `has_shares`, whether clients add the noise.
   """
 
-  def check_honest(self, selected: float, of: str, release: str) -> None:
+  def check_honest(self, selected: float) -> None:
     """Raises ValueError if even a round without dropouts would be suppressed."""
     validate.fraction(min_honest_fraction=self.min_honest_fraction)
     validate.integer(assumed_colluders=self.assumed_colluders, low=0)
     if self.has_shares and not self.has_enough(selected, selected):
       raise ValueError(
           f'assumed_colluders={self.assumed_colluders} leave fewer than '
-          f'min_honest_fraction={self.min_honest_fraction:g} of {of} honest: '
-          f'every {release} would be suppressed')
+          f'min_honest_fraction={self.min_honest_fraction:g} of {selected:g} honest: '
+          'every sum would be suppressed')
 
   def has_enough(self, num_reporting, num_selected):
     """`has_enough` by these parameters."""
@@ -85,10 +77,7 @@ class NoiseShares:
 
   @property
   def total_noise_variance(self) -> float:
-    """Variance of all the noise, if no share is missing, grid units or counts squared.
-
-    That of the guarantee divided by `counted_on`.
-    """
+    """Variance of all the noise, no share missing, grid units or counts squared."""
     return self.noise_variance / self.counted_on
 
   @property
@@ -172,13 +161,10 @@ class DistributedSumParams(NoiseShares):
       if hasattr(value, 'item'):  # A NumPy scalar, which would wrap around.
         object.__setattr__(self, field.name, value.item())
     declarations.check(self)
-    self.check_honest(
-        self.cohort_size, f'cohort_size={self.cohort_size:g}', 'round')
-    if self.max_cohort_size is not None:
-      if self.max_cohort_size < self.cohort_size:
-        raise ValueError(
-            f'max_cohort_size must be at least cohort_size={self.cohort_size!r},'
-            f' found {self.max_cohort_size!r}')
+    self.check_honest(self.cohort_size)
+    if self.most_shares < self.cohort_size:
+      raise ValueError(f'max_cohort_size must be at least cohort_size='
+                       f'{self.cohort_size!r}, found {self.max_cohort_size!r}')
     if self.fixed_scale is not None and not (
         _MIN_CLIP_GRID <= self.fixed_scale * self.clip <= MAX_CLIP_GRID):
       raise ValueError('fixed_scale times clip must be in [2^-60, 2^30] grid units, '
@@ -200,17 +186,14 @@ class DistributedSumParams(NoiseShares):
     """Number of coordinates D that a client sends."""
     if self.rotation == 'hadamard':
       return 1 << (self.dimension - 1).bit_length()
-    if self.rotation == 'dft':
-      return self.dimension + self.dimension % 2
-    return self.dimension
+    return self.dimension + (self.dimension % 2 if self.rotation == 'dft' else 0)
 
   @functools.cached_property
   def scale(self) -> float:
     """Grid units per model unit (arXiv 2102.06387, section 4).
 
-    The largest scale for which `k_stddevs` standard deviations of a coordinate
-    of the sum of `max_cohort_size` clients stay inside the field of 2^bits
-    values, with all the noise that is in a sum: z^2 c^2 / h.
+    The largest for which `k_stddevs` standard deviations of a coordinate of the sum of
+    `max_cohort_size` clients, with all the noise, stay inside the field.
     """
     if self.fixed_scale is not None:
       return float(self.fixed_scale)
@@ -222,17 +205,15 @@ class DistributedSumParams(NoiseShares):
     if room <= 0:
       needed = math.floor(math.log2(k) + math.log2(cohort) / 2) + 1
       raise ValueError(
-          f'bits={self.bits} are too few for a cohort of {cohort:g} and '
-          f'k_stddevs={k:g}: 2^(2*bits) must exceed cohort * k_stddevs^2; '
-          f'at least {max(2, needed)} bits are needed')
+          f'bits={self.bits} are too few for a cohort of {cohort:g} and k_stddevs='
+          f'{k:g}: at least {max(2, needed)} bits are needed')
     growth = cohort if self.sqrtn_norm_growth else cohort * cohort
     spread = growth / self.padded_dimension + z * z / self.counted_on
     clip_grid = math.sqrt(room) / math.sqrt(spread) / (2 * k)
     if clip_grid < _MIN_CLIP_GRID:
       raise ValueError(
-          f'noise_multiplier={z:g}, min_honest_fraction='
-          f'{self.min_honest_fraction:g} and a cohort of {cohort:g} leave '
-          f'nothing of the clip on a grid of bits={self.bits}')
+          f'noise_multiplier={z:g}, min_honest_fraction={self.min_honest_fraction:g} '
+          f'and a cohort of {cohort:g} leave nothing of the clip at bits={self.bits}')
     return min(clip_grid, MAX_CLIP_GRID) / self.clip
 
   @property
@@ -246,17 +227,13 @@ class DistributedSumParams(NoiseShares):
 
     floor of min{(s c + sqrt D)^2, s^2 c^2 + D/4 + sqrt(2 ln(1/beta)) (s c +
     sqrt(D)/2)} (arXiv 2102.06387, Theorem 1 and Proposition 22); grid units
-    squared. The squared norm of integers is an integer, so the floor loses
-    nothing, and the rounding compares with this very integer.
+    squared. The rounding compares with this very integer.
     """
-    clip = self.clip_grid
-    dim = self.padded_dimension
+    clip, dim = self.clip_grid, self.padded_dimension
     bound = (clip + math.sqrt(dim))**2
     if self.beta > 0:
-      bound = min(
-          bound,
-          clip**2 + dim / 4 + math.sqrt(2 * math.log(1 / self.beta)) *
-          (clip + math.sqrt(dim) / 2))
+      bound = min(bound, clip**2 + dim / 4 + math.sqrt(2 * math.log(1 / self.beta)) * (
+          clip + math.sqrt(dim) / 2))
     return math.floor(bound)
 
   @property
@@ -267,9 +244,8 @@ class DistributedSumParams(NoiseShares):
   @property
   def l1_sensitivity(self) -> float:
     """L1 sensitivity Delta_1 = min(sqrt(D) Delta_2, Delta_2^2), grid units."""
-    return min(
-        math.sqrt(self.padded_dimension) * self.l2_sensitivity,
-        float(self.l2_sensitivity_squared))
+    return min(math.sqrt(self.padded_dimension) * self.l2_sensitivity,
+               float(self.l2_sensitivity_squared))
 
   @property
   def noise_variance(self) -> float:
@@ -291,16 +267,14 @@ class DistributedSumParams(NoiseShares):
   def believed_cohort(self) -> float:
     """The largest cohort size that clients believe; a share is never smaller.
 
-    The server tells clients the cohort, and a client's share of the noise is that part
-    of the whole: a size beyond all cohorts would take the noise away. Clients believe
-    what is planned, and up to `cohort_limit` what sampling exceeds less than once in
-    10^9 rounds (Bernstein: P[m >= n + sqrt(2 n t) + t/3] <= e^-t).
+    A client's share of the noise is one part of the cohort that the server tells: one
+    beyond all cohorts would take the noise away. Clients believe what is planned, and
+    up to `cohort_limit` what sampling exceeds less than once in 10^9 rounds (Bernstein:
+    P[m >= n + sqrt(2 n t) + t/3] <= e^-t).
     """
     n, t = float(self.cohort_size), _DISBELIEVED_ODDS
     by_chance = n + math.sqrt(2 * n * t) + t / 3
-    if self.cohort_limit is not None:
-      by_chance = min(by_chance, self.cohort_limit)
-    return max(self.most_shares, by_chance)
+    return max(self.most_shares, min(by_chance, self.cohort_limit or math.inf))
 
   def check_shares(self) -> None:
     """Raises ValueError if shares are too small for the mechanism's bound."""
@@ -309,26 +283,23 @@ class DistributedSumParams(NoiseShares):
     smallest = math.sqrt(self.total_noise_variance / self.most_shares)
     if smallest < self.noise.smallest_share:
       raise ValueError(
-          f'mechanism={self.mechanism} needs a noise share of a standard '
-          f'deviation of at least {self.noise.smallest_share:g} grid units in '
-          f'cohorts of up to {self.most_shares:g}, found {smallest:.3g} at '
-          f'bits={self.bits}: use more bits, more noise or fewer clients')
+          f'mechanism={self.mechanism} needs a noise share of a standard deviation of '
+          f'at least {self.noise.smallest_share:g} grid units in cohorts of up to '
+          f'{self.most_shares:g}, found {smallest:.3g} at bits={self.bits}')
 
   def degeneracy(self) -> str | None:
     """The reason why the grid is too coarse to be of use, or None.
 
-    Below one grid unit of clip, or when rounding more than doubles the norm, a
-    run is still private but the noise pays for the rounding.
+    A run with less than a grid unit of clip, or a norm that rounding more than doubles,
+    is still private, but the noise pays for the rounding.
     """
     where = (f'bits={self.bits}' if self.fixed_scale is None
              else f'scale={self.fixed_scale:g}')
     if self.clip_grid < 1:
-      return (f'the clip is {self.clip_grid:.3g} grid units, less than one, at '
-              f'{where}')
+      return f'the clip is {self.clip_grid:.3g} grid units, less than one, at {where}'
     if self.l2_sensitivity > 2 * self.clip_grid:
       return (f'rounding raises the sensitivity from {self.clip_grid:.4g} to '
-              f'{self.l2_sensitivity:.4g} grid units, more than double, at '
-              f'{where}')
+              f'{self.l2_sensitivity:.4g} grid units, more than double, at {where}')
     return None
 
 

@@ -1,9 +1,7 @@
 """The sum of clients' vectors as they are: no clip, no noise, no privacy.
 
 The smallest complete factory; read it first. A factory says what a client sends and
-what the server releases of the sum. `client_sum` builds the process around the two,
-`central_sum` adds a clip and the server's noise, and `distributed_sum` lets clients add
-the noise.
+what the server releases of the sum; `client_sum` builds the process around the two.
 """
 
 import collections
@@ -17,12 +15,7 @@ from aggregators import client_sum, rounding
 def clipped(vector: tf.Tensor, clip: float = math.inf) -> tuple[tf.Tensor, dict]:
   """A client's vector as it is summed: clipped, or zero if it has NaN or infinities.
 
-  Args:
-    vector: float32 or float64 [dimension], model units.
-    clip: L2 clip, model units.
-
-  Returns:
-    float32 [dimension], and int32 diagnostics computed from the raw vector.
+  float32 [dimension], and int32 diagnostics computed from the raw vector.
   """
   result, was_clipped, is_finite = rounding.clip_by_norm(vector, clip)
   return result, collections.OrderedDict(
@@ -41,10 +34,8 @@ class PlainSumFactory(client_sum.ClientSumFactory):
 
   def contribute(self, vector, key, state):
     """Returns what a client sends: float32 [dimension], and diagnostics."""
-    del key, state  # Nothing is random here.
     return clipped(vector)
 
   def release(self, state, total, num_reporting, key):
     """Returns what the server releases: next state, sum, no measurements."""
-    del num_reporting, key  # Unused.
     return state, total, collections.OrderedDict()

@@ -11,22 +11,16 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from aggregators import keys, modular_sum, normal
+from aggregators import keys, modular_sum, normal, tff_internals
 from aggregators.prediction_params import PredictionMeanParams
 
 Encoded = collections.namedtuple('Encoded', ['values', 'weight', 'rejected'])
 
 
 def as_knowledge(logits: tf.Tensor, params: PredictionMeanParams) -> tf.Tensor:
-  """Converts finite logits to what is shared of them, before noise.
+  """Converts finite logits, float32 [records, classes], to what is shared of them.
 
-  Args:
-    logits: float32 [records, classes].
-    params: `knowledge` is what is shared; for logits also how they are clipped.
-
-  Returns:
-    float32 [records, classes], such that for any two inputs each row is within
-    the sensitivities of `params`.
+  For any two inputs each row is within the sensitivities of `params`.
   """
   if params.knowledge == 'softmax':
     return tf.nn.softmax(logits)
@@ -44,13 +38,7 @@ def as_knowledge(logits: tf.Tensor, params: PredictionMeanParams) -> tf.Tensor:
 
 def add_noise(values: tf.Tensor, key: tf.Tensor,
               params: PredictionMeanParams) -> tf.Tensor:
-  """Adds a party's own noise to its predictions; float32 of the shape of `values`.
-
-  Args:
-    values: float32.
-    key: int64[2], of this party and round alone.
-    params: Distribution and scale of the noise.
-  """
+  """Adds a party's own noise to float32 predictions, by the key of party and round."""
   if params.noise == 'gaussian':
     return normal.add(values, params.noise_scale, key)
   # A random sign on an exponential. The uniform number is never 0.
@@ -68,7 +56,7 @@ def encode(logits: tf.Tensor, weight: tf.Tensor, key: tf.Tensor | None,
 
   Predictions with NaN or infinities are rejected: zero is sent, with the weight 0.
   Under noise that would reveal something of the data, so they count as logits of zero
-  instead and are sent with noise, like any others.
+  and are sent with noise, like any others.
 
   Args:
     logits: float32 [records, classes].
@@ -100,13 +88,10 @@ def encode(logits: tf.Tensor, weight: tf.Tensor, key: tf.Tensor | None,
 
 
 def nearest_probabilities(values: tf.Tensor) -> tf.Tensor:
-  """Projects each row on the nearest vector of probabilities, in Euclidean distance.
+  """Projects rows, float [rows, classes], on the nearest vectors of probabilities.
 
   Held, Wolfe and Crowder 1974: a constant is subtracted from every entry, and what is
   negative then becomes 0.
-
-  Args:
-    values: float [rows, classes].
   """
   classes = values.shape[-1]
   falling = tf.sort(values, axis=-1, direction='DESCENDING')
@@ -127,12 +112,9 @@ def decode(total: tf.Tensor, total_weight: tf.Tensor,
 
   Args:
     total: int32 [records, classes], the sum of the parties' values.
-    total_weight: int32 scalar, the sum of their weights.
-    params: The parameters of the mean.
-
-  Raises:
-    tf.errors.InvalidArgumentError: If weights sum up to more than they may, so that
+    total_weight: int32 scalar; beyond `max_total_weight` an InvalidArgumentError, as
       the sum may have wrapped around.
+    params: The parameters of the mean.
   """
   with tf.control_dependencies([tf.debugging.assert_less_equal(
       total_weight, params.max_total_weight,
@@ -181,9 +163,7 @@ class PredictionMeanFactory(tff.aggregators.WeightedAggregationFactory):
 
     Args:
       params: All parameters of the mean.
-      simulation_seed: None for noise from the operating system. An integer
-        makes a run repeatable and void of any guarantee; with noise, values
-        then are OrderedDicts of `value` and `key` (`structures.keyed_type`).
+      simulation_seed: As for `ClientSumFactory`, of the noise alone.
     """
     self._params = params
     self._keyed = params.has_noise and simulation_seed is not None
@@ -223,7 +203,7 @@ class PredictionMeanFactory(tff.aggregators.WeightedAggregationFactory):
         tff.FederatedType(weight_type, tff.CLIENTS))
     def next_fn(state, value, weight):
       sent = tff.federated_map(encode_value, (value, weight))
-      total = modular_sum.federated(sent[0], params.wire_bits)
+      total = tff_internals.secure_modular_sum(sent[0], params.modulus)
       result, measurements = tff.federated_map(decode_total, (
           total, tff.federated_sum(sent[1]), tff.federated_sum(sent[2]),
           tff.federated_sum(tff.federated_value(1, tff.CLIENTS))))

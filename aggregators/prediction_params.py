@@ -1,8 +1,4 @@
-"""Parameters of a mean of predictions, and every number that follows from them.
-
-No TensorFlow: the messages of parties, the accountant's numbers and a round's bytes
-follow from the same object.
-"""
+"""Parameters of a mean of predictions, and what follows from them. No TensorFlow."""
 
 import dataclasses
 import math
@@ -17,8 +13,7 @@ NOISES = ('none', 'gaussian', 'laplace')
 # Noisy values this far out are clipped, which is post-processing: beyond it lies
 # less than 2e-15 of a Gaussian (8 standard deviations) and 3e-16 of a Laplace
 # distribution (36 scales).
-_GAUSSIAN_REACH = 8.0
-_LAPLACE_REACH = 36.0
+_REACH = {'none': 0.0, 'gaussian': 8.0, 'laplace': 36.0}
 # A grid of fewer steps than this over the range of a prediction is of no use.
 _MIN_LEVELS = 16
 # Norms and probabilities are computed in float32, which may exceed the bound that they
@@ -67,24 +62,20 @@ class PredictionMeanParams:
     validate.integer(classes=self.classes, low=2, high=2**16)
     validate.integer(max_total_weight=self.max_total_weight, low=1, high=2**26)
     validate.integer(bits=self.bits, low=4, high=30)
-    validate.positive(logit_bound=self.logit_bound)
-    validate.non_negative(noise_scale=self.noise_scale)
-    if not 1e-3 <= self.logit_bound <= 1e6:
-      raise ValueError(
-          f'logit_bound must be in [1e-3, 1e6], found {self.logit_bound!r}')
+    for name, low, high in (('logit_bound', 1e-3, 1e6), ('noise_scale', 0.0, 1e12)):
+      value = getattr(self, name)
+      validate.finite(**{name: value})
+      if not low <= value <= high:
+        raise ValueError(f'{name} must be in [{low:g}, {high:g}], found {value!r}')
     if self.has_noise != (self.noise_scale > 0):
       raise ValueError(
           'noise_scale must be greater than 0 with noise and 0 without, found '
           f'noise={self.noise} and noise_scale={self.noise_scale!r}')
-    if self.noise_scale > 1e12:
-      raise ValueError(
-          f'noise_scale must be at most 1e12, found {self.noise_scale!r}')
     if not self.sends_votes and self.levels < _MIN_LEVELS:
       needed = (_MIN_LEVELS * self.max_total_weight).bit_length()
       raise ValueError(
-          f'bits={self.bits} leave {self.levels} steps to a prediction when the '
-          f'weights of a round sum up to {self.max_total_weight}: at least '
-          f'{needed} bits are needed')
+          f'bits={self.bits} leave {self.levels} steps to a prediction for weights '
+          f'that sum up to {self.max_total_weight}: at least {needed} bits are needed')
 
   @property
   def has_noise(self) -> bool:
@@ -98,34 +89,27 @@ class PredictionMeanParams:
   @property
   def noise_reach(self) -> float:
     """Noisy predictions are clipped this far beyond the range of clean ones."""
-    reach = {'none': 0.0, 'gaussian': _GAUSSIAN_REACH, 'laplace': _LAPLACE_REACH}
-    return reach[self.noise] * self.noise_scale
+    return _REACH[self.noise] * self.noise_scale
 
   @property
   def low(self) -> float:
     """The smallest value of an entry that is sent, in units of a prediction."""
-    smallest = -self.logit_bound if self.knowledge == 'logits' else 0.0
-    return smallest - self.noise_reach
+    return (-self.logit_bound if self.knowledge == 'logits' else 0.0) - self.noise_reach
 
   @property
   def high(self) -> float:
     """The largest value of an entry that is sent."""
-    largest = self.logit_bound if self.knowledge == 'logits' else 1.0
-    return largest + self.noise_reach
+    return (self.logit_bound if self.knowledge == 'logits' else 1.0) + self.noise_reach
 
   @property
   def levels(self) -> int:
     """Steps of the grid from `low` to `high`."""
-    if self.sends_votes:
-      return 1
-    return (2**self.bits - 1) // self.max_total_weight
+    return 1 if self.sends_votes else (2**self.bits - 1) // self.max_total_weight
 
   @property
   def wire_bits(self) -> int:
     """Bits of an entry of the sum."""
-    if self.sends_votes:
-      return self.max_total_weight.bit_length()
-    return self.bits
+    return self.max_total_weight.bit_length() if self.sends_votes else self.bits
 
   @property
   def modulus(self) -> int:
@@ -134,12 +118,10 @@ class PredictionMeanParams:
 
   @property
   def rounding_error(self) -> float:
-    """Maximum error of an entry of the mean by rounding.
+    """Maximum error of an entry of the mean by rounding; 0 for votes.
 
-    Half a step of the grid, as values are each at most that far off, whatever their
-    weights, and half of a last digit of float32, which the mean is returned in. 0
-    for votes, whose fractions are exact except for that digit. With noise the mean is
-    also projected on what predictions can be.
+    Half a step of the grid, and half of a last digit of float32, which the mean is
+    returned in. With noise the mean is also projected on what predictions can be.
     """
     if self.sends_votes:
       return 0.0
@@ -154,12 +136,8 @@ class PredictionMeanParams:
 
   @property
   def l1_sensitivity(self) -> float:
-    """L1 distance of a party's predictions on one record, for any two inputs.
-
-    For logits that of rows clipped in L1, as they are under Laplace noise.
-    """
-    clean = 2 * self.logit_bound if self.knowledge == 'logits' else 2.0
-    return clean * _FLOAT_SLACK
+    """L1 distance of predictions on a record; logits are then clipped in L1."""
+    return (2 * self.logit_bound if self.knowledge == 'logits' else 2.0) * _FLOAT_SLACK
 
   @property
   def sent_bytes(self) -> float:

@@ -28,10 +28,8 @@ _LEAST_LOG_DIM = 8
 def walsh_hadamard(vector: tf.Tensor, scale: float = 1.0) -> tf.Tensor:
   """`scale` times the Walsh-Hadamard transform of float32 [D], D a power of two.
 
-  Its own inverse up to the factor 1/D. The transform is a Kronecker product of
-  smaller ones: each pass contracts the leading axis with a small Hadamard
-  matrix and moves it to the back, so that after all passes the axes stand in
-  their first order and nothing was transposed on its own.
+  Its own inverse up to the factor 1/D. Each pass contracts the leading axis with a
+  small Hadamard matrix and moves it to the back, so that nothing is transposed.
   """
   dim = vector.shape[0]
   log_dim = int(dim).bit_length() - 1
@@ -88,15 +86,12 @@ def rotate_flipped(flipped: tf.Tensor) -> tf.Tensor:
 
 
 def rotate(vector: tf.Tensor, key: tf.Tensor, kind: str) -> tf.Tensor:
-  """Rotates a padded vector. Norm-preserving up to float32 rounding.
+  """Rotates a padded vector, float32 [D]. Norm-preserving up to float32 rounding.
 
   Args:
     vector: float32 [D]; D a power of two for 'hadamard', even for 'dft'.
     key: int64[2], shared by all clients of a round and the server.
     kind: 'hadamard', 'dft' or 'none'.
-
-  Returns:
-    float32 [D].
   """
   validate.one_of(params.ROTATIONS, rotation=kind)
   dim = vector.shape[0]

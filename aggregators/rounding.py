@@ -29,60 +29,48 @@ _FLOAT_SLACK = 1.0 - 2.0**-22
 
 
 def _sum_of_squares(vector: tf.Tensor, dtype) -> tf.Tensor:
-  if vector.shape[0] == 0:
-    return tf.zeros([], dtype)
   return tf.add_n([
       tf.reduce_sum(tf.square(tf.cast(vector[i:i + _BLOCK], dtype)))
-      for i in range(0, vector.shape[0], _BLOCK)
-  ])
-
-
-def _row_sums(vector: tf.Tensor) -> tf.Tensor:
-  """Sums of squares of rows of a float32 vector; float32, the last row shorter."""
-  whole = vector.shape[0] // _ROW * _ROW
-  rows = tf.reduce_sum(
-      tf.square(tf.reshape(vector[:whole], [-1, _ROW])), axis=1)
-  rest = tf.reduce_sum(tf.square(vector[whole:]), keepdims=True)
-  return tf.concat([rows, rest], axis=0)
+      for i in range(0, max(1, vector.shape[0]), _BLOCK)])
 
 
 def squared_norm(vector: tf.Tensor) -> tf.Tensor:
   """The squared norm, float64; infinite or NaN if a coordinate is.
 
-  Squares of float32 are exact in float64. The order of summation differs between
-  machines, which changes the sum by a relative 2^-50 or so.
+  The order of summation differs between machines: by a relative 2^-50 or so.
   """
   if vector.shape[0] < _LEAST_COMPILED:
     return _sum_of_squares(vector, tf.float64)
   return _compiled_sum_of_squares(vector)
 
 
-def _by_rows(vector: tf.Tensor) -> tf.Tensor:
-  whole = vector.shape[0] // _ROW * _ROW
-  rows = tf.reduce_sum(tf.square(tf.cast(
-      tf.reshape(vector[:whole], [-1, _ROW]), tf.float64)), axis=1)
-  return tf.reduce_sum(rows) + _sum_of_squares(vector[whole:], tf.float64)
-
-
 # One pass, and no wider copy of the vector.
 @functools.partial(tf.function, jit_compile=True, autograph=False)
 def _compiled_sum_of_squares(vector: tf.Tensor) -> tf.Tensor:
+  def by_rows(block):
+    whole = block.shape[0] // _ROW * _ROW
+    rows = tf.reduce_sum(tf.square(tf.cast(
+        tf.reshape(block[:whole], [-1, _ROW]), tf.float64)), axis=1)
+    return tf.reduce_sum(rows) + _sum_of_squares(block[whole:], tf.float64)
+
   return tf.add_n([
-      _by_rows(vector[i:i + _BLOCK]) for i in range(0, vector.shape[0], _BLOCK)])
+      by_rows(vector[i:i + _BLOCK]) for i in range(0, vector.shape[0], _BLOCK)])
 
 
 def squared_norm_if_sure(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-  """The squared norm of int32 values, by float32.
+  """int32, 0 if the other is exact, else 1; the squared norm of int32 values, int64.
 
-  Returns:
-    int32, 0 if the other is exact: if no row of the vector is too long to be summed
-    exactly in float32; else 1. int64, the squared norm. Sums of squares that stay
-    below 2^24 are exact in float32, whatever the order; a sum that left the exact
-    range comes out as 2^24 or more, as rounding is monotonic.
+  Sums of squares of a row that stay below 2^24 are exact in float32, whatever the
+  order; a sum that left that range comes out as 2^24 or more: rounding is monotonic.
   """
   if values.shape[0] < 2 * _ROW:
     return tf.constant(0), _sum_of_squares(values, tf.int64)
-  rows = _row_sums(tf.cast(values, tf.float32))
+  vector = tf.cast(values, tf.float32)
+  whole = vector.shape[0] // _ROW * _ROW
+  # The last row is shorter.
+  rows = tf.concat([
+      tf.reduce_sum(tf.square(tf.reshape(vector[:whole], [-1, _ROW])), axis=1),
+      tf.reduce_sum(tf.square(vector[whole:]), keepdims=True)], axis=0)
   unsure = tf.cast(~(tf.reduce_max(rows) < _EXACT), tf.int32)
   return unsure, tf.reduce_sum(tf.cast(rows, tf.int64))
 
@@ -105,9 +93,7 @@ def clip_by_norm(vector: tf.Tensor, clip) -> tuple[tf.Tensor, tf.Tensor, tf.Tens
   """Clips to an L2 norm; a vector with NaN or infinities becomes zero.
 
   Args:
-    vector: float32 or float64 [d], model units. Any finite value is allowed:
-      the norm is computed relative to the largest coordinate, so it neither
-      overflows nor underflows.
+    vector: float32 or float64 [d], model units. Any finite value is allowed.
     clip: Positive scalar, model units.
 
   Returns:
@@ -148,9 +134,8 @@ def _clip_extreme(vector: tf.Tensor, clip: tf.Tensor):
 def grid_factor(squared_norm: tf.Tensor, scale, clip_grid: float) -> tf.Tensor:
   """The factor that takes a vector to grid units and holds its norm at `clip_grid`.
 
-  A float32 rotation may lengthen a vector by a few units in the last place.
-  Near the bound that would make every try of the rounding fail, so the norm is
-  measured in float64 and the factor made smaller if it has to be.
+  A float32 rotation may lengthen a vector by a few units in the last place, which near
+  the bound would make every try of the rounding fail.
 
   Args:
     squared_norm: float64 scalar, of the vector, model units.
@@ -168,11 +153,9 @@ def grid_factor(squared_norm: tf.Tensor, scale, clip_grid: float) -> tf.Tensor:
 
 
 def round_by(vector: tf.Tensor, thresholds: tf.Tensor) -> tf.Tensor:
-  """Rounds up where the fraction exceeds a random threshold; int32.
+  """int32: float32 [D], grid units, rounded up where its fraction exceeds a threshold.
 
-  Args:
-    vector: float32 [D], grid units.
-    thresholds: int32 [D] in [0, 2^24), units of 2^-24.
+  Thresholds are int32 [D] in [0, 2^24), in units of 2^-24.
   """
   floor = tf.floor(vector)
   fraction = tf.cast((vector - floor) * 2.0**24, tf.int32)

@@ -35,17 +35,11 @@ def is_cryptographic(params: DistributedSumParams) -> bool:
   return params.noise_generator == 'chacha20'
 
 
-def tables(params: DistributedSumParams) -> alias_table.Family:
-  """The tables of the noise's distribution."""
-  return params.noise.tables
-
-
 def share_variance(params: DistributedSumParams, cohort_size: float) -> float:
   """Variance of one client's share of the noise, grid units squared.
 
-  Skellam noise can be divided by any cohort that clients believe, as its shares add up
-  to one distribution. The bound on discrete Gaussian shares is for shares of a minimum
-  size: cohorts beyond `params.most_shares` have more noise in all.
+  Skellam shares of any size add up to one distribution. The bound on discrete Gaussian
+  shares is for a minimum size: cohorts beyond `params.most_shares` have more noise.
   """
   shares = min(max(float(cohort_size), 1.0), most_shares(params))
   return params.total_noise_variance * SHARE_EXCESS / shares
@@ -63,16 +57,12 @@ def _largest_share(params: DistributedSumParams) -> float:
 
 
 def table_draws(params: DistributedSumParams) -> int | None:
-  """The draws from a table that make a share; None if tables don't pay.
-
-  Clients without noise have nothing to draw, and large variances would need
-  tables beyond the cache.
-  """
+  """The draws from a table that make a share; None if tables don't pay."""
   if params.noise_multiplier == 0 or not params.has_shares:
     return None
   most = _MAX_DRAWS if params.noise.is_divisible else 1
   return next((draws for draws in range(1, most + 1)
-               if tables(params).fits(_largest_share(params) / draws)), None)
+               if params.noise.tables.fits(_largest_share(params) / draws)), None)
 
 
 @functools.lru_cache(maxsize=64)
@@ -84,24 +74,20 @@ def table_log_size(params: DistributedSumParams) -> int | None:
   largest = _largest_share(params)
   if is_cryptographic(params) and not params.noise.is_divisible:
     largest = share_variance(params, 1)  # It must do for every cohort.
-  return tables(params).log_size(largest / draws)
+  return params.noise.tables.log_size(largest / draws)
 
 
 def _fits(params: DistributedSumParams, variance: float) -> bool:
   """Whether a run's tables are large enough for a draw's variance."""
-  family = tables(params)
+  family = params.noise.tables
   return family.fits(variance) and family.log_size(variance) <= table_log_size(params)
 
 
 def draws_of_cohort(params: DistributedSumParams, cohort_size: int) -> int:
   """The draws from a table that make a share of a cohort of any size.
 
-  Under a cryptographic generator nothing but tables draws noise, so that small
-  cohorts, with their large shares, take as many draws as it needs.
-
-  Args:
-    params: Parameters of a sum that `check_generator` accepts.
-    cohort_size: Selected clients.
+  Under a cryptographic generator, which `check_generator` accepts, nothing but tables
+  draws noise: small cohorts, with their large shares, take as many draws as it needs.
   """
   if not params.noise.is_divisible:
     return 1  # `check_generator` requires it.
@@ -123,8 +109,7 @@ def noise_table(params: DistributedSumParams, cohort_size: int):
     OrderedDict of `variance` (float64), `packed` and `tie` (int64 [cells]), and
     under a cryptographic generator `draws` (int32), how many of them make a
     share. Otherwise that is `table_draws`, and a cohort whose share does not fit
-    gets the table of the expected cohort, whose variance is not that of its
-    share, so that it is not used.
+    gets the table of the expected cohort: its variance shows that it is not used.
   """
   cryptographic = is_cryptographic(params)
   draws = (draws_of_cohort(params, cohort_size) if cryptographic
@@ -132,7 +117,7 @@ def noise_table(params: DistributedSumParams, cohort_size: int):
   variance = share_variance(params, cohort_size) / draws
   if not _fits(params, variance):
     variance = share_variance(params, params.cohort_size) / draws
-  table = tables(params).build(variance, table_log_size(params))
+  table = params.noise.tables.build(variance, table_log_size(params))
   result = collections.OrderedDict(
       variance=np.float64(table.variance), packed=table.packed, tie=table.tie)
   if cryptographic:
@@ -143,28 +128,22 @@ def noise_table(params: DistributedSumParams, cohort_size: int):
 def check_generator(params: DistributedSumParams) -> None:
   """Raises ValueError if the requested generator can't draw all the noise.
 
-  A cryptographic one draws from tables alone: TensorFlow's Poisson sampler has a
-  generator of its own, and the rejection sampler of the discrete Gaussian supports
-  Philox alone.
+  A cryptographic one draws from tables alone: the samplers support Philox alone.
   """
   if not is_cryptographic(params):
     return
   where = f'noise_generator={params.noise_generator}'
   if not params.has_shares:
-    raise ValueError(
-        f'{where} needs a mechanism whose clients add the noise (skellam, '
-        f'discrete_gaussian), found mechanism={params.mechanism}: the server '
-        'draws its noise from TensorFlow\'s Poisson sampler')
+    raise ValueError(f'{where} needs a mechanism whose clients add the noise, found '
+                     f'mechanism={params.mechanism}')
   if params.noise_multiplier == 0:
     raise ValueError(f'{where} needs noise, found noise_multiplier=0')
   if table_draws(params) is None or (
       not params.noise.is_divisible and
-      not tables(params).fits(share_variance(params, 1))):
+      not params.noise.tables.fits(share_variance(params, 1))):
     raise ValueError(
-        f'{where} draws from tables, which are too small for the noise of '
-        f'mechanism={params.mechanism} at bits={params.bits}: its standard '
-        f'deviation is {math.sqrt(params.total_noise_variance):.4g} grid units '
-        f'in all, shared by {params.cohort_size:g} clients; use fewer bits'
+        f'{where} draws from tables, which are too small for the noise of mechanism='
+        f'{params.mechanism} at bits={params.bits}: use fewer bits'
         + (' or more clients' if params.noise.is_divisible else ''))
 
 
@@ -172,9 +151,6 @@ def default_generator(params: DistributedSumParams) -> str:
   """The generator of a sum with a fixed clip for which none was asked.
 
   ChaCha20 where it can draw the noise, by one draw a share, and is about as fast.
-
-  Args:
-    params: Parameters of the sum.
   """
   if params.padded_dimension < _MIN_CHACHA or table_draws(params) != 1:
     return 'philox'
@@ -186,17 +162,10 @@ def default_generator(params: DistributedSumParams) -> str:
 
 
 def most_draws(params: DistributedSumParams, most_clients: int) -> int | None:
-  """The maximum number of draws in a coordinate of a released sum.
+  """The maximum number of draws in a coordinate of a released sum; None if unknown.
 
-  What the server adds for clients that are missing included, where it is drawn
-  as the clients' shares are.
-
-  Args:
-    params: Parameters of the sum.
-    most_clients: No cohort is larger.
-
-  Returns:
-    A bound; None if the distance of some draws from their distribution is unknown.
+  Includes what the server adds for missing clients, where it is drawn as the clients'
+  shares are. `most_clients`: no cohort is larger.
   """
   if not params.noise.is_divisible:
     return most_clients + 1  # The server tops missing shares up by one draw.

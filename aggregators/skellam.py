@@ -30,18 +30,15 @@ def check_variance(variance: float, bits: int, what: str, *,
 
 def sample(key: tf.Tensor, shape, variance, *,
            max_variance: float | None = None) -> tf.Tensor:
-  """Samples the symmetric Skellam distribution.
+  """Samples the symmetric Skellam distribution; int64 of `shape`, grid units.
 
   Args:
     key: int64[2].
-    shape: Shape of the result, static.
+    shape: Static.
     variance: Scalar >= 0, grid units squared; float64 or convertible. 0 gives
       zeros exactly.
-    max_variance: The largest value that `variance` may take at run time, when
-      it is a tensor; sizes the number of Poisson draws that the sum is made of.
-
-  Returns:
-    int64 tensor of `shape`, grid units.
+    max_variance: The largest value of a `variance` that is a tensor; sizes the
+      number of Poisson draws that the sum is made of.
   """
   if max_variance is None:
     max_variance = float(variance)

@@ -24,14 +24,11 @@ class FlatLayout:
   """
 
   def __init__(self, value_type: tff.Type):
-    """Initializes the layout.
-
-    Args:
-      value_type: A tensor type or a structure of them in Python containers:
-        floats of known shape.
+    """Initializes the layout of a tensor type, or a structure in Python containers.
 
     Raises:
-      TypeError: For other structures or dtypes, or for shapes not known.
+      TypeError: For other structures, for other dtypes than floats, or for shapes not
+        known.
     """
     if not _in_python_containers(value_type):
       raise TypeError(
@@ -41,19 +38,16 @@ class FlatLayout:
         value_type)
     self._specs = tf.nest.flatten(self._structure)
     for spec in self._specs:
-      if not spec.dtype.is_floating:
-        raise TypeError(f'values must be float tensors, found {value_type}')
-      if not spec.shape.is_fully_defined():
+      if not (spec.dtype.is_floating and spec.shape.is_fully_defined()):
         raise TypeError(
-            f'values must be tensors of known shape, found {value_type}')
+            f'values must be float tensors of known shape, found {value_type}')
     self._sizes = [spec.shape.num_elements() for spec in self._specs]
     self.size = sum(self._sizes)
 
   def flatten(self, value) -> tf.Tensor:
     """Concatenates a structure of float tensors to one vector.
 
-    float32, but float64 if any tensor is: a finite float64 beyond float32's range
-    is still a direction, and clipping brings it into range.
+    float32, but float64 if any tensor is: clipping brings one beyond float32 in range.
     """
     leaves = tf.nest.flatten(value)
     wide = any(leaf.dtype == tf.float64 for leaf in leaves)
@@ -63,11 +57,9 @@ class FlatLayout:
   def unflatten(self, vector: tf.Tensor):
     """The structure whose coordinates are `vector`, float32 [size]."""
     pieces = tf.split(vector, self._sizes)
-    leaves = [
+    return tf.nest.pack_sequence_as(self._structure, [
         tf.cast(tf.reshape(piece, spec.shape), spec.dtype)
-        for piece, spec in zip(pieces, self._specs)
-    ]
-    return tf.nest.pack_sequence_as(self._structure, leaves)
+        for piece, spec in zip(pieces, self._specs)])
 
 
 def keyed_type(value_type: tff.Type) -> tff.StructType:
@@ -87,8 +79,7 @@ def initial_key(simulation_seed: int | None, purpose: int) -> tf.Tensor:
 def stored_key(simulation_seed: int | None, key: tf.Tensor) -> tf.Tensor:
   """The key as a server's state holds it: that of a seeded run, else zero.
 
-  Unseeded runs draw their keys when they need them; a key that is never used
-  need not lie in checkpoints.
+  A key that is never used need not lie in checkpoints.
   """
   return tf.zeros([2], tf.int64) if simulation_seed is None else key
 
@@ -96,8 +87,6 @@ def stored_key(simulation_seed: int | None, key: tf.Tensor) -> tf.Tensor:
 def independent_key(simulation_seed: int | None, key: tf.Tensor) -> tf.Tensor:
   """A key that becomes public, independent of the secret siblings of `key`.
 
-  An attacker who knows one of a key's children and searches 2^64 Philox keys finds the
-  others, so keys that are broadcast come from the operating system. Seeded runs, which
-  keep no secrets, take `key`.
+  From the operating system (see `keys.derive`); seeded runs keep no secrets: `key`.
   """
   return keys.fresh() if simulation_seed is None else key

@@ -29,18 +29,21 @@ BUILDING_BLOCKS = building_blocks
 STRUCTURE = structure
 
 
-class _Explaining(tff.framework.SyncContext):
-  """TFF's own default context, which says what it lacks where it meets a secure sum."""
+def _explain_secure_sums() -> None:
+  """Lets TFF's default context explain that it can't run secure sums.
 
-  def __init__(self, context: tff.framework.SyncExecutionContext):
-    self._context = context
+  Its own error is about an executor's values. A context that a program sets is left
+  as it is.
+  """
+  context = tff.framework.get_context_stack()._stack[0]
+  if (not isinstance(context, tff.framework.SyncExecutionContext)
+      or 'invoke' in vars(context)):
+    return
+  invoke = context.invoke
 
-  def __getattr__(self, name: str) -> Any:
-    return getattr(self._context, name)
-
-  def invoke(self, comp: tff.Computation, arg: Any) -> Any:
+  def explained(comp: tff.Computation, arg: Any) -> Any:
     try:
-      return self._context.invoke(comp, arg)
+      return invoke(comp, arg)
     except Exception as error:
       if 'Cannot embed a federated value' not in str(error):
         raise
@@ -49,38 +52,21 @@ class _Explaining(tff.framework.SyncContext):
           '`with tff_pipelines.simulation.contexts.simulation():`, or call '
           '`tff.backends.test.set_sync_test_cpp_execution_context()` first') from error
 
-
-def _explain_secure_sums() -> None:
-  """Lets TFF's default context explain that it can't run secure sums.
-
-  Its own error is about an executor's values. A context that a program sets is left
-  as it is.
-  """
-  stack = tff.framework.get_context_stack()._stack
-  if type(stack[0]) is tff.framework.SyncExecutionContext:  # pylint: disable=unidiomatic-typecheck
-    stack[0] = _Explaining(stack[0])
+  context.invoke = explained
 
 
 def forget_default_context() -> None:
   """Ends TFF's default context, to be called when Python ends.
 
-  Left to Python's end, it fails there with a traceback on standard error, because the
-  modules that it needs have gone. Contexts that are installed stay.
+  Left to Python's end, it fails there with a traceback, as its modules have gone.
   """
   del tff.framework.get_context_stack()._stack[:1]
 
 
 def secure_modular_sum(values: Any, modulus: int) -> Any:
-  """A federated secure modular sum of values that are residues already.
+  """A federated secure modular sum of int32 tensors in [0, modulus).
 
   TFF's public function takes all values modulo the modulus first, a pass of divisions.
-
-  Args:
-    values: A federated value at clients, of one int32 tensor in [0, modulus).
-    modulus: Below 2^31.
-
-  Returns:
-    A federated value at the server.
   """
   _explain_secure_sums()
   wanted = value_impl.to_value(np.int32(modulus), tff.TensorType(np.int32))
@@ -91,16 +77,9 @@ def secure_modular_sum(values: Any, modulus: int) -> Any:
 
 def reduced(computation: tff.Computation, kept: Collection[str]
             ) -> building_blocks.ComputationBuildingBlock:
-  """A computation without the intrinsics that have a body, except for `kept`.
+  """A computation without the intrinsics that have a body, except for the URIs `kept`.
 
-  Secure sums become the plain sums that they compute.
-
-  Args:
-    computation: Any.
-    kept: URIs of the intrinsics that stay.
-
-  Returns:
-    Its building block, in call-dominant form.
+  Secure sums become the plain sums that they compute. In call-dominant form.
   """
   block = computation.to_building_block()
   for reductions in (test_compiler._get_secure_intrinsic_reductions(),
@@ -115,8 +94,7 @@ def optimized(leaf: building_blocks.CompiledComputation
               ) -> building_blocks.CompiledComputation:
   """A TensorFlow leaf that is optimised, with its functions: sessions need not.
 
-  Calls of functions are inlined, and the rest asks for no optimisation. What
-  TensorFlow cannot optimise stays as it is.
+  What TensorFlow cannot optimise stays as it is.
   """
   leaf, _ = compiled_computation_transformations.optimize_tensorflow_graphs(
       leaf, tf.compat.v1.ConfigProto())

@@ -22,11 +22,7 @@ _TIES, _CENTRAL_NOISE = 0, 1
 
 def _within_sensitivity(votes: tf.Tensor, key: tf.Tensor,
                         params: VotingParams) -> tf.Tensor:
-  """Votes that move the sum by no more than the sensitivity; int32 [Q, C].
-
-  Rows beyond it become abstentions. Of too many attributes a random choice of
-  tau is kept.
-  """
+  """int32 [Q, C]: rows beyond the sensitivity abstain, tau attributes are kept."""
   if params.attributes is not None:
     # A random order of the attributes that were named, and the others after them.
     ranks = keys.random_bits(key, votes.shape, tf.int32)
@@ -73,10 +69,10 @@ def cast(votes: tf.Tensor, key: tf.Tensor, params: VotingParams) -> tf.Tensor:
     noisy = tf.cast(votes, tf.int64) + _skellam_share(
         noise_key, votes.shape, params)
     return modular_sum.wrap(noisy, params.bits)
+  votes = tf.cast(votes, tf.float32)
   if not params.has_shares:
-    return tf.cast(votes, tf.float32)
-  return tf.cast(votes, tf.float32) + _gaussian(
-      noise_key, votes.shape, params.share_variance)
+    return votes
+  return votes + _gaussian(noise_key, votes.shape, params.share_variance)
 
 
 def _gaussian(key: tf.Tensor, shape, variance: float) -> tf.Tensor:
@@ -107,12 +103,9 @@ def decide(total: tf.Tensor, num_reporting, key: tf.Tensor,
 
   Returns:
     int32 [Q], NO_LABEL where a query is not answered; with `params.attributes`
-    int32 [Q, C] of 0 and 1, or NO_LABEL. All NO_LABEL if the vote is suppressed.
+    int32 [Q, C] of 0 and 1. All NO_LABEL if the vote is suppressed.
   """
-  if params.is_integer:
-    counts = modular_sum.unwrap(total, params.bits)
-  else:
-    counts = total
+  counts = modular_sum.unwrap(total, params.bits) if params.is_integer else total
   if not params.has_shares:
     counts += _gaussian(keys.derive(key, _CENTRAL_NOISE), total.shape,
                         params.total_noise_variance)
@@ -185,7 +178,6 @@ class VotingFactory(client_sum.ClientSumFactory):
     return _MatrixLayout()  # `create` has checked the type.
 
   def contribute(self, vector, key, state):
-    del state  # Unused.
     return cast(vector, key, self.params), ()
 
   def release(self, state, total, num_reporting, key):
@@ -195,12 +187,9 @@ class VotingFactory(client_sum.ClientSumFactory):
 
   def create(self, value_type) -> tff.templates.AggregationProcess:
     """Builds the process. Raises TypeError unless votes are int32 [Q, C]."""
-    shape = [self.params.queries, self.params.classes]
-    expected = tff.TensorType(np.int32, shape)
+    expected = tff.TensorType(np.int32, [self.params.queries, self.params.classes])
     if self.seeded:
       expected = structures.keyed_type(expected)
     if value_type != expected:
-      raise TypeError(
-          f'votes must be an int32 tensor [queries, classes] = {shape}, without '
-          f'weights{" and with a key" if self.seeded else ""}, found {value_type}')
+      raise TypeError(f'votes must be {expected}, without weights, found {value_type}')
     return super().create(value_type)

@@ -1,7 +1,4 @@
-"""Parameters of a vote, and every number that follows from them.
-
-The factory counts votes and adds noise by these numbers, and the accountant
-reads the very same ones. No TensorFlow here.
+"""Parameters of a vote, and every number that follows from them. No TensorFlow here.
 
 Units. "Counts" are the integers that are summed. "Agents" are units in which the
 votes of one agent of weight 1 for a label sum to 1: k counts are one agent.
@@ -23,8 +20,6 @@ _PHILOX = 'random bits by Philox, which is not a cryptographic generator'
 
 # The label of a query that is not answered.
 NO_LABEL = -1
-
-_MAX_BITS = 30
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,13 +75,12 @@ class VotingParams(NoiseShares):
         classes=self.classes, low=2 if self.attributes is None else 1, high=2**30)
     validate.non_negative(noise_stddev=self.noise_stddev)
     validate.one_of(NOISES, noise=self.noise)
-    self.check_honest(self.agents, f'{self.agents} agents', 'vote')
+    self.check_honest(self.agents)
     if self.attributes is not None:
       validate.integer(attributes=self.attributes, low=1, high=self.classes)
       if self.votes != 1:
         raise ValueError(
-            'votes must be 1 where an agent names several attributes, found '
-            f'{self.votes!r}')
+            f'votes must be 1 where an agent names attributes, found {self.votes!r}')
     if self.threshold is not None:
       validate.finite(threshold=self.threshold)
     self.bits  # Raises when the modulus would be too large.
@@ -120,13 +114,10 @@ class VotingParams(NoiseShares):
   def sampler_deviation(self) -> float | None:
     """Total variation distance of the noise of all counts from the ideal one.
 
-    None where no bound is proved: for floating point noise, and Skellam noise too
-    large for a table. Random bits are taken as uniform.
+    None where no bound is proved: for noise in floating point or too large for a table.
     """
-    if not self.has_table:
-      return None
     draws = self.agents * self.queries * self.classes
-    return min(1.0, draws * alias_table.TOTAL_VARIATION)
+    return min(1.0, draws * alias_table.TOTAL_VARIATION) if self.has_table else None
 
   @property
   def sampler_in_words(self) -> str:
@@ -154,21 +145,18 @@ class VotingParams(NoiseShares):
   def bits(self) -> int:
     """Bits of a label's count: sums are known modulo 2^bits.
 
-    They hold all votes of all agents and noise that is exceeded only once in 10^9
-    counts, with room for Skellam's heavier tails. Privacy does not depend on it.
+    They hold all votes, and noise that is exceeded once in 10^9 counts. Privacy does
+    not depend on it.
     """
-    most = self.agents * self.most_counts + 64 + 12 * math.sqrt(
-        self.total_noise_variance)
-    bits = math.ceil(math.log2(most)) + 1
-    if bits > _MAX_BITS:
+    noise = 64 + 12 * math.sqrt(self.total_noise_variance)
+    bits = math.ceil(math.log2(self.agents * self.most_counts + noise)) + 1
+    if bits > 30:
       raise ValueError(
-          f'agents={self.agents}, votes={self.votes}, max_weight='
-          f'{self.max_weight} and noise_stddev={self.noise_stddev:g} need sums '
-          f'of {bits} bits; at most {_MAX_BITS} are there')
+          f'agents={self.agents}, votes={self.votes}, max_weight={self.max_weight} and '
+          f'noise_stddev={self.noise_stddev:g} need sums of {bits} bits, above 30')
     return bits
 
   @property
   def uplink_bytes(self) -> float:
     """Bytes that one agent sends for all queries: `bits` a count, or 4 bytes."""
-    bits = self.bits if self.is_integer else 32
-    return self.queries * self.classes * bits / 8
+    return self.queries * self.classes * (self.bits if self.is_integer else 32) / 8

@@ -77,7 +77,7 @@ def pairs(dim: int) -> dict[str, tuple[Callable, Callable | None]]:
   rng = np.random.default_rng(0)
   vector = (rng.normal(size=dim) / dim**0.5).astype(np.float32)
   out, values = np.empty(dim, np.float32), np.empty(dim, np.int32)
-  memory, columns = random_bits.scratch(), transform.scratch()
+  memory = random_bits.scratch()
   pair = tuple(KEY.view(np.uint64))
   signs = transform.sign_bits(pair, dim)
   params = params_of(dim)
@@ -98,7 +98,7 @@ def pairs(dim: int) -> dict[str, tuple[Callable, Callable | None]]:
           lambda: transform.scaled_and_flipped(
               vector, np.float32(0.5), np.float32(0.5), signs, out),
           _graph(xla(lambda x: rotation.flip(x * 0.5, signs.view(np.int32))), vector)),
-      'Hadamard': (lambda: transform.walsh_hadamard(out, columns),
+      'Hadamard': (lambda: transform.walsh_hadamard(out),
                    _graph(rotation.walsh_hadamard, vector)),
       'rounding and its norm': (
           lambda: _repeat_round(vector, np.float32(300.0), thresholds, strip),

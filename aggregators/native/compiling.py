@@ -9,23 +9,15 @@ import llvmlite
 from llvmlite import binding, ir
 import numba
 from numba import extending, types
-from numba.core import caching, cgutils, config, serialize
+from numba.core import caching, cgutils, registry, serialize
 
 from aggregators.native import kept
 
 
-def _features() -> str:
-  """The features that numba compiles for, as a string of names with signs."""
-  if config.CPU_FEATURES is not None:
-    return config.CPU_FEATURES
-  if config.CPU_NAME is not None:
-    return ''
-  return binding.get_host_cpu_features().flatten()
-
-
 # 32-bit numbers in a vector: one register. With two of AVX2 each, kernels run out of
 # registers.
-LANES = 16 if '+avx512f' in _features().split(',') else 8
+LANES = 16 if '+avx512f' in (
+    registry.cpu_target.target_context.codegen().magic_tuple()[2].split(',')) else 8
 
 INT32, INT64, DOUBLE = ir.IntType(32), ir.IntType(64), ir.DoubleType()
 
@@ -59,9 +51,8 @@ class _Cache(caching.FunctionCache):
 def jit(function):
   """Compiles a function at its first call; keeps the result on disk if possible.
 
-  numba alone compiles again only if the function's own file changes. Here a change of
-  any file of this package has that effect, because kernels call each other: see
-  `kept.Files`.
+  A change of any file of this package compiles it again, because kernels call each
+  other: see `kept.Files`.
   """
   compiled = numba.njit(function, nogil=True, error_model='numpy')
   if kept.folder() is not None:
@@ -80,10 +71,7 @@ def instructions(emit):
 
   Args:
     emit: (builder, *arguments) -> None. Arrays are passed as pointers to their first
-      element, other arguments as numbers. Its `__name__` must be unique.
-
-  Raises:
-    ValueError: If the name is taken.
+      element, other arguments as numbers. Its `__name__` must be unique, or ValueError.
   """
   if emit.__name__ in _names:
     raise ValueError(f'instructions named {emit.__name__} are there already')

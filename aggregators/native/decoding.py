@@ -10,17 +10,15 @@ _BLOCK = 4096
 
 
 @compiling.jit
-def unwrap(total, bits, factor, out):
-  """Writes a sum modulo 2^bits as signed numbers times a factor.
+def decode(total, bits, factor, signs, out):
+  """Computes `distributed_sum.in_model_units` for all D padded coordinates.
 
   Args:
     total: int32 [D], in [0, 2^bits).
     bits: Bits of the modulus, in [2, 30].
-    factor: float32, units of `out` per grid unit.
-    out: float32 [D], written.
-
-  Returns:
-    float64, the squared norm of the sum, grid units.
+    factor: float32, as `distributed_sum.in_model_units` takes it.
+    signs: uint32 [ceil(D / 32)], from `transform.sign_bits`; empty for no rotation.
+    out: float32 [D], written, model units. The squared norm of the sum is returned.
   """
   shift = np.int32(32 - bits)
   square = 0.0
@@ -32,43 +30,15 @@ def unwrap(total, bits, factor, out):
     square += transform.squared_norm(target)
     for i in range(source.size):
       target[i] *= factor
-  return square
-
-
-@compiling.jit
-def decode(total, bits, factor, signs, out):
-  """Computes `distributed_sum.in_model_units` for all D padded coordinates.
-
-  Args:
-    total: int32 [D], in [0, 2^bits).
-    bits: Bits of the modulus, in [2, 30].
-    factor: float32, as `distributed_sum.in_model_units` takes it.
-    signs: uint32 [ceil(D / 32)], from `transform.sign_bits`; empty for no rotation.
-    out: float32 [D], written, model units.
-
-  Returns:
-    float64, the squared norm of the sum, grid units.
-  """
-  square = unwrap(total, bits, factor, out)
   if signs.size:
-    transform.walsh_hadamard(out, transform.scratch())
+    transform.walsh_hadamard(out)
     transform.flip(out, signs)
   return square
 
 
 def decoded(params: DistributedSumParams, total: np.ndarray, factor: np.float32,
             rotation_key: np.ndarray) -> tuple[np.ndarray, np.float64]:
-  """Computes `distributed_sum.in_model_units`, on NumPy's arrays.
-
-  Args:
-    params: The parameters of the sum; its rotation is not `dft`.
-    total: int32 [padded_dimension], in [0, 2^bits).
-    factor: float32, as `distributed_sum.in_model_units` takes it.
-    rotation_key: int64 [2].
-
-  Returns:
-    float32 [dimension], model units; and float64, the squared norm of all
-    `padded_dimension` coordinates of the sum, grid units.
+  """Computes `distributed_sum.in_model_units` on NumPy's arrays, without `dft`.
 
   Raises:
     ValueError: If `total` has another shape or dtype, which compiled loops don't check.

@@ -23,33 +23,20 @@ _FLOAT_SLACK = 1.0 - 2.0**-22
 
 @compiling.jit
 def _clip_extreme(vector, clip, out):
-  """Writes the vector clipped as by `rounding._clip_extreme`.
-
-  Returns:
-    Whether it was clipped, and whether it was finite.
-  """
-  largest = np.float32(0)
-  is_finite = True
-  for x in vector:
-    is_finite = is_finite and np.isfinite(x)
-    largest = max(largest, abs(x))
-  if not is_finite:
-    out[:] = np.float32(0)
+  """As `rounding._clip_extreme`, to `out`; whether it was clipped, and finite."""
+  out[:] = np.float32(0)
+  if not np.isfinite(vector).all():
     return False, False
-  divisor = largest if largest > 0 else np.float32(1)
-  square = 0.0
-  for x in vector:
-    relative = np.float64(x / divisor)
-    square += relative * relative
-  relative_norm = math.sqrt(square)
+  largest = np.abs(vector).max()
+  relative = vector / (largest if largest > 0 else np.float32(1))
+  relative_norm = math.sqrt(np.square(relative.astype(np.float64)).sum())
   clipped = relative_norm * np.float64(largest) > clip
-  factor = np.float32(clip / max(relative_norm, 1.0))
-  for i in range(vector.size):
-    out[i] = (vector[i] / divisor) * factor if clipped else vector[i]
-    is_finite = is_finite and np.isfinite(out[i])
-  if not is_finite:
-    out[:] = np.float32(0)
-  return clipped, is_finite
+  if clipped:
+    vector = relative * np.float32(clip / max(relative_norm, 1.0))
+  fits = np.isfinite(vector).all()
+  if fits:
+    out[:] = vector
+  return clipped, fits
 
 
 @compiling.jit
@@ -73,36 +60,29 @@ def encode_clients(vectors, keys, signs, clip, scale, clip_grid, bound, believed
     total: int32 [D], in [0, 2^bits); clients are added modulo 2^bits.
     diagnostics: int64 [5], in the order of DIAGNOSTICS; counts are added.
   """
-  columns = transform.scratch()
-  memory = noising.scratch()
   orthonormal = np.float32(total.size**-0.5) if signs.size else np.float32(1)
   for client in range(len(vectors)):
     vector = vectors[client]
     norm = math.sqrt(transform.squared_norm(vector))
-    if norm > _SMALLEST and norm < _LARGEST:
-      factor = np.float32(min(clip / norm, 1.0))
-      diagnostics[0] += norm > clip
-      transform.scaled_and_flipped(vector, factor, orthonormal, signs, rotated)
-    else:
-      values_of = np.empty(vector.size, np.float32)
-      clipped, is_finite = _clip_extreme(vector, clip, values_of)
-      diagnostics[0] += clipped
+    factor, clipped = np.float32(min(clip / norm, 1.0)), norm > clip
+    if not _SMALLEST < norm < _LARGEST:
+      factor, extreme = np.float32(1), np.empty(vector.size, np.float32)
+      clipped, is_finite = _clip_extreme(vector, clip, extreme)
       diagnostics[1] += not is_finite
-      transform.scaled_and_flipped(
-          values_of, np.float32(1), orthonormal, signs, rotated)
+      vector = extreme
+    diagnostics[0] += clipped
+    transform.scaled_and_flipped(vector, factor, orthonormal, signs, rotated)
     if signs.size:
-      transform.walsh_hadamard(rotated, columns)
+      transform.walsh_hadamard(rotated)
     square = transform.squared_norm(rotated)
     norm = math.sqrt(square)
-    factor64 = scale
     limit = clip_grid * _FLOAT_SLACK
-    if norm * factor64 > limit:
-      factor64 = limit / max(norm, 1e-300)
+    factor64 = limit / max(norm, 1e-300) if norm * scale > limit else scale
     if not believed:
       factor64 = 0.0
     retries, fell_back = noising.noisy_round(
         rotated, np.float32(factor64), square, (keys[client, 0], keys[client, 1]),
-        bound, table, bits, values, memory)
+        bound, table, bits, values)
     diagnostics[2] += not believed
     diagnostics[3] += retries
     diagnostics[4] += fell_back
@@ -137,19 +117,15 @@ def _table(params: DistributedSumParams, state: Mapping[str, Any]):
           read_only(state['noise_table/tie']))
 
 
-class _Memory(threading.local):
-  """Vectors of this thread: new ones for each sum would take a third of its time."""
-
-  _vectors = np.empty(0, np.float32), np.empty(0, np.int32)
-
-  def of(self, dim: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns float32 [dim] and int32 [dim], of any content."""
-    if self._vectors[0].size != dim:
-      self._vectors = np.empty(dim, np.float32), np.empty(dim, np.int32)
-    return self._vectors
+_memory = threading.local()
 
 
-_memory = _Memory()
+def _vectors_of(dim: int) -> tuple[np.ndarray, np.ndarray]:
+  """float32 [dim] and int32 [dim] of this thread: new ones take a third of the time."""
+  if getattr(_memory, 'dim', None) != dim:
+    _memory.dim = dim
+    _memory.vectors = np.empty(dim, np.float32), np.empty(dim, np.int32)
+  return _memory.vectors
 
 
 class EncodedSum:
@@ -160,15 +136,14 @@ class EncodedSum:
     diagnostics: int64 [5], sums over clients in the order of DIAGNOSTICS.
   """
 
-  def __init__(self, params: DistributedSumParams, table, rotation_key: np.ndarray,
-               believed: bool):
-    self._params = params
-    self._table = table
-    self._believed = believed
+  def __init__(self, params: DistributedSumParams, state: Mapping[str, Any], table):
+    self._params, self._table = params, table
+    self._believed = not params.has_shares or bool(
+        float(state['cohort_size']) <= params.believed_cohort)
     dim = params.padded_dimension
     self._signs = np.zeros(0, np.uint32)
     if params.rotation == 'hadamard':
-      self._signs = transform.sign_bits(pair(rotation_key), dim)
+      self._signs = transform.sign_bits(pair(state['rotation_key']), dim)
     # Not `np.zeros`: the system maps pages twice that are read before they are written.
     self.total = np.full(dim, 0, np.int32)
     self.diagnostics = np.zeros(len(DIAGNOSTICS), np.int64)
@@ -184,18 +159,10 @@ class EncodedSum:
         noise table begin with `noise_table/`.
     """
     table = _table(params, state)
-    if table is None:
-      return None
-    believed = not params.has_shares or bool(
-        float(state['cohort_size']) <= params.believed_cohort)
-    return cls(params, table, state['rotation_key'], believed)
+    return None if table is None else cls(params, state, table)
 
   def add(self, vectors: np.ndarray, keys: np.ndarray) -> None:
-    """Adds clients.
-
-    Args:
-      vectors: float32 [clients, dimension], model units.
-      keys: int64 [clients, 2], the keys of their contributions.
+    """Adds clients: float32 [clients, dimension], model units, and int64 [clients, 2].
 
     Raises:
       ValueError: For other shapes or dtypes, which compiled loops don't check.
@@ -212,7 +179,7 @@ class EncodedSum:
         read_only(vectors), read_only(keys).view(np.uint64), self._signs,
         float(params.clip),
         params.scale, params.clip_grid, params.l2_sensitivity_squared, self._believed,
-        self._table, params.bits, *_memory.of(self.total.size), self.total,
+        self._table, params.bits, *_vectors_of(self.total.size), self.total,
         self.diagnostics)
 
 
@@ -222,10 +189,7 @@ def pair(key: np.ndarray) -> tuple[np.uint64, np.uint64]:
 
 
 def known(generator: str):
-  """A client whose sum is known: (parameters, state, vectors, keys).
-
-  The numbers are arbitrary; those of the table are of no distribution.
-  """
+  """An arbitrary client: parameters, state, vectors, keys. Its table is no noise."""
   params = DistributedSumParams(
       clip=1.0, noise_multiplier=1.0, bits=16, dimension=3000, cohort_size=20,
       noise_generator=generator)
@@ -247,8 +211,7 @@ def try_out() -> None:
   """Compiles the kernels that are not on disk yet, and encodes known clients.
 
   Raises:
-    RuntimeError: If their sums are not the known ones: the noise of such kernels is
-      unknown.
+    RuntimeError: If the sums are others: the noise of such kernels is unknown.
     Exception: Any error of numba.
   """
   for generator, wanted in _KNOWN_SUMS.items():

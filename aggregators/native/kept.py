@@ -1,9 +1,7 @@
 """The kernels on disk, and their compilation before they are needed.
 
 Their files are pickles of code, which are read only if no other user can have written
-them: `ownership` has the rule.
-
-Imports neither numba nor TensorFlow, so that it can be used before both are imported.
+them (`ownership`). Imports neither numba nor TensorFlow.
 """
 
 import atexit
@@ -50,14 +48,6 @@ def sources() -> str:
   return digest.hexdigest()
 
 
-def _places() -> list[pathlib.Path]:
-  """Folders that may keep kernels, the first choice first."""
-  caches = os.environ.get('XDG_CACHE_HOME') or '~/.cache'
-  given = os.environ.get('NUMBA_CACHE_DIR'), os.environ.get(_INSTEAD)
-  return [*(pathlib.Path(place) for place in given if place),
-          pathlib.Path(caches) / 'tff_pipelines' / 'kernels']
-
-
 @functools.cache
 def folder() -> pathlib.Path | None:
   """Returns the folder of the kernels' files, which it creates; None if none is safe.
@@ -66,10 +56,13 @@ def folder() -> pathlib.Path | None:
   warning says so, and this process and those that it starts use another: the user's
   cache, or a folder of their own, which is deleted when this process ends.
   """
-  places, refused = _places(), []
+  caches = os.environ.get('XDG_CACHE_HOME') or '~/.cache'
+  given = os.environ.get('NUMBA_CACHE_DIR'), os.environ.get(_INSTEAD)
+  places = [*filter(None, given), os.path.join(caches, 'tff_pipelines', 'kernels')]
+  refused = []
   for place in places:
     try:
-      chosen = ownership.private_folder(place.expanduser())
+      chosen = ownership.private_folder(pathlib.Path(place).expanduser())
       break
     except (OSError, RuntimeError) as error:  # The latter where a user has no home.
       refused.append(f'{place} can\'t keep compiled kernels, which are code: {error}')
@@ -104,9 +97,8 @@ def _delete(path: pathlib.Path, owner: int) -> None:
 class Files:
   """The files of a kernel, one for each set of dependencies; replaces numba's cache.
 
-  numba numbers its files and writes an index of their contents first. If the disk is
-  full, the process ends or another process writes both, an index entry can then name
-  the file of a kernel of other sources or of another processor.
+  An entry of numba's index can name the file of a kernel of other sources or of another
+  processor: if the disk is full, or a process ends or another writes between the two.
   """
 
   def __init__(self, place: pathlib.Path, name: str, versions: str, dumps: Callable):

@@ -3,10 +3,8 @@
 A chunk's graph trains clients and encodes their updates (`build_chunked`). In addition
 it has, under a name scope of its own, the parameters of the encoding and a loop that
 trains some of the clients and does not encode their updates. An executor that finds
-these marks calls the loop and the compiled kernels (`encoding`) instead of the graph's
-encoding, for the same integers. Any other executor executes the graph as it is, where
-nothing uses the marks and they cost nothing. They are part of the serialized
-computation.
+these marks calls the loop and the compiled kernels (`encoding`) instead, for the same
+integers. Any other executor executes the graph as it is, where nothing uses the marks.
 
 In the server's graph the decoding of a long sum is between marks: an executor fetches
 its arguments and feeds the results of `native.decoding`.
@@ -18,6 +16,7 @@ import json
 from typing import Any
 
 import tensorflow as tf
+import tree
 
 from aggregators import branch, share_tables
 from aggregators.params import DistributedSumParams
@@ -64,22 +63,11 @@ def parameters(mark: bytes) -> DistributedSumParams:
   return DistributedSumParams(**json.loads(mark))
 
 
-def _flat(structure, prefix: str) -> dict[str, tf.Tensor]:
-  """The tensors of nested mappings by their paths."""
-  if not isinstance(structure, Mapping):
-    return {prefix: structure}
-  return {name: tensor for key, value in structure.items()
-          for name, tensor in _flat(value, f'{prefix}/{key}').items()}
-
-
 def decoding(decode: Callable, params: DistributedSumParams, *arguments: tf.Tensor
              ) -> list[tf.Tensor]:
   """The results of `decode(*arguments)`, marked if kernels shall compute them.
 
-  Args:
-    decode: `distributed_sum.in_model_units` without its argument `params`.
-    params: Parameters of the sum.
-    *arguments: Arguments of `decode`.
+  `decode` is `distributed_sum.in_model_units` without its argument `params`.
   """
   if params.rotation == 'dft' or params.padded_dimension < LEAST_DECODED:
     return decode(*arguments)
@@ -109,7 +97,8 @@ class Marks:
       first, size = (tf.compat.v1.placeholder_with_default(0, [], name)
                      for name in (FIRST, SIZE))
       end = tf.minimum(first + size, count)
-    _named(self._scope, {COUNT: count, **_flat(state, STATE)})
+    _named(self._scope, {COUNT: count, **{
+        '/'.join((STATE, *path)): x for path, x in tree.flatten_with_path(state)}})
     vectors, keys, training = (
         _one(trained, first, count) if at_a_time(params) == 1 else
         _several(trained, first, end))
@@ -121,8 +110,7 @@ class Marks:
 
     Args:
       total: int32 [D], the sum of the encoded vectors.
-      diagnostics: Sums of the encoding's diagnostics, by the names of
-        `encoding.DIAGNOSTICS`; None for none.
+      diagnostics: Sums by the names of `encoding.DIAGNOSTICS`; None for none.
       training: Sums of the training scalars; None for none.
     """
     measured = [] if diagnostics is None else [
@@ -144,18 +132,10 @@ def _one(trained, index: tf.Tensor, count: tf.Tensor):
 
 def _several(trained, first: tf.Tensor, end: tf.Tensor):
   """The results of `trained` for clients `first` to `end` - 1, stacked."""
-  empty = tf.nest.map_structure(
-      lambda spec: tf.TensorArray(
-          spec.dtype, size=tf.maximum(end - first, 0), element_shape=spec.shape),
-      trained.structured_outputs)
-
-  def step(i, arrays):
-    return i + 1, tf.nest.map_structure(
-        lambda array, value: array.write(i - first, value), arrays, trained(i))
-
-  _, arrays = tf.while_loop(
-      lambda i, _: i < end, step, (first, empty), parallel_iterations=1)
-  return tf.nest.map_structure(lambda array: array.stack(), arrays)
+  return tf.map_fn(
+      trained, tf.range(first, end), parallel_iterations=1,
+      fn_output_signature=tf.nest.map_structure(
+          lambda x: tf.TensorSpec(x.shape, x.dtype), trained.structured_outputs))
 
 
 def _listed(name: str, structure) -> dict[str, tf.Tensor]:

@@ -34,10 +34,7 @@ def _round(block, factor, thresholds, out):
     block: float32 [n].
     factor: float32, grid units in a unit of `block`.
     thresholds: int32 [n], in [0, 2^24), in units of 2^-24.
-    out: int32 [n], written.
-
-  Returns:
-    int64, the squared norm of `out`, grid units.
+    out: int32 [n], written. Its squared norm, int64, is returned.
   """
   norm = np.int64(0)
   for i in range(block.size):
@@ -53,26 +50,6 @@ def _round(block, factor, thresholds, out):
 
 
 @compiling.jit
-def _truncate(block, factor, out):
-  """Rounds towards zero; arguments and result as those of `_round`."""
-  norm = np.int64(0)
-  for i in range(block.size):
-    rounded = np.int32(block[i] * factor)
-    out[i] = rounded
-    norm += np.int64(rounded) * np.int64(rounded)
-  return norm
-
-
-@compiling.jit
-def _tie(generator, key, dim, index, memory):
-  """The 64 bits that break a tie at an index of a block, in the order of `tie`."""
-  numbers = np.empty(2, np.uint32)
-  random_bits.fill(generator, key, 2 * dim, 2 * index, numbers, memory)
-  return np.int64(
-      np.uint64(numbers[0]) | np.uint64(numbers[1]) << _HALF)
-
-
-@compiling.jit
 def _add_draw(low, high, packed, tie, indices, out, generator, tie_key, dim, start,
               memory):
   """Adds a draw from a table; see `alias_draw.draw`.
@@ -80,14 +57,11 @@ def _add_draw(low, high, packed, tie, indices, out, generator, tie_key, dim, sta
   Args:
     low: int32 [n], random bits.
     high: int32 [n], random in its high 9 bits.
-    packed: int64 [N], of an alias table.
-    tie: int64 [N], of an alias table.
+    packed, tie: int64 [N], of an alias table.
     indices: int32 [n], working memory.
     out: int32 [n]; draws are added.
-    generator: PHILOX or CHACHA, for the bits that break ties.
-    tie_key: Pair of uint64, the key of those bits.
-    dim: Number of coordinates of the block.
-    start: Index of the first of these n coordinates in the block.
+    generator, tie_key: PHILOX or CHACHA, and its key for the bits that break ties.
+    dim, start: Coordinates of the block, and index of the first of these n in it.
     memory: From `random_bits.scratch`.
   """
   mask = np.int32(packed.size - 1)
@@ -106,19 +80,16 @@ def _add_draw(low, high, packed, tie, indices, out, generator, tie_key, dim, sta
     out[i] += value - half
   if ties == 0:
     return
+  # The 64 bits that break a tie are those at its index.
+  numbers = np.empty(2, np.uint32)
   for i in range(low.size):
     index = indices[i]
     cell = packed[index]
     if low[i] & _FIRST == np.int32(cell >> 32):
+      random_bits.fill(generator, tie_key, 2 * dim, 2 * (start + i), numbers, memory)
       # Above the alias was added.
-      if _tie(generator, tie_key, dim, start + i, memory) < tie[index]:
+      if np.int64(np.uint64(numbers[0]) | np.uint64(numbers[1]) << _HALF) < tie[index]:
         out[i] += index - np.int32(cell)
-
-
-@compiling.jit
-def scratch():
-  """Memory for `noisy_round`: random bits, and int32 [4, STRIP]."""
-  return random_bits.scratch(), np.empty((4, STRIP), np.int32)
 
 
 @compiling.jit
@@ -131,10 +102,9 @@ def _block(values, factor, key, index, with_noise, table, bits, out, memory):
     key: Pair of uint64, the key of the block.
     index: Index of a try, _TOWARDS_ZERO or _ALL_ZERO, as in `noisy_rounding`.
     with_noise: Whether to add noise and wrap, and write the result.
-    table: See `noisy_round`.
-    bits: The result is modulo 2^bits.
+    table, bits: See `noisy_round`.
     out: int32 [n], in [0, 2^bits); written if `with_noise`.
-    memory: From `scratch`.
+    memory: For random bits (`random_bits.scratch`), and int32 [4, STRIP].
 
   Returns:
     int64, the squared norm of the rounded values without noise, grid units.
@@ -160,7 +130,9 @@ def _block(values, factor, key, index, with_noise, table, bits, out, memory):
     if index == _ALL_ZERO:
       rounded[:] = np.int32(0)
     elif index == _TOWARDS_ZERO:
-      norm += _truncate(source, factor, rounded)
+      for i in range(size):
+        rounded[i] = np.int32(source[i] * factor)
+        norm += np.int64(rounded[i]) * np.int64(rounded[i])
     else:
       random_bits.fill(
           generator, own_key, own_total, start, high.view(np.uint32), numbers)
@@ -196,7 +168,7 @@ def _block(values, factor, key, index, with_noise, table, bits, out, memory):
 
 
 @compiling.jit
-def noisy_round(values, factor, squared_norm, key, bound, table, bits, out, memory):
+def noisy_round(values, factor, squared_norm, key, bound, table, bits, out):
   """Computes `noisy_rounding.noisy_round`.
 
   Args:
@@ -209,36 +181,31 @@ def noisy_round(values, factor, squared_norm, key, bound, table, bits, out, memo
       noise), further draws, and int64 [N] `packed` and `tie` of an alias table.
     bits: The result is modulo 2^bits.
     out: int32 [D], in [0, 2^bits), written.
-    memory: From `scratch`.
 
   Returns:
     int64, tries of the rounding beyond the first, in [0, 63]; and bool, whether no try
     was within the bound, or `values` is out of range.
   """
+  memory = random_bits.scratch(), np.empty((4, STRIP), np.int32)
   # False for NaN.
   in_range = squared_norm * (np.float64(factor) * np.float64(factor)) <= 2.0**61
-  retries = np.int64(0)
-  index = np.int64(0) if in_range else _ALL_ZERO
+  tries = np.int64(0)
   with_noise = bool(1)  # Not a constant, or `_block` would be compiled for it too.
-  fell_back = not in_range
   while True:
+    index = tries if tries < _MAX_TRIES else _MAX_TRIES + _TOWARDS_ZERO - tries
+    if not in_range:
+      index = _ALL_ZERO
     norm = np.int64(0)
     for start in range(0, values.size, BLOCK):
       own_key = random_bits.derive(table[0], key, start // BLOCK, memory[0])
       norm += _block(values[start:start + BLOCK], factor, own_key, index, with_noise,
                      table, bits, out[start:start + BLOCK], memory)
-    fits = norm <= bound or index == _ALL_ZERO
-    if fits and with_noise:
-      return retries, fell_back
-    if fits:
-      with_noise = True
-    elif index == _TOWARDS_ZERO:
-      index, with_noise = _ALL_ZERO, True
-    elif index < _MAX_TRIES - 1:
-      index += 1
-      retries, with_noise = index, False
+    if norm > bound:
+      tries, with_noise = tries + 1, False
+    elif with_noise:
+      return min(tries, _MAX_TRIES - 1), not in_range or tries >= _MAX_TRIES
     else:
-      index, fell_back = _TOWARDS_ZERO, True
+      with_noise = True
 
 
 @compiling.jit

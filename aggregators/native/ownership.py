@@ -36,14 +36,7 @@ def check(folder: pathlib.Path, *, create: bool = False) -> None:
 
 
 def private_folder(path: str | os.PathLike[str]) -> pathlib.Path:
-  """Resolves symbolic links, creates what is missing, and checks the folder.
-
-  Returns:
-    The path without symbolic links.
-
-  Raises:
-    OSError: See `check`.
-  """
+  """Resolves links, creates what is missing, and checks the folder; see `check`."""
   resolved = pathlib.Path(os.path.realpath(path))
   check(resolved, create=True)
   return resolved

@@ -43,45 +43,40 @@ def _interleaved(builder, first, second):
 @compiling.instructions
 def _philox(builder, out, at, count, key, high, counter):
   """Writes `count` 32-bit numbers, a multiple of _GROUP: blocks of 4, by counter."""
-  with compiling.each(builder, count, _GROUP) as (index, _):
-    block = builder.lshr(index, compiling.ir.Constant(INT64, 2))
-    _philox_blocks(builder, out, builder.add(at, index), key, high,
-                   builder.add(counter, block))
-
-
-def _philox_blocks(builder, out, at, key, high, counter):
   mask = compiling.constant(INT64, 0xFFFFFFFF)
   shift = compiling.constant(INT64, 32)
-  low = builder.add(compiling.splat(builder, counter),
-                    compiling.constant(INT64, *range(LANES)))
-  high = compiling.splat(builder, high)
-  # Numbers below 2^32 in lanes of 64 bits, as LLVM must be able to see.
-  state = [builder.and_(low, mask), builder.lshr(low, shift),
-           builder.and_(high, mask), builder.lshr(high, shift)]
   half = compiling.ir.Constant(INT64, 32)
-  keys = [builder.trunc(key, INT32), builder.trunc(builder.lshr(key, half), INT32)]
-  for _ in range(10):
-    products = [
-        builder.mul(x, compiling.constant(INT64, multiplier))
-        for x, multiplier in zip(state[::2], _MULTIPLIERS)]
-    heads = [builder.lshr(product, shift) for product in products]
-    spread = [compiling.splat(builder, builder.zext(key, INT64)) for key in keys]
-    state = [
-        builder.xor(builder.xor(heads[1], state[1]), spread[0]),
-        builder.and_(products[1], mask),
-        builder.xor(builder.xor(heads[0], state[3]), spread[1]),
-        builder.and_(products[0], mask)]
-    keys = [builder.add(key, compiling.ir.Constant(INT32, weyl))
-            for key, weyl in zip(keys, _WEYL)]
-  a, b, c, d = (builder.trunc(x, compiling.vector(INT32)) for x in state)
-  pairs = compiling.vector(INT64, LANES // 2)
-  place = 0
-  for left, right in zip(_interleaved(builder, a, b), _interleaved(builder, c, d)):
-    for four in _interleaved(builder, builder.bitcast(left, pairs),
-                             builder.bitcast(right, pairs)):
-      compiling.store(builder, builder.bitcast(four, compiling.vector(INT32)), out,
-                      compiling.offset(builder, at, place))
-      place += LANES
+  with compiling.each(builder, count, _GROUP) as (index, _):
+    block = builder.lshr(index, compiling.ir.Constant(INT64, 2))
+    low = builder.add(compiling.splat(builder, builder.add(counter, block)),
+                      compiling.constant(INT64, *range(LANES)))
+    top = compiling.splat(builder, high)
+    # Numbers below 2^32 in lanes of 64 bits, as LLVM must be able to see.
+    state = [builder.and_(low, mask), builder.lshr(low, shift),
+             builder.and_(top, mask), builder.lshr(top, shift)]
+    keys = [builder.trunc(key, INT32), builder.trunc(builder.lshr(key, half), INT32)]
+    for _ in range(10):
+      products = [
+          builder.mul(x, compiling.constant(INT64, multiplier))
+          for x, multiplier in zip(state[::2], _MULTIPLIERS)]
+      heads = [builder.lshr(product, shift) for product in products]
+      spread = [compiling.splat(builder, builder.zext(key, INT64)) for key in keys]
+      state = [
+          builder.xor(builder.xor(heads[1], state[1]), spread[0]),
+          builder.and_(products[1], mask),
+          builder.xor(builder.xor(heads[0], state[3]), spread[1]),
+          builder.and_(products[0], mask)]
+      keys = [builder.add(key, compiling.ir.Constant(INT32, weyl))
+              for key, weyl in zip(keys, _WEYL)]
+    a, b, c, d = (builder.trunc(x, compiling.vector(INT32)) for x in state)
+    pairs = compiling.vector(INT64, LANES // 2)
+    place = builder.add(at, index)
+    for left, right in zip(_interleaved(builder, a, b), _interleaved(builder, c, d)):
+      for four in _interleaved(builder, builder.bitcast(left, pairs),
+                               builder.bitcast(right, pairs)):
+        compiling.store(
+            builder, builder.bitcast(four, compiling.vector(INT32)), out, place)
+        place = compiling.offset(builder, place, LANES)
 
 
 def _rotated(builder, x, count: int):
@@ -92,40 +87,35 @@ def _rotated(builder, x, count: int):
 @compiling.instructions
 def _chacha(builder, out, at, count, stride, first, second, purpose, high, counter):
   """Writes `count` blocks, a multiple of LANES: in 16 rows `stride` numbers apart."""
-  with compiling.each(builder, count, LANES) as (index, _):
-    _chacha_blocks(builder, out, builder.add(at, index), stride, first, second,
-                   purpose, high, builder.add(counter, index))
-
-
-def _chacha_blocks(builder, out, at, stride, first, second, purpose, high, counter):
   half = compiling.ir.Constant(INT64, 32)
 
   def halves(number):
     return [compiling.splat(builder, builder.trunc(x, INT32))
             for x in (number, builder.lshr(number, half))]
 
-  key = [*halves(first), *halves(second)]
-  start = [
-      *(compiling.constant(INT32, x) for x in _CHACHA_CONSTANTS), *key, *key,
-      builder.add(halves(counter)[0], compiling.constant(INT32, *range(LANES))),
-      halves(purpose)[0], halves(high)[0], compiling.constant(INT32, 0)]
-  state = list(start)
-
-  def quarter_round(a, b, c, d):
+  def quarter_round(state, a, b, c, d):
     for of_d, of_b in ((16, 12), (8, 7)):
       state[a] = builder.add(state[a], state[b])
       state[d] = _rotated(builder, builder.xor(state[d], state[a]), of_d)
       state[c] = builder.add(state[c], state[d])
       state[b] = _rotated(builder, builder.xor(state[b], state[c]), of_b)
 
-  for _ in range(10):
-    for turn in (0, 1):  # Columns, and diagonals.
+  with compiling.each(builder, count, LANES) as (index, _):
+    key = [*halves(first), *halves(second)]
+    low = halves(builder.add(counter, index))[0]
+    start = [
+        *(compiling.constant(INT32, x) for x in _CHACHA_CONSTANTS), *key, *key,
+        builder.add(low, compiling.constant(INT32, *range(LANES))),
+        halves(purpose)[0], halves(high)[0], compiling.constant(INT32, 0)]
+    state = list(start)
+    for turn in (0, 1) * 10:  # Columns, and diagonals.
       for i in range(4):
-        quarter_round(i, 4 + (i + turn) % 4, 8 + (i + 2 * turn) % 4,
+        quarter_round(state, i, 4 + (i + turn) % 4, 8 + (i + 2 * turn) % 4,
                       12 + (i + 3 * turn) % 4)
-  for i in range(16):
-    place = builder.add(at, builder.mul(stride, compiling.ir.Constant(INT64, i)))
-    compiling.store(builder, builder.add(state[i], start[i]), out, place)
+    place = builder.add(at, index)
+    for x, y in zip(state, start):
+      compiling.store(builder, builder.add(x, y), out, place)
+      place = builder.add(place, stride)
 
 
 @compiling.jit
@@ -157,7 +147,7 @@ def derive(generator, key, index, memory):
 
 @compiling.jit
 def fill(generator, key, total, first, out, memory):
-  """Fills an array with random bits of a key.
+  """Fills an array with random bits of a key, a pair of uint64.
 
   Args:
     generator: PHILOX or CHACHA.

@@ -1,7 +1,6 @@
 """Clipping, signs and the Walsh-Hadamard transform: `aggregators.rotation`, compiled.
 
-The sums of the transform are taken in the order of `rotation.walsh_hadamard`, so that
-each coordinate has the same bits.
+Sums are taken in the order of `rotation.walsh_hadamard`, for the same bits.
 """
 
 import numpy as np
@@ -22,25 +21,20 @@ _COLUMNS = 32
 _SUMS = 64
 
 
-def _signed(j: int, k: int) -> bool:
-  """Whether the element (j, k) of Sylvester's matrix is -1."""
-  return bin(j & k).count('1') % 2 == 1
-
-
 def _by_16(builder, rows):
   """The transform of 16 vectors; each sum adds them from the first to the last."""
+  # Bit m of `signs[j]` says whether the element (j, m) of Sylvester's matrix is -1.
+  signs = [sum((j & m).bit_count() % 2 << m for m in range(_RADIX))
+           for j in range(_RADIX)]
   # Sums whose first terms are equal share these terms.
-  sums = {(): rows[0]}
+  sums = {0: rows[0]}
   for k in range(1, _RADIX):
     longer = {}
-    for j in range(_RADIX):
-      signs = tuple(_signed(j, m) for m in range(1, k + 1))
-      if signs not in longer:
-        add = builder.fsub if signs[-1] else builder.fadd
-        longer[signs] = add(sums[signs[:-1]], rows[k])
+    for sign in dict.fromkeys(s % 2**(k + 1) for s in signs):
+      add = builder.fsub if sign >> k else builder.fadd
+      longer[sign] = add(sums[sign % 2**k], rows[k])
     sums = longer
-  return [sums[tuple(_signed(j, m) for m in range(1, _RADIX))]
-          for j in range(_RADIX)]
+  return [sums[sign] for sign in signs]
 
 
 def _by_2(builder, rows):
@@ -56,15 +50,13 @@ def _by_2(builder, rows):
 def _pass(radix: int):
   """Builds the instructions of a pass over `radix` rows, for LANES columns."""
   def rows_of(builder, source, at, stride, target, target_at, target_stride):
-    def place(start, step, i):
-      return builder.add(start, builder.mul(
-          step, compiling.ir.Constant(compiling.INT64, i)))
-
-    rows = [compiling.load(builder, source, place(at, stride, i))
-            for i in range(radix)]
-    results = (_by_16 if radix == _RADIX else _by_2)(builder, rows)
-    for i, result in enumerate(results):
-      compiling.store(builder, result, target, place(target_at, target_stride, i))
+    rows = []
+    for _ in range(radix):
+      rows.append(compiling.load(builder, source, at))
+      at = builder.add(at, stride)
+    for row in (_by_16 if radix == _RADIX else _by_2)(builder, rows):
+      compiling.store(builder, row, target, target_at)
+      target_at = builder.add(target_at, target_stride)
 
   rows_of.__name__ = f'_rows_{radix}'
   return compiling.instructions(rows_of)
@@ -79,15 +71,12 @@ def _transposed(builder, rows):
   lanes = len(rows)
   width = lanes // 2
   while width:
+    low = [lane if not lane & width else lanes + lane - width for lane in range(lanes)]
     for i in range(lanes):
       if not i & width:
-        first, second = rows[i], rows[i + width]
-        rows[i] = compiling.shuffle(builder, first, second, [
-            lane if not lane & width else lanes + lane - width
-            for lane in range(lanes)])
-        rows[i + width] = compiling.shuffle(builder, first, second, [
-            lane + width if not lane & width else lanes + lane
-            for lane in range(lanes)])
+        pair = rows[i], rows[i + width]
+        rows[i] = compiling.shuffle(builder, *pair, low)
+        rows[i + width] = compiling.shuffle(builder, *pair, [x + width for x in low])
     width //= 2
   return rows
 
@@ -145,8 +134,7 @@ def scaled_and_flipped(vector, factor, scale, signs, out):
 
   Args:
     vector: float32 [d].
-    factor: float32, the first factor.
-    scale: float32, the second.
+    factor, scale: float32, the first and the second factor.
     signs: uint32 [ceil(D / 32)], from `sign_bits`; empty for no flips.
     out: float32 [D], D >= d, written.
   """
@@ -230,13 +218,8 @@ def _by_butterflies(values):
 
 
 @compiling.jit
-def walsh_hadamard(values, memory):
-  """The Walsh-Hadamard transform in place, not scaled.
-
-  Args:
-    values: float32 [D], D a power of two.
-    memory: From `scratch`.
-  """
+def walsh_hadamard(values):
+  """The Walsh-Hadamard transform of float32 [D] in place, not scaled; D = 2^k."""
   log_dim = 0
   while 1 << log_dim < values.size:
     log_dim += 1
@@ -246,17 +229,18 @@ def walsh_hadamard(values, memory):
   rest = log_dim % _LOG_RADIX
   if rest:
     _top_rows(values, 0, log_dim, rest)
+  memory = np.empty(_RADIX * _RADIX * _COLUMNS, np.float32)
   # Number of the lowest bits of an index that are still to be transformed.
   left = log_dim - rest
   while left > _LOG_BLOCK:
-    if left - _LOG_RADIX > _LOG_BLOCK:
-      for start in range(0, values.size, 1 << left):
-        _two_passes(values, start, 1 << (left - 2 * _LOG_RADIX), memory)
-      left -= 2 * _LOG_RADIX
-    else:
-      for start in range(0, values.size, 1 << left):
-        _one_pass(values, start, 1 << (left - _LOG_RADIX))
-      left -= _LOG_RADIX
+    passes = 2 if left - _LOG_RADIX > _LOG_BLOCK else 1
+    stride = 1 << (left - passes * _LOG_RADIX)
+    for start in range(0, values.size, 1 << left):
+      if passes == 2:
+        _two_passes(values, start, stride, memory)
+      else:
+        _one_pass(values, start, stride)
+    left -= passes * _LOG_RADIX
   for start in range(0, values.size, 1 << left):
     stride = 1 << (left - _LOG_RADIX)
     while stride >= _RADIX:
@@ -265,9 +249,3 @@ def walsh_hadamard(values, memory):
       stride //= _RADIX
     for inner in range(start, start + (1 << left), _RADIX * _RADIX):
       _last_16(values, inner)
-
-
-@compiling.jit
-def scratch():
-  """Memory for `walsh_hadamard`: float32 [256 * _COLUMNS]."""
-  return np.empty(_RADIX * _RADIX * _COLUMNS, np.float32)

@@ -218,17 +218,6 @@ def test_settings_out_of_range_are_named(settings, message):
     AdaptiveClipParams(**{'count_stddev': 1.0, **settings})
 
 
-@pytest.mark.slow
-def test_a_suppressed_round_moves_the_clip_by_noise_alone(in_process):
-  params = _params(noise_multiplier=1.0, min_honest_fraction=0.8)
-  process = _process(_factory(params, target_quantile=0.5, learning_rate=1.0))
-  output = process.next(process.initialize(), _vectors()[:10])
-  assert output.measurements['suppressed']
-  # No noise is in this count: the fraction is one half exactly.
-  assert output.state['clip'] == 1.0
-  assert output.measurements['estimated_fraction_below_clip'] == 0.5
-
-
 @pytest.mark.parametrize('bits, stddev, fits', [
     (8, 2.0, True), (8, 10.0, False), (7, 1.0, True), (6, 1.0, False)])
 def test_a_count_that_does_not_fit_the_field_is_refused(bits, stddev, fits):

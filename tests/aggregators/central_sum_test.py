@@ -56,15 +56,6 @@ def test_noise_of_every_round_is_fresh(in_process):
   assert np.mean(results[0] != results[1]) > 0.99
 
 
-@pytest.mark.parametrize('bad', [np.nan, np.inf, -np.inf])
-def test_a_client_of_nan_or_infinities_contributes_zero(in_process, bad):
-  vectors = _updates()
-  vectors[3, 7] = bad
-  np.testing.assert_allclose(
-      _sum(_process(), list(vectors)),
-      _clipped_sum(np.delete(vectors, 3, axis=0), 1.0), atol=1e-6)
-
-
 def test_nothing_is_measured_unless_diagnostics_are_asked_for(in_process):
   off = _process().next.type_signature.result.measurements
   assert not list(off.member.children())
@@ -79,12 +70,9 @@ def test_nothing_is_measured_unless_diagnostics_are_asked_for(in_process):
 
 
 @pytest.mark.parametrize('arguments, message', [
-    (dict(clip=0.0), 'clip .*0.0'), (dict(clip=-1.0), 'clip .*-1.0'),
-    (dict(clip=float('nan')), 'clip .*nan'), (dict(clip=True), 'clip .*True'),
+    (dict(clip=0.0), 'clip .*0.0'), (dict(clip=float('nan')), 'clip .*nan'),
     (dict(noise_multiplier=-0.5), 'noise_multiplier .*-0.5'),
-    (dict(noise_multiplier=float('nan')), 'noise_multiplier .*nan'),
-    (dict(noise_multiplier=float('inf')), 'noise_multiplier .*inf'),
-    (dict(clip=None), 'clip must be a finite number, found None')])
+    (dict(noise_multiplier=float('inf')), 'noise_multiplier .*inf')])
 def test_impossible_arguments_are_named(arguments, message):
   with pytest.raises(ValueError, match=message):
     _process(**arguments)

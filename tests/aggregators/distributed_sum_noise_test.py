@@ -41,12 +41,8 @@ def _release(params, num_reporting, num_selected, value=0.0, seed=0):
 
 @pytest.mark.parametrize('honest', [1.0, 0.6])
 @pytest.mark.parametrize('num_reporting, num_selected', [
-    (20, 20),  # All report.
-    (19, 20), (12, 20),  # Dropouts.
-    (5, 5), (37, 37),  # Another cohort than was expected.
-    (1, 1), (3, 5),
-    (25, 20),  # More than were selected.
-    (0, 20), (7, 20), (0, 0)])  # Too few.
+    (20, 20), (12, 20), (5, 5), (37, 37), (3, 5),  # Dropouts, unexpected cohorts.
+    (25, 20), (7, 20), (0, 0)])  # More than were selected, too few.
 def test_the_noise_of_a_release_is_the_same_for_any_cohort(
     honest, num_reporting, num_selected):
   params = _params(min_honest_fraction=honest)
@@ -110,8 +106,7 @@ def test_reporting_clients_at_the_honest_fraction_carry_the_noise_of_the_guarant
 
 
 @pytest.mark.parametrize('fraction, colluders, num_selected, minimum', [
-    (1.0, 0, 20, 20), (0.9, 0, 20, 18), (0.7, 0, 10, 7), (0.3, 0, 10, 3),
-    (0.6, 3, 20, 15), (0.1, 2, 20, 4), (1 / 3, 0, 9, 3), (0.55, 0, 20, 11),
+    (1.0, 0, 20, 20), (0.7, 0, 10, 7), (0.6, 3, 20, 15), (1 / 3, 0, 9, 3),
     (0.5, 0, 7, 4)])
 def test_a_round_is_suppressed_below_the_minimum_and_not_at_it(
     fraction, colluders, num_selected, minimum):

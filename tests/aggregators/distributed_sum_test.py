@@ -177,14 +177,9 @@ def test_every_number_of_bits_has_the_right_noise(bits):
 BFLOAT16 = tf.bfloat16.as_numpy_dtype
 STRUCTURES = {
     'scalar': np.float32,
-    'float16': (np.float16, [3, 5]),
-    'bfloat16': (BFLOAT16, [7]),
-    'float64': (np.float64, [2, 2, 2]),
     'mixed': collections.OrderedDict(
         b=[(np.float32, [3]), (np.float64, [])],
         a=((BFLOAT16, [2, 1]), collections.OrderedDict(c=(np.float16, [5])))),
-    'of a single name': [[[np.float32]]],
-    'fifty layers': [(np.float32, [i % 4 + 1, 3]) for i in range(50)],
     'an empty tensor': [(np.float32, [0]), (np.float32, [2])],
 }
 
@@ -252,24 +247,28 @@ def test_a_cohort_beyond_int32_is_refused():
 
 
 @pytest.mark.parametrize('bad', [np.nan, np.inf, -np.inf])
-def test_a_client_of_nan_or_infinities_contributes_zero(in_process, bad):
-  params = _params(noise_multiplier=0.0, cohort_size=3)
-  process = _process(params, diagnostics=True)
-  vectors = _updates(3)
-  vectors[1, 17] = bad
-  output = process.next(process.initialize(), list(vectors))
-  expected = _clipped_sum(vectors[[0, 2]])
-  np.testing.assert_allclose(
-      output.result * params.scale, expected * params.scale, atol=6.0)
-  assert output.measurements['diagnostics']['totals']['not_finite'] == 1
-
-
-def test_a_client_of_nan_or_infinities_still_adds_its_noise():
+def test_a_client_of_nan_or_infinities_sends_its_noise_alone(bad):
   params = _params(dimension=4096, cohort_size=4)
+  vector = np.ones(4096, np.float32)
+  vector[17] = bad
   sent = distributed_sum.encode(
-      tf.fill([4096], np.nan), tf.constant([1, 2], tf.int64), [0, 0], 4, params)
+      tf.constant(vector), tf.constant([1, 2], tf.int64), [0, 0], 4, params)
   noise = modular_sum.unwrap(sent.values, params.bits).numpy()
   statistics_lib.check_variance(noise, params.total_noise_variance / 4)
+  statistics_lib.check_mean(noise, 0, params.total_noise_variance / 4)
+
+
+def test_diagnostics_count_what_happened_at_clients(in_process):
+  process = _process(_params(cohort_size=6), diagnostics=True)
+  vectors = np.full([6, D], 1e-3, np.float32)
+  vectors[:2] = 1.0
+  vectors[5] = np.nan
+  output = process.next(process.initialize(), list(vectors))
+  diagnostics = output.measurements['diagnostics']
+  assert diagnostics['num_reporting'] == 6
+  assert 0 <= diagnostics['totals'].pop('rounding_retries') < 60
+  assert diagnostics['totals'] == dict(
+      clipped=2, not_finite=1, cohort_disbelieved=0, rounding_fallbacks=0)
 
 
 def test_unseeded_runs_never_repeat(in_process):
@@ -322,22 +321,6 @@ def test_measurements_are_public_unless_diagnostics_are_asked_for():
       tff.to_type(collections.OrderedDict(
           public=public, diagnostics=collections.OrderedDict(
               num_reporting=np.int32, totals=totals))), tff.SERVER))
-
-
-@pytest.mark.slow
-def test_diagnostics_count_what_happened_at_clients(in_process):
-  params = _params(cohort_size=6)
-  process = _process(params, diagnostics=True)
-  vectors = np.full([6, D], 1e-3, np.float32)
-  vectors[:2] = 1.0
-  vectors[5] = np.nan
-  output = process.next(process.initialize(), list(vectors))
-  diagnostics = output.measurements['diagnostics']
-  assert diagnostics['num_reporting'] == 6
-  assert 0 <= diagnostics['totals'].pop('rounding_retries') < 60
-  assert diagnostics['totals'] == dict(
-      clipped=2, not_finite=1, cohort_disbelieved=0, rounding_fallbacks=0)
-  assert output.measurements['public']['scale'] == pytest.approx(params.scale)
 
 
 def test_keys_of_a_round_are_derived_and_not_the_seed_itself():

@@ -30,7 +30,6 @@ def noisy_round(vector, key, l2_bound_squared, noise, bits, *, factor=1.0,
   none = np.zeros(0, np.int64)
 
   def run(vector, key, packed, tie, more_draws, factor):
-    memory = noising.scratch()
     out = np.empty(vector.size, np.int32)
     norm = float(np.sum(vector.astype(np.float64)**2)) if (
         squared_norm is None) else float(squared_norm)
@@ -39,7 +38,7 @@ def noisy_round(vector, key, l2_bound_squared, noise, bits, *, factor=1.0,
         int(l2_bound_squared),
         (_GENERATORS[noise.generator], noise.draws if tables else 0, int(more_draws),
          encoding.read_only(packed), encoding.read_only(tie)),
-        _ALL_BITS if bits is None else bits, out, memory)
+        _ALL_BITS if bits is None else bits, out)
     return out, np.int32(retries), bool(fell_back)
 
   values, retries, fell_back = _in_graph(

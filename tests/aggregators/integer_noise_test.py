@@ -65,7 +65,7 @@ def _pmf(draw, variance):
 
 def _moment(draw, variance, order):
   if variance > 1e4:  # The Gaussian's, up to 1 / v.
-    return variance**(order // 2) * [1, 1, 3, 15, 105][order // 2]
+    return variance**(order // 2) * [1, 1, 3][order // 2]
   k, p = _pmf(draw, variance)
   return float(np.sum(k.astype(np.float64)**order * p))
 
@@ -78,14 +78,6 @@ def test_mean_and_variance(draw, variance):
   statistics_lib.check_mean(samples, 0, second)
   if second > 0.005:  # Below, all but a few samples are 0.
     statistics_lib.check_variance(samples, second, fourth / second**2 - 3)
-
-
-@pytest.mark.parametrize('draw, variance', SAMPLES)
-def test_fourth_moment(draw, variance):
-  samples = draw(variance).astype(np.float64) / variance**0.5
-  fourth = _moment(draw, variance, 4) / variance**2
-  eighth = _moment(draw, variance, 8) / variance**4
-  statistics_lib.check_mean(samples**4, fourth, eighth - fourth**2)
 
 
 def _counts_and_probabilities(draw, samples, variance):

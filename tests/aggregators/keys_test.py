@@ -15,12 +15,6 @@ def _distinct(rows):
   return len({tuple(row) for row in np.asarray(rows)})
 
 
-def test_fresh_keys_of_one_graph_differ_within_and_across_its_calls():
-  graph = tf.function(lambda: tf.stack([keys.fresh(), keys.fresh()]))
-  drawn = np.concatenate([graph().numpy() for _ in range(50)])
-  assert _distinct(drawn) == 100
-
-
 def test_fresh_is_not_folded_into_a_constant_by_a_loop():
   graph = tf.function(lambda: tf.map_fn(
       lambda _: keys.fresh(), tf.range(100), fn_output_signature=tf.int64))
@@ -172,16 +166,6 @@ def test_random_bits_are_philox_blocks_that_no_derived_key_can_have(key):
   np.testing.assert_array_equal(
       keys.random_bits(tensor, [3, 2], tf.int64).numpy().view(np.uint64).reshape(-1),
       expected.view(np.uint64))
-
-
-@pytest.mark.parametrize('dtype', [tf.int32, tf.int64])
-def test_random_bits_cover_their_whole_range_and_repeat_with_their_key(dtype):
-  key = tf.constant([5, 6], tf.int64)
-  bits = keys.random_bits(key, [100_000], dtype).numpy()
-  assert bits.dtype == dtype.as_numpy_dtype
-  np.testing.assert_array_equal(bits, keys.random_bits(key, [100_000], dtype).numpy())
-  as_bytes = np.bincount(bits.view(np.uint8), minlength=256)
-  assert statistics_lib.fits(as_bytes, np.full(256, 1 / 256))
 
 
 def test_uniform_numbers_are_uniform_and_below_one():

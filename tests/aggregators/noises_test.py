@@ -32,7 +32,7 @@ def test_unknown_name_is_refused_wherever_it_arrives():
   # Parameters that were changed by force are refused too.
   forged = dataclasses.replace(PARAMS)
   object.__setattr__(forged, 'mechanism', 'binomial')
-  for ask in (share_tables.tables, share_tables.most_shares, marks.is_supported,
+  for ask in (share_tables.most_shares, marks.is_supported,
               distributed_sum.DistributedSumFactory):
     with pytest.raises(ValueError, match=rule):
       ask(forged)
@@ -51,9 +51,6 @@ def test_mechanism_that_leaves_something_unsaid_cannot_be_built(name):
 
 @pytest.mark.parametrize('changes, rule', [
     ({'sampler': 'binomial'}, 'sampler must be one of'),
-    ({'tables': 'skellam'}, 'tables must be a family'),
-    ({'has_shares': 'clients'}, 'has_shares must be True or False'),
-    ({'in_kernels': None}, 'in_kernels must be True or False'),
     ({'smallest_share': math.nan}, 'smallest_share must be'),
     ({'sampler_total_variation': 2.0}, 'sampler_total_variation must be'),
     ({'is_divisible': False}, 'sampler_total_variation of binomial must be given'),
@@ -79,7 +76,7 @@ def test_new_mechanism_draws_from_its_own_tables_and_outside_the_kernels(
     kind, in_process):
   params = PARAMS.replace(mechanism='binomial', fixed_scale=4.0, dimension=4096,
                           rotation='none')
-  assert share_tables.tables(params) is binomial.NOISE['tables']
+  assert params.noise.tables is binomial.NOISE['tables']
   assert not marks.is_supported(params)
   assert marks.is_supported(params.replace(mechanism='skellam'))
   process = distributed_sum.DistributedSumFactory(params).create(

@@ -70,14 +70,14 @@ def test_bytes_of_a_round():
     (dict(classes=1), 'classes must be at least 2'),
     (dict(max_total_weight=0), 'max_total_weight must be at least 1'),
     (dict(bits=31), 'bits must be at most 30'),
-    (dict(bits=7), 'bits=7 leave 12 steps to a prediction when the weights of a '
-                   'round sum up to 10: at least 8 bits are needed'),
-    (dict(logit_bound=0.0), 'logit_bound must be greater than 0'),
+    (dict(bits=7), 'bits=7 leave 12 steps to a prediction for weights that sum up to '
+                   '10: at least 8 bits are needed'),
+    (dict(logit_bound=0.0), 'logit_bound must be in'),
     (dict(logit_bound=1e7), 'logit_bound must be in'),
     (dict(noise_scale=float('nan')), 'noise_scale must be a finite number'),
     (dict(noise_scale=1.0), 'noise_scale must be greater than 0 with noise and 0'),
     (dict(noise='laplace'), 'noise_scale must be greater than 0 with noise and 0'),
-    (dict(noise='laplace', noise_scale=1e13), 'noise_scale must be at most 1e12'),
+    (dict(noise='laplace', noise_scale=1e13), 'noise_scale must be in .0, 1e.12.'),
 ])
 def test_what_cannot_be_is_named(changes, message):
   with pytest.raises(ValueError, match=message):

@@ -11,8 +11,8 @@ from tests import statistics_lib
 KEY = np.array([11, -12], np.int64)
 # Dimensions that each kind takes.
 DIMENSIONS = (
-    [('hadamard', 2**i) for i in range(21)] +
-    [('dft', d) for d in (2, 4, 6, 10, 254, 1000, 2**20)] +
+    [('hadamard', 2**i) for i in (0, 1, 2, 7, 8, 11, 20)] +
+    [('dft', d) for d in (2, 6, 1000, 2**20)] +
     [('none', d) for d in (1, 7, 1000)])
 
 
@@ -39,8 +39,7 @@ def test_rotation_preserves_the_norm_and_is_inverted(kind, dim):
 
 
 @pytest.mark.parametrize('kind, dim', [
-    ('hadamard', 1), ('hadamard', 2), ('hadamard', 64), ('hadamard', 512),
-    ('dft', 2), ('dft', 6), ('dft', 300)])
+    ('hadamard', 2), ('hadamard', 256), ('dft', 2), ('dft', 100)])
 def test_rotation_is_an_orthogonal_matrix(kind, dim):
   rows = [rotation.rotate(tf.constant(row), KEY, kind).numpy()
           for row in np.eye(dim, dtype=np.float32)]
@@ -48,7 +47,7 @@ def test_rotation_is_an_orthogonal_matrix(kind, dim):
   np.testing.assert_allclose(matrix @ matrix.T, np.eye(dim), atol=2e-6)
 
 
-@pytest.mark.parametrize('dim', [2**i for i in range(12)])
+@pytest.mark.parametrize('dim', [1, 2, 128, 256, 512, 2048])
 def test_transform_is_the_sylvester_matrix(dim):
   vector = _vector(dim)
   expected = linalg.hadamard(dim).astype(np.float64) @ vector
@@ -62,20 +61,11 @@ def test_transform_is_the_sylvester_matrix(dim):
       linalg.hadamard(dim) @ integers)
 
 
-@pytest.mark.parametrize('dim', [1, 31, 32, 33, 1000, 2**16])
-def test_signs_are_plus_and_minus_one_and_follow_from_the_key(dim):
-  signs = _signs(KEY, dim)
-  assert signs.shape == (dim,) and signs.dtype == np.float32
-  assert set(np.unique(signs)) <= {-1.0, 1.0}
-  np.testing.assert_array_equal(signs, _signs(KEY, dim))
-  if dim >= 1000:
-    other = _signs([11, -13], dim)
-    statistics_lib.check_mean(signs * other, 0, 1)
-
-
 def test_signs_are_fair_and_independent_of_their_neighbours():
   # 2^22 signs: a probability of 0.5 + 0.0013 would be seen.
   signs = _signs(KEY, 2**22)
+  assert set(np.unique(signs)) == {-1.0, 1.0}
+  statistics_lib.check_mean(signs * _signs([11, -13], 2**22), 0, 1)
   for lag in (1, 2, 31, 32, 33, 64, 128):
     statistics_lib.check_mean(signs[lag:] * signs[:-lag], 0, 1)
   # Of each bit in an integer of 32, and with power.

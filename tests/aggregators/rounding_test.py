@@ -126,10 +126,9 @@ def test_beta_zero_bounds_every_rounding_so_that_none_is_repeated():
   assert retries == [0] * 300
 
 
-@pytest.mark.parametrize('beta', [0.0, float(np.exp(-0.5))])
-def test_a_vector_of_more_coordinates_than_a_float32_counts_stays_in_bounds(beta):
+def test_a_vector_of_more_coordinates_than_a_float32_counts_stays_in_bounds():
   dim = 2**23 + 1
-  params = _params(dimension=dim, fixed_scale=1000.0, beta=beta)
+  params = _params(dimension=dim, fixed_scale=1000.0)
   vector = np.full(dim, 1.0, np.float32)
   vector[::2] = -1.0
   clipped, was_clipped, _ = rounding.clip_by_norm(tf.constant(vector), 1.0)
@@ -195,8 +194,7 @@ def test_the_distribution_is_conditioned_on_the_bound():
 
 @pytest.mark.usefixtures('form')
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    'extra', [-1, 0, 1, noisy_rounding.BLOCK, noisy_rounding.BLOCK + 3])
+@pytest.mark.parametrize('extra', [-1, 0, noisy_rounding.BLOCK + 3])
 def test_vectors_of_several_blocks_are_rounded_under_one_bound(extra):
   dim = noisy_rounding.BLOCK + extra
   integers = np.arange(dim) % 5 - 2

@@ -79,7 +79,7 @@ def test_uplink_is_queries_times_classes_times_bits():
     ({'attributes': 11}, 'attributes must be at most 10, found 11'),
     ({'attributes': 4, 'votes': 3}, 'votes must be 1 where .* found 3'),
     ({'min_honest_fraction': 0}, r'min_honest_fraction must be in \(0, 1\]'),
-    ({'assumed_colluders': 1}, 'every vote would be suppressed'),
+    ({'assumed_colluders': 1}, 'every sum would be suppressed'),
     ({'min_honest_fraction': 0.9, 'assumed_colluders': 11}, 'be suppressed'),
     ({'votes': 10**6, 'noise_stddev': 1e3}, 'need sums of 35 bits'),
 ])

@@ -262,7 +262,7 @@ def test_sums_are_secure_for_integer_noise():
   assert text.count('federated_sum(') == 1
 
 
-def test_unseeded_votes_differ(anywhere):
+def test_unseeded_votes_differ(in_process):
   params = _params(noise_stddev=30.0)
   votes = [np.zeros((Q, C), np.int32)] * 5
   first, again = (np.asarray(_run(params, votes).result) for _ in range(2))
@@ -276,9 +276,9 @@ def test_unseeded_votes_differ(anywhere):
     tff.StructType([('value', tff.TensorType(np.int32, [Q, C])),
                     ('weight', tff.TensorType(np.float32))])])
 def test_values_that_are_not_unweighted_votes_are_refused(value_type):
-  with pytest.raises(TypeError, match='votes must be an int32 tensor'):
+  with pytest.raises(TypeError, match='votes must be .*int32'):
     VotingFactory(_params()).create(value_type)
-  with pytest.raises(TypeError, match='without weights and with a key'):
+  with pytest.raises(TypeError, match='votes must be .*key=int64'):
     VotingFactory(_params(), simulation_seed=1).create(value_type)
 
 
