@@ -42,7 +42,12 @@ class Noise:
 
   def __post_init__(self):
     validate.one_of(SAMPLERS, sampler=self.sampler)
+    for name in ('has_shares', 'is_divisible', 'in_kernels'):
+      if not isinstance(value := getattr(self, name), bool):
+        raise ValueError(f'{name} must be True or False, found {value!r}')
     validate.non_negative(smallest_share=self.smallest_share)
+    if not isinstance(self.tables, alias_table.Family):
+      raise ValueError(f'tables must be a family of alias tables, found {self.tables!r}')
     if self.sampler_total_variation is not None:
       validate.unit_interval(sampler_total_variation=self.sampler_total_variation)
     elif not self.is_divisible:

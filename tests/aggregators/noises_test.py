@@ -51,6 +51,9 @@ def test_mechanism_that_leaves_something_unsaid_cannot_be_built(name):
 
 @pytest.mark.parametrize('changes, rule', [
     ({'sampler': 'binomial'}, 'sampler must be one of'),
+    ({'tables': 'skellam'}, 'tables must be a family'),
+    ({'has_shares': 'clients'}, 'has_shares must be True or False'),
+    ({'in_kernels': None}, 'in_kernels must be True or False'),
     ({'smallest_share': math.nan}, 'smallest_share must be'),
     ({'sampler_total_variation': 2.0}, 'sampler_total_variation must be'),
     ({'is_divisible': False}, 'sampler_total_variation of binomial must be given'),
