@@ -59,9 +59,7 @@ PLACES = {
      'tensorflow.graph_util.import_graph_def'): _IN_MEMORY,
     ('tasks/official', 'File.find_or_download', 'self.load'):
         'none: the name of a function of TFF, which downloads an SQLite file',
-    ('tasks/registry', 'build', 'importlib.import_module'): _OURS,
-    ('tasks/registry', 'open_raw', 'importlib.import_module'): _OURS,
-    ('tasks/registry', 'serving', 'importlib.import_module'): _OURS,
+    ('tasks/registry', '_built_in', 'importlib.import_module'): _OURS,
     ('tff_pipelines/__main__', '_module', 'importlib.import_module'): _OURS,
     ('tff_pipelines/experiment/cli', '_imported', 'importlib.import_module'): _OURS,
     ('tff_pipelines/experiment/guarded', 'program', 'importlib.import_module'): _OURS,

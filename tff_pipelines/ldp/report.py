@@ -7,6 +7,7 @@ import numpy as np
 
 from tasks.ldp.task import DistillationTask
 from tasks.models import classifiers
+from tasks.task import Breakdown
 from tff_pipelines.common import caveats
 from tff_pipelines.experiment import report
 from tff_pipelines.fedavg import report as fedavg_report
@@ -26,7 +27,7 @@ def outcome_of(task: DistillationTask, predicted: np.ndarray, *,
   confusion = np.zeros([task.num_classes] * 2, np.int64)
   np.add.at(confusion, (task.test.y, predicted), 1)
   breakdown = fedavg_report.describe_breakdown(
-      classifiers.numbered(task.num_classes, count=None),
+      Breakdown(count=None, **classifiers.numbered(task.num_classes)),
       {'confusion': confusion, 'occurred': confusion.sum(axis=1),
        'right': np.diag(confusion), 'predicted': confusion.sum(axis=0)},
       outside_guarantee=bool(outside))
