@@ -71,9 +71,8 @@ def answer(settings: settings_lib.AccountSettings) -> int:
     if is_table:
       rows = answers.table(settings.question, settings.about)
     else:
-      find = answers.explained if settings.explain else answers.answer
-      found = find(settings.question, settings.about)
-      rows = found[:1] if settings.explain else [found]
+      found = answers.explained(settings.question, settings.about)
+      rows = found[:1]
   if settings.explain:
     print(explained(*found, settings.format))
   elif rows:

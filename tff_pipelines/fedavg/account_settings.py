@@ -77,6 +77,9 @@ class AccountSettings(settings.Settings):
       raise ValueError(
           'explain needs query=epsilon, delta, noise_multiplier, rounds or bits, and '
           f'format=text or json, found query={self.query}, format={self.format}')
+    if self.explain and self.bound == 'paper':
+      raise ValueError('explain needs bound=tight, found bound=paper: its numbers are '
+                       'those of a published formula')
     if self.plot is not None and not self.plot.lower().endswith('.png'):
       raise ValueError(f'plot must end in .png, found {self.plot!r}')
 

@@ -19,8 +19,7 @@ from tff_pipelines.common import validate
 
 _LARGEST_NOISE = 1e9
 _SMALLEST_NOISE = 1e-6
-_MAX_BITS = 30
-_NEAR = 0.01
+MAX_BITS = 30
 
 
 class Unreachable(ValueError):
@@ -172,7 +171,7 @@ def bits(build_event: Callable[[int], base.Event], *, epsilon: float, delta: flo
   """
   _check_target(epsilon, delta)
   last = None
-  for count in range(2, _MAX_BITS + 1):
+  for count in range(2, MAX_BITS + 1):
     try:
       event = build_event(count)
     except ValueError as error:
@@ -182,40 +181,8 @@ def bits(build_event: Callable[[int], base.Event], *, epsilon: float, delta: flo
                               amplification=amplification) <= epsilon:
       return count
   raise ValueError(
-      f'bits: not even {_MAX_BITS} meet epsilon={epsilon!r} at '
+      f'bits: not even {MAX_BITS} meet epsilon={epsilon!r} at '
       f'delta={delta!r}') from last
-
-
-def calibrated(params: params_lib.DistributedSumParams,
-               build_event: Callable[[params_lib.DistributedSumParams], base.Event],
-               *, epsilon: float, delta: float, accountant: str = 'auto',
-               amplification: str = 'tight', allow_degenerate: bool = False
-               ) -> params_lib.DistributedSumParams:
-  """`params` with the minimum noise multiplier that meets the target.
-
-  Args:
-    params: Everything but the noise multiplier, which is ignored.
-    build_event: From parameters to everything that is released.
-    epsilon, delta, accountant, amplification: As for `noise_multiplier`.
-    allow_degenerate: Whether to return parameters of a uselessly coarse grid.
-
-  Raises:
-    ValueError: As in `noise_multiplier`; and for a degenerate grid, naming the
-      bits that would do.
-  """
-  def solved(trial: params_lib.DistributedSumParams):
-    return trial.replace(noise_multiplier=noise_multiplier(
-        lambda z: build_event(trial.replace(noise_multiplier=z)),
-        epsilon=epsilon, delta=delta, accountant=accountant,
-        amplification=amplification))
-
-  try:
-    solution = solved(params)
-  except Unreachable as error:
-    raise ValueError(unreachable_reason(params, solved, error)) from None
-  if not allow_degenerate:
-    refuse_degenerate(solution)
-  return solution
 
 
 def unreachable_reason(
@@ -225,7 +192,7 @@ def unreachable_reason(
     error: Unreachable) -> str:
   """Names the bits that would do, if any, for a target that cannot be met."""
   if params.fixed_scale is None:
-    for count in range(params.bits + 1, _MAX_BITS + 1):
+    for count in range(params.bits + 1, MAX_BITS + 1):
       try:
         if solve(params.replace(bits=count)).degeneracy() is None:
           return (f'degenerate setting: bits={params.bits} are too few for '
@@ -242,49 +209,11 @@ def refuse_degenerate(params: params_lib.DistributedSumParams) -> None:
     return
   cure = 'a larger scale'
   if params.fixed_scale is None:
-    cure = next((f'bits={count}' for count in range(params.bits + 1, _MAX_BITS + 1)
+    cure = next((f'bits={count}' for count in range(params.bits + 1, MAX_BITS + 1)
                  if params.replace(bits=count).degeneracy() is None),
-                f'not even bits={_MAX_BITS}')
+                f'not even bits={MAX_BITS}')
   raise ValueError(f'degenerate setting: {reason}; {cure} would do, or allow it '
                    'with --allow_degenerate')
-
-
-def suggest_bits(
-    params: params_lib.DistributedSumParams,
-    build_event: Callable[[params_lib.DistributedSumParams], base.Event],
-    *, epsilon: float, delta: float, amplification: str = 'tight'
-    ) -> params_lib.DistributedSumParams:
-  """The minimum bits whose noise multiplier is within 1% of the central Gaussian's.
-
-  Both are accounted by RDP, so that mechanisms are compared, not accountants.
-
-  Args:
-    params: Everything but bits and noise multiplier, which are ignored.
-    build_event: From parameters to everything that is released. It also receives
-      the parameters of a grid so fine that it stands for the Gaussian.
-    epsilon, delta, amplification: As for `noise_multiplier`.
-
-  Returns:
-    Calibrated parameters, not degenerate.
-
-  Raises:
-    ValueError: If not even 30 bits come that near.
-  """
-  target = dict(epsilon=epsilon, delta=delta, accountant='rdp',
-                amplification=amplification)
-  finest = params.replace(
-      fixed_scale=params_lib.MAX_CLIP_GRID * (1 - 1e-12) / params.clip)
-  gaussian = calibrated(finest, build_event, **target).noise_multiplier
-  for count in range(2, _MAX_BITS + 1):
-    try:
-      trial = calibrated(params.replace(bits=count), build_event, **target)
-    except ValueError:
-      continue  # Too few bits for the cohort, or a degenerate grid.
-    if trial.noise_multiplier <= (1 + _NEAR) * gaussian:
-      return trial
-  raise ValueError(
-      f'bits: not even {_MAX_BITS} come within {_NEAR:g} of the central '
-      f'Gaussian\'s noise multiplier {gaussian:.6g}')
 
 
 def analytic_delta(noise_multiplier: float, epsilon: float) -> float:
