@@ -396,7 +396,7 @@ def test_plot_draws_a_png(tmp_path):
 
 def test_plot_that_can_not_be_written_is_refused_before_anything_is_computed(
     tmp_path, monkeypatch):
-  monkeypatch.setattr(answers, 'answer', lambda *_: pytest.fail('computed'))
+  monkeypatch.setattr(answers, 'explained', lambda *_: pytest.fail('computed'))
   (tmp_path / 'file').write_text('')
   done = run('--mechanism=gaussian', '--noise_multiplier=1', '--delta=0.1',
              f'--plot={tmp_path / "file" / "x.png"}', code=2)

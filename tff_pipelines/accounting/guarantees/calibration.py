@@ -6,6 +6,7 @@ not. The result is always an end at which the target was checked.
 
 import bisect
 from collections.abc import Callable
+import contextlib
 import math
 
 from scipy import special
@@ -64,9 +65,7 @@ def noise_multiplier(build_event: Callable[[float], base.Event], *, epsilon: flo
       Epsilon must fall as the noise grows. A DistributedSumParams built for each
       noise multiplier takes care of the scale, which depends on it.
     epsilon: Target > 0.
-    delta: In [0, 1).
-    accountant: As in `accountant.epsilon`.
-    amplification: As in `accountant.epsilon`.
+    delta, accountant, amplification: As in `accountant.epsilon`.
     total_variation: From a noise multiplier to the distance of everything that is
       released from the ideal distributions in its event, for what sampling error
       consumes of delta (`noise_budget`); None where no bound is known.
@@ -87,18 +86,16 @@ def noise_multiplier(build_event: Callable[[float], base.Event], *, epsilon: flo
         build_event(z), total_variation(z), delta, accountant, amplification)
     return math.log(achieved / epsilon) if achieved > 0 else -math.inf
 
-  if noise_budget.is_too_much(noise_budget.consumed(
-      total_variation(1.0) or 0.0, epsilon), delta):
-    raise _beyond(total_variation(1.0), epsilon, delta)
+  deviation = total_variation(1.0)
+  if noise_budget.is_too_much(noise_budget.consumed(deviation or 0.0, epsilon), delta):
+    raise _beyond(deviation, epsilon, delta)
   low, high = None, 1.0
   if accountant != 'rdp':
     # Renyi divergences are quick, and their answer is a little above.
-    try:
+    with contextlib.suppress(ValueError):
       high = noise_multiplier(
           build_event, epsilon=epsilon, delta=delta, accountant='rdp',
           amplification=amplification)
-    except ValueError:
-      pass
   at_high = excess(high)
   while at_high > 0:
     low = high
@@ -193,27 +190,22 @@ def unreachable_reason(
   """Names the bits that would do, if any, for a target that cannot be met."""
   if params.fixed_scale is None:
     for count in range(params.bits + 1, MAX_BITS + 1):
-      try:
+      with contextlib.suppress(ValueError):
         if solve(params.replace(bits=count)).degeneracy() is None:
           return (f'degenerate setting: bits={params.bits} are too few for '
                   f'this target; bits={count} would do')
-      except ValueError:
-        continue
   return str(error)
 
 
 def refuse_degenerate(params: params_lib.DistributedSumParams) -> None:
   """Raises ValueError where the grid is too coarse, naming bits that would do."""
-  reason = params.degeneracy()
-  if reason is None:
-    return
-  cure = 'a larger scale'
-  if params.fixed_scale is None:
-    cure = next((f'bits={count}' for count in range(params.bits + 1, MAX_BITS + 1)
-                 if params.replace(bits=count).degeneracy() is None),
-                f'not even bits={MAX_BITS}')
-  raise ValueError(f'degenerate setting: {reason}; {cure} would do, or allow it '
-                   'with --allow_degenerate')
+  if (reason := params.degeneracy()) is not None:
+    cure = 'a larger scale' if params.fixed_scale is not None else next(
+        (f'bits={count}' for count in range(params.bits + 1, MAX_BITS + 1)
+         if params.replace(bits=count).degeneracy() is None),
+        f'not even bits={MAX_BITS}')
+    raise ValueError(f'degenerate setting: {reason}; {cure} would do, or allow it '
+                     'with --allow_degenerate')
 
 
 def analytic_delta(noise_multiplier: float, epsilon: float) -> float:
@@ -238,18 +230,12 @@ def analytic_delta(noise_multiplier: float, epsilon: float) -> float:
 def analytic_noise_multiplier(*, epsilon: float, delta: float) -> float:
   """The minimum noise multiplier of one Gaussian release, without discretisation.
 
-  For composition and sampling use `noise_multiplier`.
-
-  Args:
-    epsilon: Target > 0.
-    delta: Strictly between 0 and 1.
-
   Returns:
-    z that meets the target, at most 1e-6 (relative) above the minimum.
+    z that meets epsilon > 0 at delta in (0, 1), at most 1e-6 (relative) above the
+    minimum.
 
   Raises:
-    ValueError: If an argument is out of range, or the minimum z is outside of
-      [1e-6, 1e12].
+    ValueError: If an argument is out of range, or z is outside of [1e-6, 1e12].
   """
   validate.positive(epsilon=epsilon)
   validate.open_unit_interval(delta=delta)

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from tff_pipelines.accounting.events import base, combinators
 from tff_pipelines.accounting.guarantees import bounds, observers
-from tff_pipelines.accounting.guarantees.guarantee import Guarantee, in_words
+from tff_pipelines.accounting.guarantees.guarantee import (
+    certificate_in_words, Guarantee, in_words)
 from tff_pipelines.common import decimals, files
 
 _AGAINST = {
@@ -112,10 +113,7 @@ def _of_observer(observer: str, number: bounds.Bound, view: observers.View,
     order = '' if number.order is None else f', order {number.order:g}'
     yield Step(f'accountant {number.accountant}{order}{how}')
   for certificate in number.certificates:
-    yield Step(
-        'Skellam noise as Gaussian noise: variance {variance:.6g} as {smaller:.6g} in '
-        '{dimension} coordinates, total variation {total_variation:.2g}'.format(
-            smaller=certificate['variance'] - certificate['removed'], **certificate))
+    yield Step(f'Skellam noise as Gaussian noise: {certificate_in_words(certificate)}')
 
 
 def _counts(event: base.Event) -> Mapping[base.Event, int]:

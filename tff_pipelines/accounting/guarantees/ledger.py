@@ -245,8 +245,7 @@ class Ledger:
       outcome: 'released' or 'suppressed', which must look the same to an outsider, and
         costs the same; or 'unused', of a run that was stopped, at the same cost.
       configuration_hash: Hash of the run's configuration.
-      starts: How many times the run has been started so far. Each start except the
-        first may have repeated a round that the server had already seen.
+      starts: How many times the run has been started so far.
 
     Returns:
       One line without a newline.
@@ -284,14 +283,12 @@ class Ledger:
   def configuration_and_starts(self) -> tuple[str | None, int]:
     """Hash of the run's configuration, and number of its starts, by the complete lines.
 
-    Each line must match its own hash; `verify` checks the chain.
-
     Returns:
       The configuration hash of the last line, and the maximum number of starts of all
       lines, 0 if there is none after the header.
 
     Raises:
-      ValueError: If the file is missing, or a line is damaged.
+      ValueError: If the file is missing, or a line is damaged; `verify` checks the chain.
     """
     if not self.path.exists():
       raise ValueError(f'{self.path} is missing: what was released is not known')
@@ -304,19 +301,15 @@ class Ledger:
     return [header, *records][-1]['configuration'], max(
         (record['starts'] for record in records), default=0)
 
-  def drop_torn(self) -> bool:
+  def drop_torn(self) -> None:
     """Removes a last line that was not written to its end.
 
     For callers who append a line before the release that it stands for, and release
     only when `append_line` has returned: what a torn line announces did not happen.
-
-    Returns:
-      Whether there was one.
     """
     complete, torn = self._split()
     if torn:
       self._truncate(complete)
-    return bool(torn)
 
   def _truncate(self, complete: Sequence[str]) -> None:
     """Cuts the file off after these lines, its first."""
@@ -330,12 +323,11 @@ class Ledger:
   def reconcile(self, line: str) -> None:
     """Brings the file up to the last line that a checkpoint committed.
 
-    Nothing happens if the file has the line. If it ends just before it, or in a
-    torn part of it, the line is written.
+    Nothing happens if the file has the line. If it ends just before it, or in a torn
+    part of it, the line is written.
 
     Raises:
-      ValueError: If none of these holds: the file does not belong to the checkpoint,
-        or releases are missing from it.
+      ValueError: If none of these holds: the file is not that of the checkpoint.
     """
     record = _record(line, 'line', _check_round)
     complete, torn = self._split()

@@ -30,14 +30,10 @@ class Plan(abc.ABC):
   round releases; epsilon, the ledger and the report follow from that.
 
   Attributes:
-    terms: Terms of the guarantee.
-    delta: Delta of the guarantee; None without one.
+    terms, delta: As in `Guarantee`.
     seed: A simulation seed voids the guarantee; None for none.
-    accountant: As for `accountant.epsilon`.
-    amplification: As for `accountant.epsilon`.
-    population: Number of clients, to judge delta by; None if that is not public.
-    records: Number of records, to judge delta by where one is protected; None if that
-      is not known.
+    accountant, amplification: As for `accountant.epsilon`.
+    population, records: As for `accountant.bound`.
     total_variation: Distance in [0, 1] between a release and that of the ideal
       distributions in its event; None where no bound is proved.
     preliminary: Event of a release before the first round, in `released`; None for
@@ -108,12 +104,12 @@ class Plan(abc.ABC):
 
   def bound(self, event: base.Event, releases: int, *,
             observer: str = bounds.OUTSIDERS, delta: float | None = None) -> Bound:
-    """The epsilon of an observer.
+    """The epsilon of an observer, one of `bounds.KEYS`.
 
     Args:
       event: Everything that was released, as outsiders see it.
       releases: Number of its rounds; sampling error consumes delta in each.
-      observer: One of `bounds.KEYS`.
+      observer: The observer.
       delta: None for that of the guarantee.
     """
     view = observers.View(

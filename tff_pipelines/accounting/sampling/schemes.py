@@ -15,13 +15,18 @@ import fractions
 import hashlib
 import itertools
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from tff_pipelines.accounting.events import base, combinators, sampled
-from tff_pipelines.accounting.sampling import cohorts, participations, subsets
+from tff_pipelines.accounting.sampling import cohorts, subsets
 from tff_pipelines.common import validate
+
+
+def _given(**arguments: Any) -> dict[str, Any]:
+  """The arguments that are not None."""
+  return {name: value for name, value in arguments.items() if value is not None}
 
 
 class SamplingScheme(abc.ABC):
@@ -58,13 +63,11 @@ class SamplingScheme(abc.ABC):
     for name, value in (('cohort_size', cohort_size), ('population', population)):
       if value is None and self.needs_sizes:
         raise ValueError(f'{name} must be given for sampling={self.name}')
-    if population is not None:
-      validate.integer(population=population, low=1)
-    if cohort_size is not None:
-      validate.positive(cohort_size=cohort_size)
-      if population is not None and cohort_size > population:
-        raise ValueError(f'cohort_size must be at most population={population!r}, '
-                         f'found {cohort_size!r}')
+    validate.integer(**_given(population=population), low=1)
+    validate.positive(**_given(cohort_size=cohort_size))
+    if None not in (population, cohort_size) and cohort_size > population:
+      raise ValueError(f'cohort_size must be at most population={population!r}, '
+                       f'found {cohort_size!r}')
     self.population = population
     self.cohort_size = cohort_size
     self.simulation_seed = simulation_seed
@@ -192,14 +195,14 @@ class Poisson(SamplingScheme):
   def __init__(self, *, max_participations: int | None = None,
                min_cohort_size: int | None = None, rounds: int = 1, **arguments):
     super().__init__(**arguments)
-    if max_participations is not None:
-      validate.integer(max_participations=max_participations, low=1)
-    if min_cohort_size is not None:
-      validate.integer(min_cohort_size=min_cohort_size, low=1, high=self.population)
+    validate.integer(**_given(max_participations=max_participations), low=1)
+    validate.integer(**_given(min_cohort_size=min_cohort_size), low=1,
+                     high=self.population)
     self.max_participations = max_participations
     self.min_cohort_size = min_cohort_size
     self.rounds = rounds
-    self._participations = participations.Participations(self.population)
+    # The clients that were selected, increasing, and the number of rounds of each.
+    self._participations = np.zeros([2, 0], np.int64)
 
   @property
   def sampling_rate(self) -> float:
@@ -208,7 +211,8 @@ class Poisson(SamplingScheme):
 
   def sample(self, round_index: int) -> np.ndarray:
     least, limit = self.min_cohort_size or 0, self.max_participations
-    full = self._participations.of_at_least(limit or 1)  # None without a limit.
+    clients, counts = self._participations  # None without a limit.
+    full = clients[counts >= (limit or 1)]
     if (available := self.population - full.size) < least:
       raise ValueError(
           f'min_cohort_size={least} can\'t be met in round {round_index}: '
@@ -218,7 +222,9 @@ class Poisson(SamplingScheme):
       if selected.size >= least:
         break
     if limit is not None:
-      self._participations.add(selected)
+      total = np.union1d(clients, selected)
+      self._participations = np.stack([total, np.isin(total, selected)])
+      self._participations[1, np.searchsorted(total, clients)] += counts
     return selected
 
   def _drawn(self, round_index: int, draw: int) -> np.ndarray:
@@ -235,14 +241,19 @@ class Poisson(SamplingScheme):
   def state(self) -> dict[str, np.ndarray]:
     if self.max_participations is None:
       return {}
-    return {'participations': self._participations.array.copy()}
+    return {'participations': self._participations.copy()}
 
   def restore(self, state: Mapping[str, np.ndarray]) -> None:
     if self.max_participations is None:
       return super().restore(state)
-    if state.keys() != {'participations'} or not self._participations.restore(
-        np.asarray(state['participations'])):
+    array = np.asarray(state.get('participations', 0))
+    if len(state) != 1 or array.ndim != 2 or len(array) != 2:
       raise self._mismatch(state)
+    clients, counts = array = array.astype(np.int64)
+    if not (np.diff(clients, prepend=-1, append=self.population) > 0).all() or (
+        not (counts > 0).all()):
+      raise self._mismatch(state)
+    self._participations = array
 
   def event(self, release: base.Event, round_index: int,
             pivotal_probability: float = 0.0) -> base.Event:
@@ -434,9 +445,7 @@ def build(name: str, *, population: int | None, cohort_size: float | None,
     ValueError: If the name is unknown, or an argument is out of range.
   """
   validate.one_of(SCHEMES, sampling=name)
-  limits = {key: value for key, value in (
-      ('max_participations', max_participations), ('min_cohort_size', min_cohort_size))
-            if value is not None}
+  limits = _given(max_participations=max_participations, min_cohort_size=min_cohort_size)
   if name == Poisson.name:
     limits['rounds'] = rounds
   elif limits:
