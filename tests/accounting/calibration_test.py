@@ -1,6 +1,5 @@
 """Calibration against published numbers, on the private side."""
 
-import dataclasses
 import math
 
 import numpy as np
@@ -151,19 +150,11 @@ def test_suggested_bits_are_the_minimum_within_one_percent_of_the_gaussian():
 
 
 @pytest.mark.slow
-def test_degenerate_grids_are_refused_or_allowed_and_the_error_names_bits_that_do():
+def test_degenerate_grids_are_refused_and_the_error_names_bits_that_do():
   with pytest.raises(ValueError, match='degenerate') as error:
     answered('noise_multiplier', 11)
   bits = int(str(error.value).split('bits=')[-1].split()[0])
   assert answered('noise_multiplier', bits).epsilon <= 10
-  coarse = dict(mechanism='skellam', clip=10.0, bits=8, dimension=250, cohort_size=100)
-  query = answers.Query(kind='noise_multiplier', epsilon=6.0, delta=1e-5)
-  with pytest.raises(ValueError, match='bits=.* would do'):
-    answers.answer(query, mechanisms.SumMechanism(**coarse))
-  allowed = answers.answer(dataclasses.replace(query, allow_degenerate=True),
-                           mechanisms.SumMechanism(**coarse))
-  assert allowed.epsilon <= 6 and 'degenerate grid' in {
-      caveat.name for caveat in allowed.caveats}
 
 
 def test_a_grid_that_holds_nothing_says_so_in_one_line():
