@@ -1,6 +1,7 @@
 """Answers to queries: numbers under stable keys, and the words around them."""
 
 from collections.abc import Mapping
+import contextlib
 import dataclasses
 import math
 from typing import Any
@@ -63,8 +64,8 @@ class Query:
 
 def terms(trust_model: str | None, sampling: str | None = None) -> Terms:
   """The terms of an answer, of which a mechanism or a ledger states these two alone."""
-  return Terms(privacy_unit='', observers='observers of the models', against='',
-               trust_model=trust_model, sampling=sampling, source=None)
+  return Terms(privacy_unit='', observers='observers of the models',
+               trust_model=trust_model, sampling=sampling)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -161,13 +162,11 @@ def _with_bits(query: Query,
       bits=None, scale=params_lib.MAX_CLIP_GRID * (1 - 1e-12) / mechanism.needed('clip'))
                          ).noise_multiplier
   for bits in range(2, calibration.MAX_BITS + 1):
-    try:
+    with contextlib.suppress(ValueError):  # Too few bits for the cohort.
       trial = _with_noise(query, mechanism.replace(bits=bits))
-    except ValueError:
-      continue  # Too few bits for the cohort.
-    if trial.params().degeneracy() is None and (
-        trial.noise_multiplier <= (1 + _NEAR) * gaussian):
-      return trial
+      if trial.params().degeneracy() is None and (
+          trial.noise_multiplier <= (1 + _NEAR) * gaussian):
+        return trial
   raise ValueError(
       f'bits: not even {calibration.MAX_BITS} come within {_NEAR:g} of the central '
       f'Gaussian\'s noise multiplier {gaussian:.6g}')

@@ -53,20 +53,19 @@ class Terms:
     trust_model: Who is trusted with what; None if it is not known.
     source: Source of the bounds, with theorems' numbers.
     sampler: Sampler of the noise; None if there is no noise.
-    adjacency: Neighbouring inputs, where the event's own words are too general; None
-      to take those.
+    adjacency: Neighbouring inputs, where those of the event are too general, or None.
     secure_aggregation: Whether sums are meant to be computed under it.
   """
 
   privacy_unit: str
   observers: str
-  against: str
+  against: str = ''
   observers_server: str | None = None
   against_server: str = 'the server'
   observers_participant: str | None = None
   sampling: str | None = 'none'
   trust_model: str | None
-  source: str | None
+  source: str | None = None
   sampler: str | None = None
   adjacency: str | None = None
   secure_aggregation: bool = False
@@ -120,8 +119,7 @@ class Guarantee:
       epsilons[bounds.OUTSIDERS] = unseeded
     terms = {field.name: summary.get(field.name) for field in dataclasses.fields(Terms)}
     return cls(
-        terms=Terms(**{**terms, 'against': '', 'against_server': '',
-                       'adjacency': summary['adjacency_in_words']}),
+        terms=Terms(**{**terms, 'adjacency': summary['adjacency_in_words']}),
         delta=summary['delta'], adjacency=summary['adjacency'],
         least_cohort=summary['least_cohort'],
         clients_per_person=summary['clients_per_person'] or 1,
@@ -135,20 +133,13 @@ class Guarantee:
     return {observer: bound for observer in bounds.KEYS
             if (bound := getattr(self, observer)) is not None and not self.seeded}
 
-  @property
-  def epsilon(self) -> float | None:
-    """Epsilon against the observers; None where none is finite."""
-    return self.numbers()['epsilon']
-
-  @property
-  def epsilon_server(self) -> float | None:
-    """Epsilon against the server; None where none is finite."""
-    return self.numbers()['epsilon_server']
+  # Epsilon against the observers and against the server; None where none is finite.
+  epsilon = property(lambda self: self.numbers()['epsilon'])
+  epsilon_server = property(lambda self: self.numbers()['epsilon_server'])
 
   def numbers(self) -> dict[str, float | None]:
     """All epsilons by their keys in summaries; None where none is finite."""
-    mine = self.by_observer
-    return {key: files.finite(mine[observer].epsilon) if observer in mine else None
+    return {key: (bound := self.by_observer.get(observer)) and files.finite(bound.epsilon)
             for observer, key in bounds.KEYS.items()}
 
   def stated(self) -> Iterator[tuple[str, Bound | None, str]]:
@@ -166,9 +157,8 @@ class Guarantee:
   @property
   def adjacency_in_words(self) -> str | None:
     """Neighbouring inputs, in a sentence."""
-    if self.adjacency is None:
-      return None
-    return self.terms.adjacency or base.ADJACENCY_IN_WORDS[self.adjacency]
+    return None if self.adjacency is None else (
+        self.terms.adjacency or base.ADJACENCY_IN_WORDS[self.adjacency])
 
   @property
   def neighbours(self) -> str | None:
@@ -191,14 +181,12 @@ class Guarantee:
         'delta': self.delta, 'consumed_delta': outsiders.consumed_delta,
         'consumed_delta_server': server.consumed_delta, 'adjacency': self.adjacency,
         'adjacency_in_words': self.adjacency_in_words,
-        'privacy_unit': terms.privacy_unit,
-        'observers': terms.observers if self.outsiders else None,
-        'observers_server': terms.observers_server if self.outsiders else None,
-        'observers_participant': (
-            terms.observers_participant if self.participant else None),
-        'least_cohort': self.least_cohort if self.participant else None,
-        'sampling': terms.sampling, 'trust_model': terms.trust_model,
-        'source': terms.source, 'sampler': terms.sampler,
+        'observers': self.outsiders and terms.observers,
+        'observers_server': self.outsiders and terms.observers_server,
+        'observers_participant': self.participant and terms.observers_participant,
+        'least_cohort': self.participant and self.least_cohort,
+        **{name: getattr(terms, name) for name in (
+            'privacy_unit', 'sampling', 'trust_model', 'source', 'sampler')},
         'accountant': outsiders.accountant, 'order': files.finite(outsiders.order),
         'amplification': outsiders.amplification,
         'skellam_as_gaussian': list(self.certificates) or None,

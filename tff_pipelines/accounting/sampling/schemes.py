@@ -30,11 +30,10 @@ def _given(**arguments: Any) -> dict[str, Any]:
 
 
 class SamplingScheme(abc.ABC):
-  """A rule by which rounds select clients.
+  """A rule by which rounds, counted from 1, select clients.
 
-  Rounds of a run are counted from 1. A scheme may keep a state between rounds: the
-  checkpoint of a round holds the result of `state` after the round was sampled, and
-  `restore` receives it when the run resumes.
+  A scheme may keep a state between rounds: the checkpoint of a round holds the result of
+  `state` after the round was sampled, and `restore` receives it when the run resumes.
 
   Class attributes:
     name: Name of the scheme, as in the flags.
@@ -75,44 +74,36 @@ class SamplingScheme(abc.ABC):
 
   @abc.abstractmethod
   def sample(self, round_index: int) -> np.ndarray:
-    """Samples the clients of a round.
-
-    Returns:
-      Sorted indices into the population, int64 of shape [cohort].
-    """
+    """The clients of a round: sorted indices into the population, int64 [cohort]."""
 
   @abc.abstractmethod
   def event(self, release: base.Event, round_index: int,
             pivotal_probability: float = 0.0) -> base.Event:
     """The event of one round.
 
-    A ledger knows the events of its lines and no scheme. So a scheme whose repeated
-    rounds, after a restart, cost something else than the round itself returns an
-    event whose own `repeated` says so.
+    Where a round that is repeated after a restart costs something else than the round
+    itself, `repeated` of the event says so: a ledger knows events and no scheme.
 
     Args:
       release: The release from the clients that the round selected.
       round_index: Index of the round.
-      pivotal_probability: Fraction of the rounds in which one client decides whether
-        the release is seen, in [0, 1]; see the method of this name.
+      pivotal_probability: The result of the method of this name.
     """
 
   def events(self, release: base.Event, rounds: int,
              pivotal_probability: float = 0.0) -> base.Event:
     """The events of the rounds 1 to `rounds`, composed."""
     validate.integer(rounds=rounds, low=1)
-    if self.same_every_round:
-      return combinators.composed({self.event(release, 1, pivotal_probability): rounds})
-    return combinators.composed(collections.Counter(
-        self.event(release, round_index, pivotal_probability)
-        for round_index in range(1, rounds + 1)))
+    return combinators.composed(
+        {self.event(release, 1, pivotal_probability): rounds} if self.same_every_round
+        else collections.Counter(self.event(release, index, pivotal_probability)
+                                 for index in range(1, rounds + 1)))
 
   def pivotal_probability(self, min_honest_fraction: float, assumed_colluders: int,
                           dropout_rate: float) -> float:
-    """The probability that one client decides whether a round is suppressed.
+    """The probability that one client decides whether a round of few shares is suppressed.
 
-    Rounds of too few shares are. 1, the safe side, unless a scheme knows better. The
-    arguments are those of `cohorts.pivotal_probability`.
+    1, the safe side, unless a scheme knows better; see `cohorts.pivotal_probability`.
     """
     del min_honest_fraction, assumed_colluders, dropout_rate
     return 1.0
@@ -122,11 +113,7 @@ class SamplingScheme(abc.ABC):
     return {}
 
   def restore(self, state: Mapping[str, np.ndarray]) -> None:
-    """Restores the state that `state` returned.
-
-    Raises:
-      ValueError: If it is the state of another scheme.
-    """
+    """Restores what `state` returned; ValueError if it is that of another scheme."""
     if state:
       raise ValueError(f'state must be empty for sampling={self.name}, found '
                        f'{", ".join(sorted(state))}')
@@ -394,10 +381,8 @@ class Everyone(_Exact):
   Accounting needs no number of clients, so both sizes may be None; sampling needs the
   population.
 
-  Formal guarantees:
-
-  * `event` is the release itself: nothing is amplified, and no client decides whether
-    a round is suppressed.
+  Formal guarantees: `event` is the release itself, so nothing is amplified, and no
+  client decides whether a round is suppressed.
   """
 
   name = 'none'
@@ -434,15 +419,11 @@ def build(name: str, *, population: int | None, cohort_size: float | None,
           simulation_seed: int | None = None, adjacency: str = base.REPLACE_ONE,
           max_participations: int | None = None, min_cohort_size: int | None = None,
           rounds: int = 1) -> SamplingScheme:
-  """Builds the scheme of a name.
-
-  Args:
-    name: A key of `SCHEMES`.
-    population, cohort_size, simulation_seed, adjacency: As in `SamplingScheme`.
-    max_participations, min_cohort_size, rounds: As in `Poisson`, which alone has limits.
+  """Builds the scheme of a name in `SCHEMES`; arguments are those of its class.
 
   Raises:
-    ValueError: If the name is unknown, or an argument is out of range.
+    ValueError: If the name is unknown, an argument is out of range, or a limit is given
+      to another scheme than `Poisson`, which alone has them.
   """
   validate.one_of(SCHEMES, sampling=name)
   limits = _given(max_participations=max_participations, min_cohort_size=min_cohort_size)
