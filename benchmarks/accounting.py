@@ -121,9 +121,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
   accountant.epsilon(event, DELTA)  # Tables are built once.
   epsilon_time, _ = seconds(lambda: accountant.epsilon(event, DELTA), 15)
   curve_time, _ = seconds(lambda: event.curve(1024, 'tight'), 5)
-  ours_time, ours = seconds(lambda: calibration.calibrated(
-      our_params(), skellam_run, epsilon=EPSILON, delta=DELTA,
-      amplification='generic').noise_multiplier, 5)
+  ours_time, ours = seconds(lambda: calibration.noise_multiplier(
+      lambda z: skellam_run(our_params(z)), epsilon=EPSILON, delta=DELTA,
+      amplification='generic'), 5)
   local = 0.9 * CLIP / math.sqrt(COHORT)
   looped_time, _ = seconds(
       lambda: looped_epsilon(heuristic_scale(local), local), 1)

@@ -209,6 +209,5 @@ def test_an_event_built_directly_states_its_assumptions():
 @pytest.mark.parametrize('bad', [-0.1, 1.1, float('nan')])
 def test_pivotal_probabilities_outside_of_0_to_1_are_refused(bad):
   with pytest.raises(ValueError, match='pivotal_probability must be'):
-    events.PoissonSampled(
-        event=events.CentralGaussian(noise_multiplier=1.0), sampling_rate=0.1,
-        pivotal_probability=bad)
+    events.PoissonSampled(event=events.CentralGaussian(noise_multiplier=1.0),
+                          sampling_rate=0.1, pivotal_probability=bad)

@@ -356,10 +356,9 @@ def test_every_client_is_pivotal_in_a_scheme_that_does_not_say():
   assert set(seen) == {0.0}
 
 
-@pytest.mark.parametrize('mechanism', mechanisms.names(mechanisms.SumMechanism))
-def test_an_unknown_scheme_is_an_error(mechanism):
+def test_an_unknown_scheme_is_an_error():
   message = "sampling must be one of .*'groups'"
   with pytest.raises(ValueError, match=message):
-    _mechanism(mechanism=mechanism, clip=1.0, bits=16, dimension=8)
+    _mechanism()
   with pytest.raises(ValueError, match=message):
     schemes.build('groups', population=12, cohort_size=3)

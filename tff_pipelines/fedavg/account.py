@@ -1,6 +1,6 @@
 """Answers a question to the accountant, on standard output."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 import dataclasses
 import itertools
 import json
@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from tff_pipelines.accounting.guarantees import (
-    answers, explain, ledger as ledger_lib, ledger_query, observers,
-    votes as votes_lib)
+    answers, explain, ledger as ledger_lib, ledger_query, votes as votes_lib)
 from tff_pipelines.common import caveats, decimals, files
 from tff_pipelines.fedavg import account_settings as settings_lib
 
@@ -49,17 +48,14 @@ def answer(settings: settings_lib.AccountSettings) -> int:
   Raises:
     OSError, ValueError: For a mistake of the user; the message is one line.
   """
-  code, rows, is_table = 0, [], settings.query == 'table'
+  code, rows, known = 0, [], None
   if settings.ledger is not None:
     problems = {path: ledger_lib.Ledger(path).verify() for path in settings.ledger}
     broken = [text for texts in problems.values() for text in texts]
-    found = (ledger_query.broken(broken), {}, None) if broken else (
-        ledger_query.explained(
-            settings.ledger, delta=settings.delta, accountant=settings.accountant,
-            amplification=settings.amplification, colluders=settings.colluders,
-            clients_per_person=settings.clients_per_person))
-    rows = found[:1]
     code = BROKEN if broken else 0
+    known = (ledger_query.broken(broken), {}, None) if broken else (
+        ledger_query.explained(settings.ledger, **{
+            name: getattr(settings, name) for name in settings_lib.OF_LEDGERS}))
     if settings.format == 'text':
       for path, texts in problems.items():
         print(f'ledger: {path}, chain {"broken" if texts else "intact"}')
@@ -67,17 +63,15 @@ def answer(settings: settings_lib.AccountSettings) -> int:
     rows = [answer_votes(settings)]
     if settings.format == 'text' and rows[0].epsilon_data_dependent is not None:
       print(*textwrap.wrap(f'PRIVATE: {DO_NOT_PUBLISH}', 80), '', sep='\n')
+  elif settings.query == 'table' and settings.mechanism is not None:
+    rows = answers.table(settings.question, settings.about)
   elif settings.mechanism is not None:
-    if is_table:
-      rows = answers.table(settings.question, settings.about)
-    else:
-      find = answers.explained if settings.explain else answers.answer
-      found = find(settings.question, settings.about)
-      rows = found[:1] if settings.explain else [found]
-  if settings.explain:
-    print(explained(*found, settings.format))
-  elif rows:
-    print(formatted(rows, settings.format, is_table))
+    known = answers.explained(settings.question, settings.about)
+  if known is not None:
+    rows = known[:1]
+  if rows:
+    print(formatted(rows, settings.format, settings.query == 'table',
+                    explain.steps(*known) if settings.explain else None))
   if settings.plot is not None:
     # Drawing needs matplotlib; the numbers do not.
     from tff_pipelines.accounting.guarantees import figures  # pylint: disable=g-import-not-at-top
@@ -147,17 +141,16 @@ def answer_votes(settings: settings_lib.AccountSettings) -> VotesAnswer:
     ValueError: If a setting is missing, or the votes have no such bound.
   """
   is_release = any(getattr(settings, name) is not None for name in settings_lib.RELEASE)
-  for name in ('delta', 'votes', *(settings_lib.RELEASE if is_release else ())):
+  for name in ('delta', 'votes', *settings_lib.RELEASE * is_release):
     if getattr(settings, name) is None:
       raise ValueError(
           f'{name} must be given for query=data_dependent'
-          + (' and a release with noise' if name in settings_lib.RELEASE else ''))
+          + ' and a release with noise' * (name in settings_lib.RELEASE))
   votes = read_votes(settings.votes)
   mechanism = settings.about.replace(queries=len(votes))
   event = mechanism.release()
   independent = answers.answer(answers.Query(
       delta=settings.delta, accountant=settings.accountant), mechanism)
-  fields = dict(vars(independent))
   if is_release:
     order, beta = settings.release_order, settings.release_smoothness
     cost = votes_lib.release(
@@ -166,7 +159,7 @@ def answer_votes(settings: settings_lib.AccountSettings) -> VotesAnswer:
     # The labels and this release together. Divergences do not fall with their order.
     labels = len(votes) * event.curve(math.ceil(order), 'tight')[-1]
     both = labels + votes_lib.release_cost(beta, settings.release_noise, order)
-    fields |= dict(
+    fields = dict(
         outsiders=dataclasses.replace(
             independent.outsiders, order=order, accountant='rdp',
             epsilon=votes_lib.epsilon_of_cost(both, order, settings.delta)),
@@ -176,9 +169,9 @@ def answer_votes(settings: settings_lib.AccountSettings) -> VotesAnswer:
     epsilon = votes_lib.data_dependent_epsilon(event, votes, settings.delta)
     if independent.epsilon is not None:
       epsilon = min(epsilon, independent.epsilon)
-    fields |= dict(epsilon_data_dependent=files.finite(epsilon),
-                   caveats=(DO_NOT_PUBLISH, *independent.caveats))
-  return VotesAnswer(**fields)
+    fields = dict(epsilon_data_dependent=files.finite(epsilon),
+                  caveats=(DO_NOT_PUBLISH, *independent.caveats))
+  return VotesAnswer(**{**vars(independent), **fields})
 
 
 def as_text(row: answers.Answer) -> str:
@@ -208,7 +201,7 @@ def _names(row: answers.Answer) -> list[str]:
   return list(dict.fromkeys(getattr(text, 'name', text) for text in row.caveats))
 
 
-def as_table(rows: list[answers.Answer]) -> str:
+def as_table(rows: Sequence[answers.Answer]) -> str:
   """A line for each answer, in 80 columns."""
   lines = [f'{"bits":>4} {"rounds":>12} {"noise":>11} {"epsilon":>11} '
            f'{"server":>11}  caveats']
@@ -230,20 +223,8 @@ def _plain(key: str, value) -> str:
   return f'{value:.7g}' if isinstance(value, float) else str(value)
 
 
-def explained(row: answers.Answer, views: Mapping[str, observers.View],
-              method: observers.Method, how: str) -> str:
-  """The steps to the numbers of an answer: a tree of lines, or JSON."""
-  steps = explain.steps(row, views, method)
-  if how == 'json':
-    return json.dumps({**row.to_json(), 'steps': [step.to_json() for step in steps]},
-                      allow_nan=False)
-  if not steps:
-    return as_text(row)
-  return '\n'.join([f'neighbouring inputs: {row.adjacency_in_words}', *(
-      step.line() for step in steps)])
-
-
-def formatted(rows: list[answers.Answer], how: str, is_table: bool) -> str:
+def formatted(rows: Sequence[answers.Answer], how: str, is_table: bool,
+              steps: Sequence[explain.Step] | None = None) -> str:
   """The rows as text, as JSON or as CSV.
 
   Args:
@@ -251,11 +232,17 @@ def formatted(rows: list[answers.Answer], how: str, is_table: bool) -> str:
     how: 'text', 'json' (one object; a table is {"rows": [...]}) or 'csv' (a header and
       one line an answer; warnings joined by ' | ').
     is_table: Whether the rows are those of a table.
+    steps: Steps to the numbers of the answer, to be shown; None for none.
   """
   if how == 'text':
+    if steps:
+      return '\n'.join([f'neighbouring inputs: {rows[0].adjacency_in_words}', *(
+          step.line() for step in steps)])
     return as_table(rows) if is_table else as_text(rows[0])
   objects = [row.to_json() for row in rows]
-  if how == 'json':
-    return json.dumps({'rows': objects} if is_table else objects[0], allow_nan=False)
-  return files.table([{**fields, 'warnings': ' | '.join(fields['warnings'])}
-                      for fields in objects]).rstrip('\n')
+  if how == 'csv':
+    return files.table([{**fields, 'warnings': ' | '.join(fields['warnings'])}
+                        for fields in objects]).rstrip('\n')
+  if steps is not None:
+    objects[0]['steps'] = [step.to_json() for step in steps]
+  return json.dumps({'rows': objects} if is_table else objects[0], allow_nan=False)

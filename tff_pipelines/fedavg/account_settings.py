@@ -13,8 +13,7 @@ DATA_DEPENDENT = 'data_dependent'
 RELEASE = ('release_order', 'release_smoothness', 'release_noise')
 _WITH_MECHANISM = {'query', 'mechanism', 'format', 'plot', 'votes', 'explain',
                    *RELEASE}
-_WITH_LEDGER = {'ledger', 'delta', 'accountant', 'amplification', 'format', 'colluders',
-                'clients_per_person', 'explain'}
+OF_LEDGERS = ('delta', 'accountant', 'amplification', 'colluders', 'clients_per_person')
 _data_dependent = declarations.group('votes and local answers', query=(DATA_DEPENDENT,))
 
 
@@ -77,6 +76,9 @@ class AccountSettings(settings.Settings):
       raise ValueError(
           'explain needs query=epsilon, delta, noise_multiplier, rounds or bits, and '
           f'format=text or json, found query={self.query}, format={self.format}')
+    if self.explain and self.bound == 'paper':
+      raise ValueError('explain needs bound=tight, found bound=paper: its numbers are '
+                       'those of a published formula')
     if self.plot is not None and not self.plot.lower().endswith('.png'):
       raise ValueError(f'plot must end in .png, found {self.plot!r}')
 
@@ -93,7 +95,7 @@ class AccountSettings(settings.Settings):
   def unused(self):
     yield from super().unused()
     if self.ledger is not None:
-      used, why = _WITH_LEDGER, 'ledger'
+      used, why = {'ledger', 'format', 'explain', *OF_LEDGERS}, 'ledger'
     elif self.mechanism is not None:
       used = self._family.uses | _WITH_MECHANISM
       why = f'mechanism={self.mechanism}'

@@ -25,10 +25,8 @@ _BLOCKS = (128, 256, 512, curves.MAX_ORDER)
 def default_delta(population: int) -> float:
   """The delta of a run that is given none: well below 1/population.
 
-  A delta of 1/population is met by publishing one random client outright.
-
-  Args:
-    population: N >= 1 clients, or records where one record is protected.
+  A delta of 1/N, of N clients (or records, where one is protected), is met by publishing
+  one random client outright.
 
   Returns:
     1/N^1.1 rounded down to two digits, and at most 1e-5 from N = 10,000 on; 1 for
@@ -37,9 +35,8 @@ def default_delta(population: int) -> float:
   validate.integer(population=population, low=1)
   most = population**-1.1
   unit = math.floor(math.log10(most)) - 1
-  digits = math.floor(most / 10.0**unit)
-  delta_ = float(f'{digits}e{unit}')
-  return min(delta_, 1e-5) if population >= 10_000 else delta_
+  return min(float(f'{math.floor(most / 10.0**unit)}e{unit}'),
+             1e-5 if population >= 10_000 else 1.0)
 
 
 def curve(event: base.Event, max_order: int = curves.MAX_ORDER,
@@ -125,11 +122,6 @@ def _no_pairs(event: base.Event) -> ValueError:
 def as_gaussian(event: base.Event, delta: float, epsilon: float) -> base.Event:
   """The event with Gaussian noise that stands for it up to this epsilon.
 
-  Args:
-    event: Everything that was released.
-    delta: Delta of the guarantee, in (0, 1); SLACK of it pays for the distance.
-    epsilon: Largest epsilon at which it is to pay, >= 0.
-
   Returns:
     An event with delta_G(e) for which delta(e) <= delta_G(e) + SLACK delta for every
     e <= epsilon; the event itself if it has no Skellam noise or no certificate exists.
@@ -145,17 +137,12 @@ def as_gaussian(event: base.Event, delta: float, epsilon: float) -> base.Event:
 def _epsilon_as_gaussian(event: base.Event, delta: float, accountant: str,
                          amplification: str, epsilon: float
                          ) -> tuple[float, base.Event] | None:
-  """An epsilon that certificates cover, from a guess, and the event that has them.
-
-  None if there is no certificate for the noise of which the event's is a
-  post-processing.
-  """
+  """An epsilon that certificates cover, from a guess, and the event that has them."""
   for _ in range(4):
     gaussian = as_gaussian(event, delta, epsilon)
-    if gaussian == event:
-      return None
-    value = _by_pld(gaussian, accountant, amplification,
-                    lambda factors: pld.epsilon(factors, (1 - SLACK) * delta))
+    value = None if gaussian == event else _by_pld(
+        gaussian, accountant, amplification,
+        lambda factors: pld.epsilon(factors, (1 - SLACK) * delta))
     if value is None:
       return None
     if value <= epsilon:
@@ -263,7 +250,7 @@ def bound(event: base.Event, delta: float, *, accountant: str = 'auto',
           amplification: str = 'tight', population: int | None = None,
           records: int | None = None,
           stated_delta: float | None = None) -> bounds.Bound:
-  """Epsilon at this delta, with its caveats.
+  """Epsilon at this delta, with its caveats; errors and other arguments as of `epsilon`.
 
   Args:
     event, delta, accountant, amplification: As in `epsilon`.
@@ -272,62 +259,44 @@ def bound(event: base.Event, delta: float, *, accountant: str = 'auto',
       one; None if it is not public.
     stated_delta: Delta of the guarantee as it is stated, to be judged, where a part of
       it is consumed by something else; None for `delta`.
-
-  Returns:
-    The bound at `delta`, against those who see the event; `amplification` is as given.
-
-  Raises:
-    ValueError: If an argument is out of range or the arithmetic fails.
   """
   _check(event, accountant, amplification)
   validate.below_one(delta=delta)
   if population is not None:
     validate.integer(population=population, low=1)
   value, order, used, accounted = _epsilon(event, delta, accountant, amplification)
-  caveats, stated = event.caveats(), delta if stated_delta is None else stated_delta
-  if amplification == 'none':
-    caveats = event.without_sampling().caveats()
+  units = (records, 'records') if event.adjacency in base.OF_RECORDS else (
+      population, 'population')
   return bounds.Bound(
       epsilon=value, delta=delta, order=order, accountant=used,
-      amplification=amplification, adjacency=event.adjacency,
-      caveats=(*caveats, *(
-          warnings_about(value, stated, population)
-          if event.adjacency not in base.OF_RECORDS else
-          warnings_about(value, stated, records, 'records'))),
+      amplification=amplification, adjacency=event.adjacency, caveats=(
+          *(event.without_sampling() if amplification == 'none' else event).caveats(),
+          *warnings_about(value, delta if stated_delta is None else stated_delta, *units)),
       certificates=tuple(
           part.certificate() for part in sum_events.certificates(accounted)))
 
 
 def warnings_about(epsilon: float, delta: float, units: int | None,
                    of: str = 'population') -> list[caveats_lib.Caveat]:
-  """Caveats about the values of epsilon and delta.
+  """Caveats about the values of epsilon >= 0 and delta in [0, 1).
 
   Args:
-    epsilon: >= 0.
-    delta: In [0, 1).
+    epsilon, delta: The values.
     units: Number of clients or records, to judge delta by; None if unknown.
-    of: What they are: 'population' or 'records'.
+    of: Their name: 'population' or 'records'.
   """
-  caveats = []
   shown = decimals.rounded_up(delta, 6)
-  if epsilon == math.inf:
-    caveats.append(caveats_lib.Caveat(
-        'no finite epsilon', f'no finite epsilon is guaranteed at delta={shown}'))
-  elif epsilon > LARGE_EPSILON:
-    caveats.append(caveats_lib.Caveat(
-        'large epsilon',
-        f'epsilon={decimals.rounded_up(epsilon, 4)} is above {LARGE_EPSILON:g}: as a '
-        'worst-case guarantee it says next to nothing'))
-  if units is None and of == 'records' and delta > SMALL_DELTA:
-    # The number itself is as private as a record.
-    caveats.append(caveats_lib.Caveat(
-        'delta to be compared with the records',
-        f'delta={shown} says little unless it is well below 1 over the number of '
-        'records'))
-  if units is not None and delta >= 1 / units:
-    caveats.append(caveats_lib.Caveat(
-        f'delta not below 1/{of}',
-        f'delta={shown} is not below 1 over the number of '
-        f'{"clients" if of == "population" else of}: '
-        'publishing one of them outright would satisfy such a delta'))
-  return caveats
+  return [caveats_lib.Caveat(name, text) for applies, name, text in (
+      (epsilon == math.inf, 'no finite epsilon',
+       f'no finite epsilon is guaranteed at delta={shown}'),
+      (LARGE_EPSILON < epsilon < math.inf, 'large epsilon',
+       f'epsilon={decimals.rounded_up(epsilon, 4)} is above {LARGE_EPSILON:g}: as a '
+       'worst-case guarantee it says next to nothing'),
+      # The number itself is as private as a record.
+      (units is None and of == 'records' and delta > SMALL_DELTA,
+       'delta to be compared with the records',
+       f'delta={shown} says little unless it is well below 1 over the number of records'),
+      (units is not None and delta >= 1 / units, f'delta not below 1/{of}',
+       f'delta={shown} is not below 1 over the number of '
+       f'{"clients" if of == "population" else of}: publishing one of them outright '
+       'would satisfy such a delta')) if applies]

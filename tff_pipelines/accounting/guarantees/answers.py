@@ -1,6 +1,7 @@
 """Answers to queries: numbers under stable keys, and the words around them."""
 
-from collections.abc import Iterator
+from collections.abc import Mapping
+import contextlib
 import dataclasses
 import math
 from typing import Any
@@ -10,13 +11,15 @@ from tff_pipelines.accounting.events import base, sum_events
 from tff_pipelines.accounting.guarantees import (
     accountant, bounds, calibration, mechanisms, observers, votes)
 from tff_pipelines.accounting.guarantees.bounds import Bound
-from tff_pipelines.accounting.guarantees.guarantee import Guarantee, Terms, UNBOUNDED
-from tff_pipelines.common import caveats, declarations, files, validate
+from tff_pipelines.accounting.guarantees.guarantee import Caveat, Guarantee, Terms
+from tff_pipelines.common import declarations, files, validate
 
 Mechanism = mechanisms.Mechanism
 
 KINDS = ('epsilon', 'delta', 'noise_multiplier', 'rounds', 'bits', 'table')
 _TABLE_BITS = (12, 14, 16, 18, 20)
+# Noise that is near the Gaussian's, relative.
+_NEAR = 0.01
 _query = declarations.group('query')
 
 
@@ -61,8 +64,8 @@ class Query:
 
 def terms(trust_model: str | None, sampling: str | None = None) -> Terms:
   """The terms of an answer, of which a mechanism or a ledger states these two alone."""
-  return Terms(privacy_unit='', observers='observers of the models', against='',
-               trust_model=trust_model, sampling=sampling, source=None)
+  return Terms(privacy_unit='', observers='observers of the models',
+               trust_model=trust_model, sampling=sampling)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,14 +93,10 @@ class Answer(Guarantee):
 
   def to_json(self) -> dict[str, Any]:
     """The keys in their stable order."""
-    outsiders = self.by_observer.get(bounds.OUTSIDERS, _NOTHING)
-    values = {
-        **vars(self), **self.numbers(), 'order': _json_order(outsiders.order),
-        'accountant': outsiders.accountant, 'amplification': outsiders.amplification,
-        'clients_per_person': (
-            self.clients_per_person if self.clients_per_person > 1 else None),
-        'sampling': self.terms.sampling, 'trust_model': self.terms.trust_model,
-        'warnings': list(self.caveats)}
+    values = {**vars(self), **super().to_json(), 'warnings': list(self.caveats)}
+    order = values['order']
+    if order is not None and order.is_integer():
+      values['order'] = int(order)
     return {name: values[name] for name in _KEYS}
 
 
@@ -106,24 +105,6 @@ _KEYS = ('epsilon', 'epsilon_server', 'epsilon_participant', 'clients_per_person
          'rounds', 'scale', 'local_stddev_grid', 'bits', 'dimension_padded', 'order',
          'accountant', 'amplification', 'adjacency', 'sampling', 'trust_model',
          'warnings')
-_NOTHING = Bound(epsilon=math.inf)
-
-
-def _json_order(order: float | None) -> float | None:
-  """A Renyi order for JSON: None for the infinite one."""
-  if order is None or math.isinf(order):
-    return None
-  return int(order) if order == int(order) else order
-
-
-def _whole(epsilon: float) -> str:
-  """A large epsilon in words, rounded up."""
-  return str(math.ceil(epsilon)) if math.isfinite(epsilon) else 'infinite'
-
-
-def _does_not_apply(query: Query, mechanism: Mechanism, reason: str) -> ValueError:
-  return ValueError(
-      f'query={query.kind} does not apply to mechanism={mechanism.mechanism}{reason}')
 
 
 def _target(query: Query) -> dict[str, Any]:
@@ -135,7 +116,15 @@ def _solved(query: Query, mechanism: Mechanism) -> Mechanism:
   """The mechanism with the number that is asked for, if that is one of its fields."""
   family = mechanism.family
   if query.kind == 'noise_multiplier':
-    return _with_noise(query, mechanism)
+    try:
+      return _with_noise(query, mechanism)
+    except calibration.Unreachable as error:
+      if not family.params:
+        raise
+      raise ValueError(calibration.unreachable_reason(
+          mechanism.replace(noise_multiplier=1.0).params(),
+          lambda trial: _with_noise(query, mechanism.replace(bits=trial.bits)).params(),
+          error)) from None
   if query.kind == 'rounds':
     most = calibration.rounds(
         lambda count: mechanism.replace(**{family.counter: count}).event(),
@@ -147,42 +136,40 @@ def _solved(query: Query, mechanism: Mechanism) -> Mechanism:
           'query=bits needs a mechanism on a grid (skellam, discrete_gaussian, '
           'skellam_central) and no scale, found '
           f'mechanism={mechanism.mechanism}')
-    return _with_bits(query, mechanism)
+    if mechanism.noise_multiplier is None:
+      return _with_bits(query, mechanism)
+    return mechanism.replace(bits=calibration.bits(
+        lambda bits: mechanism.replace(bits=bits).event(), **_target(query)))
   return mechanism
 
 
 def _with_noise(query: Query, mechanism: Mechanism) -> Mechanism:
+  """The mechanism with the minimum noise for the target."""
   knob = mechanism.family.knob
-
-  def solved(trial: Mechanism) -> Mechanism:
-    return trial.replace(**{knob: calibration.noise_multiplier(
-        lambda noise: trial.replace(**{knob: noise}).event(), **_target(query))})
-
-  try:
-    return solved(mechanism)
-  except calibration.Unreachable as error:
-    if not mechanism.family.params:
-      raise
-    start = mechanism.replace(**{knob: 1.0}).params()
-    raise ValueError(calibration.unreachable_reason(
-        start, lambda trial: solved(mechanism.replace(bits=trial.bits)).params(),
-        error)) from None
+  return mechanism.replace(**{knob: calibration.noise_multiplier(
+      lambda noise: mechanism.replace(**{knob: noise}).event(), **_target(query))})
 
 
 def _with_bits(query: Query,
                mechanism: mechanisms.SumMechanism) -> mechanisms.SumMechanism:
-  if mechanism.noise_multiplier is not None:
-    return mechanism.replace(bits=calibration.bits(
-        lambda bits: mechanism.replace(bits=bits).event(), **_target(query)))
-  params = calibration.suggest_bits(
-      mechanism.replace(bits=30, noise_multiplier=1.0).params(),
-      lambda trial: mechanism.replace(
-          bits=None if trial.fixed_scale else trial.bits,
-          scale=trial.fixed_scale,
-          noise_multiplier=trial.noise_multiplier).event(),
-      epsilon=query.needed('epsilon'), delta=query.needed('delta'),
-      amplification=query.amplification)
-  return mechanism.replace(bits=params.bits, noise_multiplier=params.noise_multiplier)
+  """The mechanism with the minimum bits that need within 1% of the Gaussian's noise.
+
+  Both are accounted by RDP, so that mechanisms are compared, not accountants. A grid so
+  fine that it stands for the Gaussian gives the noise of that.
+  """
+  query = dataclasses.replace(query, accountant='rdp')
+  gaussian = _with_noise(query, mechanism.replace(
+      bits=None, scale=params_lib.MAX_CLIP_GRID * (1 - 1e-12) / mechanism.needed('clip'))
+                         ).noise_multiplier
+  for bits in range(2, calibration.MAX_BITS + 1):
+    with contextlib.suppress(ValueError):  # Too few bits for the cohort.
+      trial = _with_noise(query, mechanism.replace(bits=bits))
+      if trial.params().degeneracy() is None and (
+          trial.noise_multiplier <= (1 + _NEAR) * gaussian):
+        return trial
+  raise ValueError(
+      f'bits: not even {calibration.MAX_BITS} come within {_NEAR:g} of the central '
+      f'Gaussian\'s noise multiplier {gaussian:.6g}')
 
 
 def answer(query: Query, mechanism: Mechanism) -> Answer:
@@ -195,16 +182,58 @@ def answer(query: Query, mechanism: Mechanism) -> Answer:
   Raises:
     ValueError: If the question is incomplete, out of range or without a solution.
   """
-  if isinstance(mechanism, mechanisms.NfdpMechanism):
-    return _answer_nfdp(query, mechanism)
-  if mechanism.mechanism == 'none':
-    return _answer_none(query, mechanism)
-  if isinstance(mechanism, mechanisms.VoteMechanism) and mechanism.bound == 'paper':
-    return _answer_published_vote(query, mechanism)
-  if isinstance(mechanism, mechanisms.LocalMechanism):
-    return _answer_local(query, mechanism)
+  return explained(query, mechanism)[0]
+
+
+def explained(query: Query, mechanism: Mechanism
+              ) -> tuple[Answer, dict[str, observers.View], observers.Method]:
+  """`answer` with the views and the method that gave the numbers."""
+  family, is_published = mechanism.family, getattr(mechanism, 'bound', None) == 'paper'
+  if is_published and query.kind != 'epsilon':
+    raise ValueError(
+        f'bound=paper answers query=epsilon only, found query={query.kind}')
+  if family.only is not None and query.kind not in family.only:
+    raise ValueError(f'query={query.kind} does not apply to mechanism='
+                     f'{mechanism.mechanism}{family.why}')
   solved = _solved(query, mechanism)
   event = solved.event()
+  # Missing shares are the others': all that is missing is seen as collusion.
+  surviving = getattr(mechanism, 'surviving_fraction', 1.0) or 1.0
+  method = observers.Method(
+      accountant=query.accountant, amplification=query.amplification,
+      population=getattr(mechanism, 'population', None),
+      colluders=query.colluders / surviving,
+      clients_per_person=query.clients_per_person)
+  views = dict.fromkeys(bounds.KEYS, observers.View(event))
+  if mechanism.mechanism == 'none':
+    fields = dict(
+        delta=query.delta if query.kind == 'epsilon' else 1.0, noise_multiplier=0.0,
+        caveats=(Caveat('infinite epsilon', 'epsilon is infinite'), *event.caveats()))
+  elif isinstance(mechanism, mechanisms.NfdpMechanism):
+    fields = _of_subset(query, event)
+  elif isinstance(mechanism, mechanisms.LocalMechanism):
+    # The total over queries of a budget for each; delta 0 unless one is given.
+    outsiders = accountant.bound(event, query.delta or 0.0, accountant=query.accountant)
+    fields = dict(delta=outsiders.delta, caveats=outsiders.caveats,
+                  outsiders=dataclasses.replace(outsiders, amplification=None))
+  elif is_published:
+    fields = _of_published_votes(query, solved)
+  else:
+    fields = _of_numbers(query, solved, views, method)
+  knob, counter = family.knob, family.counter
+  return Answer(**{
+      'terms': terms(family.trust_model, solved.sampling
+                     if 'sampling' in family.uses else None),
+      'adjacency': event.adjacency,
+      'noise_multiplier': knob and files.finite(getattr(solved, knob)),
+      'rounds': getattr(solved, counter) if counter else 1, **fields}), views, method
+
+
+def _of_numbers(query: Query, mechanism: Mechanism,
+                views: Mapping[str, observers.View],
+                method: observers.Method) -> dict[str, Any]:
+  """The fields of an answer that the accountant gives."""
+  event, is_sum = views[bounds.OUTSIDERS].event, 'cohort_size' in mechanism.family.uses
   if query.kind == 'delta':
     delta = accountant.delta(
         event, query.needed('epsilon'), accountant=query.accountant,
@@ -212,196 +241,96 @@ def answer(query: Query, mechanism: Mechanism) -> Answer:
   else:
     delta = query.needed('delta')
     validate.open_unit_interval(delta=delta)
-  return _described(query, solved, event, delta)
-
-
-def explained(query: Query, mechanism: Mechanism
-              ) -> tuple[Answer, dict[str, observers.View], observers.Method]:
-  """`answer` with the events and the method that gave the numbers."""
-  if getattr(mechanism, 'bound', None) == 'paper':
-    raise ValueError('explain needs bound=tight, found bound=paper: its numbers are '
-                     'those of a published formula')
-  result, family = answer(query, mechanism), mechanism.family
-  solved = {'noise_multiplier': {family.knob: result.noise_multiplier},
-            'rounds': {family.counter: result.rounds},
-            'bits': {family.knob: result.noise_multiplier, 'bits': result.bits}}
-  mechanism = mechanism.replace(**solved.get(query.kind, {}))
-  event = mechanism.release() if isinstance(
-      mechanism, mechanisms.NfdpMechanism) else mechanism.event()
-  return (result, dict.fromkeys(bounds.KEYS, observers.View(event)),
-          method_of(query, mechanism))
-
-
-def _described(query: Query, mechanism: Mechanism, event: base.Event,
-               delta: float) -> Answer:
-  """Describes an event at a delta."""
-  family = mechanism.family
-  sums = mechanism if isinstance(mechanism, mechanisms.SumMechanism) else None
-  if 0 < delta < 1:
-    outsiders = accountant.bound(
-        event, delta, amplification=query.amplification, accountant=query.accountant,
-        population=sums.population if sums else None)
-    if query.kind == 'delta':
-      outsiders = dataclasses.replace(outsiders, epsilon=query.epsilon)
-  else:
+  found, notes = observers.numbers(
+      views if is_sum else {bounds.OUTSIDERS: views[bounds.OUTSIDERS]}, delta, method)
+  outsiders = found[bounds.OUTSIDERS]
+  others = [note for note in notes if note not in outsiders.caveats]
+  if not 0 < delta < 1:
     # Delta came out as 0 or 1: there is nothing more to optimise.
     outsiders = Bound(
-        epsilon=query.epsilon, amplification=query.amplification,
+        epsilon=query.epsilon,
         accountant='pld' if event.factors(query.amplification) else 'rdp')
-  warnings, fields = list(outsiders.caveats), {}
-  found = {bounds.OUTSIDERS: outsiders}
-  if sums:
-    for observer in _observers(query, event):
-      found[observer] = _bound(query, sums, event, delta, observer)
-    server = found[bounds.SERVER].epsilon
-    if sums.sampling != 'none' and server > accountant.LARGE_EPSILON:
-      warnings.append(caveats.Caveat(
-          'large epsilon against the server',
-          'against the server and whoever knows the cohorts '
-          f'epsilon={_whole(server)} says next to nothing'))
-    if bounds.PARTICIPANT in found and not found[bounds.PARTICIPANT].is_finite:
-      warnings.append(UNBOUNDED)
-    warnings += observers.caveats_of(found)
-  if family.params:
-    params = sums.params()
-    warnings += _warnings_of_params(query, sums, params, delta)
+  fields = dict(
+      found, delta=delta, clients_per_person=query.clients_per_person,
+      outsiders=dataclasses.replace(
+          outsiders, amplification=query.amplification,
+          epsilon=query.epsilon if query.kind == 'delta' else outsiders.epsilon))
+  notes = [*outsiders.caveats]
+  if is_sum and mechanism.sampling != 'none' and (
+      server := found[bounds.SERVER].epsilon) > accountant.LARGE_EPSILON:
+    notes.append(Caveat(
+        'large epsilon against the server',
+        'against the server and whoever knows the cohorts '
+        f'epsilon={_whole(server)} says next to nothing'))
+  notes += others
+  if mechanism.family.params:
+    params = mechanism.params()
+    notes += _caveats_of_params(query, mechanism, params, delta)
     fields |= dict(
         scale=params.scale, local_stddev_grid=params.local_stddev_grid,
-        bits=sums.bits, dimension_padded=params.padded_dimension)
-  return Answer(
-      terms=terms(family.trust_model, sums and sums.sampling), delta=delta,
-      adjacency=event.adjacency, clients_per_person=query.clients_per_person,
-      noise_multiplier=files.finite(getattr(mechanism, family.knob)),
-      rounds=getattr(mechanism, family.counter),
-      caveats=tuple(dict.fromkeys(warnings)), **found, **fields)
+        bits=mechanism.bits, dimension_padded=params.padded_dimension)
+  return {**fields, 'caveats': tuple(dict.fromkeys(notes))}
 
 
-def _observers(query: Query, event: base.Event) -> Iterator[str]:
-  """Yields the observers, other than outsiders, of a sum of clients."""
-  yield bounds.SERVER
-  if event.has_shares():
-    yield bounds.PARTICIPANT
-  if query.clients_per_person > 1:
-    yield bounds.PERSON
-    yield bounds.PERSON_SERVER
+def _whole(epsilon: float) -> str:
+  """A large epsilon in words, rounded up."""
+  return str(math.ceil(epsilon)) if math.isfinite(epsilon) else 'infinite'
 
 
-def _bound(query: Query, sums: mechanisms.SumMechanism, event: base.Event,
-           delta: float, observer: str) -> Bound:
-  """The epsilon of an observer other than outsiders."""
-  if sums.population is not None:
-    validate.integer(clients_per_person=query.clients_per_person, low=1,
-                     high=sums.population)
-  if delta >= 1:
-    return Bound(epsilon=0.0)
-  if observer == bounds.PARTICIPANT and not sums.surviving_fraction:
-    return Bound(epsilon=math.inf)
-  return observers.bound(event, delta, method_of(query, sums), observer=observer)
-
-
-def method_of(query: Query, mechanism: Mechanism) -> observers.Method:
-  """How the numbers of an answer are computed."""
-  # Missing shares are the others': all that is missing is seen as collusion.
-  surviving = getattr(mechanism, 'surviving_fraction', 1.0) or 1.0
-  return observers.Method(
-      accountant=query.accountant, amplification=query.amplification,
-      colluders=query.colluders / surviving,
-      clients_per_person=query.clients_per_person)
-
-
-def _warnings_of_params(
+def _caveats_of_params(
     query: Query, mechanism: mechanisms.SumMechanism,
-    params: params_lib.DistributedSumParams, delta: float) -> list[caveats.Caveat]:
+    params: params_lib.DistributedSumParams, delta: float) -> list[Caveat]:
   """Refuses or reports a degenerate grid; reports what collusion leaves."""
-  warnings = []
+  notes = []
   if not query.allow_degenerate:
     calibration.refuse_degenerate(params)
   elif params.degeneracy() is not None:
-    warnings.append(caveats.Caveat(
+    notes.append(Caveat(
         'degenerate grid', f'degenerate setting, allowed: {params.degeneracy()}'))
   if not params.has_shares or not 0 < delta < 1:
-    return warnings
+    return notes
   share = sum_events.DistributedSkellam(
       l1_sensitivity=params.l1_sensitivity, l2_sensitivity=params.l2_sensitivity,
       noise_variance=params.local_stddev_grid**2)
   alone, _ = accountant.renyi_epsilon(share, delta)
   if alone > accountant.LARGE_EPSILON:
-    warnings.append(caveats.Caveat(
+    notes.append(Caveat(
         'little noise if all others collude',
         'local noise is too small if all others collude: a client\'s own share '
         f'leaves it epsilon={_whole(alone)} in one round'))
   if not params.noise.is_divisible and mechanism.sampling == 'poisson':
-    warnings.append(caveats.Caveat(
+    notes.append(Caveat(
         'approximate amplification',
         'discrete Gaussian shares do not add up to one distribution as the cohort '
         'varies: amplification by Poisson sampling holds approximately only'))
-  return warnings
+  return notes
 
 
-def _answer_none(query: Query, mechanism: mechanisms.SumMechanism) -> Answer:
-  if query.kind not in ('epsilon', 'delta'):
-    raise _does_not_apply(query, mechanism, ', which has no guarantee to reach')
-  event = mechanism.event()
-  return Answer(
-      terms=terms(mechanism.family.trust_model),
-      delta=query.delta if query.kind == 'epsilon' else 1.0,
-      noise_multiplier=0.0, rounds=mechanism.rounds, adjacency=event.adjacency,
-      caveats=(caveats.Caveat('infinite epsilon', 'epsilon is infinite'),
-               *event.caveats()))
-
-
-def _answer_nfdp(query: Query, mechanism: mechanisms.NfdpMechanism) -> Answer:
-  if query.kind != 'epsilon':
-    raise _does_not_apply(
-        query, mechanism,
-        ': records and subset_size determine both epsilon and delta')
-  event = mechanism.release()
-  warnings = [*event.caveats()]
+def _of_subset(query: Query, event: base.Event) -> dict[str, Any]:
+  """The fields of the answer about one random subset of records."""
+  notes = [*event.caveats()]
   if query.delta is not None:
-    warnings.append(caveats.Caveat(
+    notes.append(Caveat(
         'delta not used',
         f'delta={query.delta:g} was given but is not used: records and '
         'subset_size determine delta'))
-  return Answer(
-      terms=terms(mechanism.family.trust_model), delta=event.draw_probability, rounds=1,
-      outsiders=Bound(epsilon=event.published_epsilon, accountant='theorem'),
-      adjacency=event.adjacency, caveats=tuple(warnings))
+  return dict(
+      delta=event.draw_probability, caveats=tuple(notes),
+      outsiders=Bound(epsilon=event.published_epsilon, accountant='theorem'))
 
 
-def _answer_local(query: Query, mechanism: mechanisms.LocalMechanism) -> Answer:
-  """The total over queries of a budget for each; delta 0 unless one is given."""
-  if query.kind != 'epsilon':
-    raise _does_not_apply(
-        query, mechanism, ': epsilon is its parameter, for one query; give delta and '
-        'ask for the total epsilon')
-  outsiders = accountant.bound(
-      mechanism.event(), 0.0 if query.delta is None else query.delta,
-      accountant=query.accountant)
-  return Answer(
-      terms=terms(mechanism.family.trust_model), delta=outsiders.delta,
-      rounds=mechanism.queries, adjacency=outsiders.adjacency,
-      outsiders=dataclasses.replace(outsiders, amplification=None),
-      caveats=outsiders.caveats)
-
-
-def _answer_published_vote(query: Query, mechanism: mechanisms.VoteMechanism) -> Answer:
-  """Votes by the published sensitivity and conversion, to reproduce numbers."""
-  if query.kind != 'epsilon':
-    raise ValueError(
-        f'bound=paper answers query=epsilon only, found query={query.kind}')
-  event = mechanism.release()
-  delta = query.needed('delta')
+def _of_published_votes(query: Query, mechanism: mechanisms.VoteMechanism
+                        ) -> dict[str, Any]:
+  """The fields of the answer about votes that reproduces published numbers."""
+  event, delta = mechanism.release(), query.needed('delta')
   epsilon = votes.published_epsilon(event, mechanism.queries, delta)
-  return Answer(
-      terms=terms(mechanism.family.trust_model), delta=delta,
-      noise_multiplier=mechanism.noise_stddev, rounds=mechanism.queries,
-      outsiders=Bound(epsilon=epsilon, accountant='rdp',
-                      amplification=query.amplification),
-      adjacency=event.adjacency, caveats=(
+  return dict(
+      delta=delta, outsiders=Bound(epsilon=epsilon, accountant='rdp',
+                                   amplification=query.amplification),
+      caveats=(
           *event.caveats(), *accountant.warnings_about(epsilon, delta, None),
-          caveats.Caveat(
-              'published conversion', 'bound=paper converts from Renyi DP as '
-              'published, which is not tight')))
+          Caveat('published conversion', 'bound=paper converts from Renyi DP as '
+                 'published, which is not tight')))
 
 
 def table(query: Query, mechanism: Mechanism) -> list[Answer]:
@@ -436,4 +365,4 @@ def _row(query: Query, mechanism: Mechanism, **known: int) -> Answer:
   try:
     return answer(query, mechanism)
   except ValueError as error:
-    return Answer(**known, caveats=(caveats.Caveat('impossible setting', str(error)),))
+    return Answer(**known, caveats=(Caveat('impossible setting', str(error)),))

@@ -6,6 +6,7 @@ not. The result is always an end at which the target was checked.
 
 import bisect
 from collections.abc import Callable
+import contextlib
 import math
 
 from scipy import special
@@ -19,8 +20,7 @@ from tff_pipelines.common import validate
 
 _LARGEST_NOISE = 1e9
 _SMALLEST_NOISE = 1e-6
-_MAX_BITS = 30
-_NEAR = 0.01
+MAX_BITS = 30
 
 
 class Unreachable(ValueError):
@@ -65,9 +65,7 @@ def noise_multiplier(build_event: Callable[[float], base.Event], *, epsilon: flo
       Epsilon must fall as the noise grows. A DistributedSumParams built for each
       noise multiplier takes care of the scale, which depends on it.
     epsilon: Target > 0.
-    delta: In [0, 1).
-    accountant: As in `accountant.epsilon`.
-    amplification: As in `accountant.epsilon`.
+    delta, accountant, amplification: As in `accountant.epsilon`.
     total_variation: From a noise multiplier to the distance of everything that is
       released from the ideal distributions in its event, for what sampling error
       consumes of delta (`noise_budget`); None where no bound is known.
@@ -88,18 +86,16 @@ def noise_multiplier(build_event: Callable[[float], base.Event], *, epsilon: flo
         build_event(z), total_variation(z), delta, accountant, amplification)
     return math.log(achieved / epsilon) if achieved > 0 else -math.inf
 
-  if noise_budget.is_too_much(noise_budget.consumed(
-      total_variation(1.0) or 0.0, epsilon), delta):
-    raise _beyond(total_variation(1.0), epsilon, delta)
+  deviation = total_variation(1.0)
+  if noise_budget.is_too_much(noise_budget.consumed(deviation or 0.0, epsilon), delta):
+    raise _beyond(deviation, epsilon, delta)
   low, high = None, 1.0
   if accountant != 'rdp':
     # Renyi divergences are quick, and their answer is a little above.
-    try:
+    with contextlib.suppress(ValueError):
       high = noise_multiplier(
           build_event, epsilon=epsilon, delta=delta, accountant='rdp',
           amplification=amplification)
-    except ValueError:
-      pass
   at_high = excess(high)
   while at_high > 0:
     low = high
@@ -172,7 +168,7 @@ def bits(build_event: Callable[[int], base.Event], *, epsilon: float, delta: flo
   """
   _check_target(epsilon, delta)
   last = None
-  for count in range(2, _MAX_BITS + 1):
+  for count in range(2, MAX_BITS + 1):
     try:
       event = build_event(count)
     except ValueError as error:
@@ -182,40 +178,8 @@ def bits(build_event: Callable[[int], base.Event], *, epsilon: float, delta: flo
                               amplification=amplification) <= epsilon:
       return count
   raise ValueError(
-      f'bits: not even {_MAX_BITS} meet epsilon={epsilon!r} at '
+      f'bits: not even {MAX_BITS} meet epsilon={epsilon!r} at '
       f'delta={delta!r}') from last
-
-
-def calibrated(params: params_lib.DistributedSumParams,
-               build_event: Callable[[params_lib.DistributedSumParams], base.Event],
-               *, epsilon: float, delta: float, accountant: str = 'auto',
-               amplification: str = 'tight', allow_degenerate: bool = False
-               ) -> params_lib.DistributedSumParams:
-  """`params` with the minimum noise multiplier that meets the target.
-
-  Args:
-    params: Everything but the noise multiplier, which is ignored.
-    build_event: From parameters to everything that is released.
-    epsilon, delta, accountant, amplification: As for `noise_multiplier`.
-    allow_degenerate: Whether to return parameters of a uselessly coarse grid.
-
-  Raises:
-    ValueError: As in `noise_multiplier`; and for a degenerate grid, naming the
-      bits that would do.
-  """
-  def solved(trial: params_lib.DistributedSumParams):
-    return trial.replace(noise_multiplier=noise_multiplier(
-        lambda z: build_event(trial.replace(noise_multiplier=z)),
-        epsilon=epsilon, delta=delta, accountant=accountant,
-        amplification=amplification))
-
-  try:
-    solution = solved(params)
-  except Unreachable as error:
-    raise ValueError(unreachable_reason(params, solved, error)) from None
-  if not allow_degenerate:
-    refuse_degenerate(solution)
-  return solution
 
 
 def unreachable_reason(
@@ -225,66 +189,23 @@ def unreachable_reason(
     error: Unreachable) -> str:
   """Names the bits that would do, if any, for a target that cannot be met."""
   if params.fixed_scale is None:
-    for count in range(params.bits + 1, _MAX_BITS + 1):
-      try:
+    for count in range(params.bits + 1, MAX_BITS + 1):
+      with contextlib.suppress(ValueError):
         if solve(params.replace(bits=count)).degeneracy() is None:
           return (f'degenerate setting: bits={params.bits} are too few for '
                   f'this target; bits={count} would do')
-      except ValueError:
-        continue
   return str(error)
 
 
 def refuse_degenerate(params: params_lib.DistributedSumParams) -> None:
   """Raises ValueError where the grid is too coarse, naming bits that would do."""
-  reason = params.degeneracy()
-  if reason is None:
-    return
-  cure = 'a larger scale'
-  if params.fixed_scale is None:
-    cure = next((f'bits={count}' for count in range(params.bits + 1, _MAX_BITS + 1)
-                 if params.replace(bits=count).degeneracy() is None),
-                f'not even bits={_MAX_BITS}')
-  raise ValueError(f'degenerate setting: {reason}; {cure} would do, or allow it '
-                   'with --allow_degenerate')
-
-
-def suggest_bits(
-    params: params_lib.DistributedSumParams,
-    build_event: Callable[[params_lib.DistributedSumParams], base.Event],
-    *, epsilon: float, delta: float, amplification: str = 'tight'
-    ) -> params_lib.DistributedSumParams:
-  """The minimum bits whose noise multiplier is within 1% of the central Gaussian's.
-
-  Both are accounted by RDP, so that mechanisms are compared, not accountants.
-
-  Args:
-    params: Everything but bits and noise multiplier, which are ignored.
-    build_event: From parameters to everything that is released. It also receives
-      the parameters of a grid so fine that it stands for the Gaussian.
-    epsilon, delta, amplification: As for `noise_multiplier`.
-
-  Returns:
-    Calibrated parameters, not degenerate.
-
-  Raises:
-    ValueError: If not even 30 bits come that near.
-  """
-  target = dict(epsilon=epsilon, delta=delta, accountant='rdp',
-                amplification=amplification)
-  finest = params.replace(
-      fixed_scale=params_lib.MAX_CLIP_GRID * (1 - 1e-12) / params.clip)
-  gaussian = calibrated(finest, build_event, **target).noise_multiplier
-  for count in range(2, _MAX_BITS + 1):
-    try:
-      trial = calibrated(params.replace(bits=count), build_event, **target)
-    except ValueError:
-      continue  # Too few bits for the cohort, or a degenerate grid.
-    if trial.noise_multiplier <= (1 + _NEAR) * gaussian:
-      return trial
-  raise ValueError(
-      f'bits: not even {_MAX_BITS} come within {_NEAR:g} of the central '
-      f'Gaussian\'s noise multiplier {gaussian:.6g}')
+  if (reason := params.degeneracy()) is not None:
+    cure = 'a larger scale' if params.fixed_scale is not None else next(
+        (f'bits={count}' for count in range(params.bits + 1, MAX_BITS + 1)
+         if params.replace(bits=count).degeneracy() is None),
+        f'not even bits={MAX_BITS}')
+    raise ValueError(f'degenerate setting: {reason}; {cure} would do, or allow it '
+                     'with --allow_degenerate')
 
 
 def analytic_delta(noise_multiplier: float, epsilon: float) -> float:
@@ -309,18 +230,12 @@ def analytic_delta(noise_multiplier: float, epsilon: float) -> float:
 def analytic_noise_multiplier(*, epsilon: float, delta: float) -> float:
   """The minimum noise multiplier of one Gaussian release, without discretisation.
 
-  For composition and sampling use `noise_multiplier`.
-
-  Args:
-    epsilon: Target > 0.
-    delta: Strictly between 0 and 1.
-
   Returns:
-    z that meets the target, at most 1e-6 (relative) above the minimum.
+    z that meets epsilon > 0 at delta in (0, 1), at most 1e-6 (relative) above the
+    minimum.
 
   Raises:
-    ValueError: If an argument is out of range, or the minimum z is outside of
-      [1e-6, 1e12].
+    ValueError: If an argument is out of range, or z is outside of [1e-6, 1e12].
   """
   validate.positive(epsilon=epsilon)
   validate.open_unit_interval(delta=delta)

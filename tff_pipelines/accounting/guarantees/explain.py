@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from tff_pipelines.accounting.events import base, combinators
 from tff_pipelines.accounting.guarantees import bounds, observers
-from tff_pipelines.accounting.guarantees.guarantee import Guarantee, in_words
+from tff_pipelines.accounting.guarantees.guarantee import (
+    certificate_in_words, Guarantee, in_words)
 from tff_pipelines.common import decimals, files
 
 _AGAINST = {
@@ -43,12 +44,12 @@ class Step(NamedTuple):
     return f'{"  " * self.level}{self.text}{number}'
 
   def to_json(self) -> dict[str, Any]:
-    found = self.bound
+    bound = self.bound
     return {
         'step': self.text, 'level': self.level,
-        'epsilon': found and files.finite(found.epsilon),
-        'accountant': found and found.accountant,
-        'order': found and files.finite(found.order)}
+        'epsilon': bound and files.finite(bound.epsilon),
+        'accountant': bound and bound.accountant,
+        'order': bound and files.finite(bound.order)}
 
 
 def steps(guarantee: Guarantee, views: Mapping[str, observers.View],
@@ -60,73 +61,59 @@ def steps(guarantee: Guarantee, views: Mapping[str, observers.View],
     views: Observer -> what it sees, for all observers of the numbers.
     method: How the numbers were computed.
   """
-  return [step for observer, found in guarantee.by_observer.items()
-          for step in _of_observer(observer, found, views[observer],
+  return [step for observer, number in guarantee.by_observer.items()
+          for step in _of_observer(observer, number, views[observer],
                                    guarantee.delta, method)]
 
 
-def _of_observer(observer: str, found: bounds.Bound, view: observers.View,
+def _of_observer(observer: str, number: bounds.Bound, view: observers.View,
                  delta: float, method: observers.Method) -> Iterator[Step]:
   against = _AGAINST[observer].format(method.clients_per_person)
-  yield Step(f'against {against}, at delta {decimals.rounded_up(delta)}', found, 0)
-  ideal = view._replace(total_variation=0.0)
+  yield Step(f'against {against}, at delta {decimals.rounded_up(delta)}', number, 0)
+  under_ideal = ', under ideal distributions' * bool(view.total_variation)
 
   def bound(event: base.Event, whom: str = observer) -> bounds.Bound | None:
     """The epsilon of an event under ideal distributions; None if unknown."""
-    if found.accountant == 'theorem' or delta >= 1 or (
-        observer == bounds.PARTICIPANT and not found.is_finite):
+    if number.accountant == 'theorem' or delta >= 1 or (
+        observer == bounds.PARTICIPANT and not number.is_finite):
       return None
-    return observers.bound_of_view(ideal._replace(event=event), whom, delta, method)
+    return observers.bound(
+        view._replace(event=event, total_variation=0.0), delta, method, whom)
 
   if observer in _OF_ONE:
     yield Step('for one client', bound(view.event, _OF_ONE[observer]))
-    yield Step(f'for the {method.clients_per_person} clients of a person'
-               + ', under ideal distributions' * bool(view.total_variation),
+    yield Step(f'for the {method.clients_per_person} clients of a person{under_ideal}',
                bound(view.event))
   else:
-    yield from _of_releases(observer, view, method, bound)
+    parts = _counts(view.event)
+    for event, count in parts.items():
+      seen = view._replace(event=event).seen(observer, method.colluders)
+      yield Step(f'{count} x {_name(seen)}')
+      yield from _fields(seen)
+      if observer == bounds.PARTICIPANT:
+        yield from _left(event, seen, method)
+      if (count > 1 or len(parts) > 1) and (alone := bound(event)) is not None:
+        yield Step('one of them alone', alone, 2)
+    releases = sum(parts.values())
+    counted = sum(_counts(view.seen(observer, method.colluders)).values())
+    if counted < releases:
+      yield Step(f'one client is in at most {counted} of the {releases} releases')
+    if releases > 1 and (together := bound(view.event)) is not None:
+      yield Step(f'all {releases} releases{under_ideal}', together)
   if observer == bounds.OUTSIDERS:
     unsampled = view.event.without_sampling()
     if unsampled != view.event:
       yield Step('the same without amplification by sampling', bound(unsampled))
-  if found.consumed_delta:
+  if number.consumed_delta:
     yield Step(f'sampling error of the noise consumes '
-               f'{decimals.rounded_up(found.consumed_delta, 3)} of delta', found)
-  yield from _of_accountant(found)
-
-
-def _of_releases(observer: str, view: observers.View, method: observers.Method,
-                 bound) -> Iterator[Step]:
-  """Yields each kind of release as the observer sees it, and all of them."""
-  parts = _counts(view.event)
-  for event, count in parts.items():
-    seen = view.seen(observer, method, event)
-    yield Step(f'{count} x {_name(seen)}')
-    yield from _fields(seen, 2)
-    if observer == bounds.PARTICIPANT:
-      yield from _left(event, seen, method)
-    if (count > 1 or len(parts) > 1) and (alone := bound(event)) is not None:
-      yield Step('one of them alone', alone, 2)
-  seen, releases = view.seen(observer, method), sum(parts.values())
-  counted = sum(_counts(seen).values())
-  if counted < releases:
-    yield Step(f'one client is in at most {counted} of the {releases} releases')
-  if releases > 1 and (together := bound(view.event)) is not None:
-    ideal = ', under ideal distributions' * bool(view.total_variation)
-    yield Step(f'all {releases} releases{ideal}', together)
-
-
-def _of_accountant(found: bounds.Bound) -> Iterator[Step]:
-  if found.accountant is not None:
-    how = f', amplification by sampling: {found.amplification}' * (
-        found.amplification is not None)
-    order = '' if found.order is None else f', order {found.order:g}'
-    yield Step(f'accountant {found.accountant}{order}{how}')
-  for certificate in found.certificates:
-    yield Step(
-        'Skellam noise as Gaussian noise: variance {variance:.6g} as {smaller:.6g} in '
-        '{dimension} coordinates, total variation {total_variation:.2g}'.format(
-            smaller=certificate['variance'] - certificate['removed'], **certificate))
+               f'{decimals.rounded_up(number.consumed_delta, 3)} of delta', number)
+  if number.accountant is not None:
+    how = '' if number.amplification is None else (
+        f', amplification by sampling: {number.amplification}')
+    order = '' if number.order is None else f', order {number.order:g}'
+    yield Step(f'accountant {number.accountant}{order}{how}')
+  for certificate in number.certificates:
+    yield Step(f'Skellam noise as Gaussian noise: {certificate_in_words(certificate)}')
 
 
 def _counts(event: base.Event) -> Mapping[base.Event, int]:
@@ -140,32 +127,26 @@ def _counts(event: base.Event) -> Mapping[base.Event, int]:
   return {event: 1}
 
 
-def _inner(event: base.Event) -> list[base.Event]:
-  """The events that an event wraps."""
-  return [*getattr(event, 'events', ()), *filter(None, [getattr(event, 'event', None)])]
-
-
 def _name(event: base.Event) -> str:
-  inner = ' and '.join(map(_name, _inner(event)))
+  inner = ' and '.join(map(_name, base.parts(event)))
   return type(event).__name__ + (f' of {inner}' if inner else '')
 
 
-def _fields(event: base.Event, level: int) -> Iterator[Step]:
+def _fields(event: base.Event) -> Iterator[Step]:
   """Yields the parameters of an event and of those that it wraps."""
-  inner = _inner(event)
   shown = ', '.join(
       f'{field.name} {value:.6g}' if isinstance(value, float) else
       f'{field.name} {value}' for field in dataclasses.fields(event)
       if (value := getattr(event, field.name)) is not None
       and field.name not in ('event', 'events'))
   if shown:
-    yield Step(f'{type(event).__name__}: {shown}', level=level)
+    yield Step(f'{type(event).__name__}: {shown}', level=2)
   honest = getattr(event, 'min_honest_fraction', None)
   if honest is not None and honest < 1:
     yield Step(f'counted on: {honest:g} of the shares of the noise, by '
-               'min_honest_fraction', level=level)
-  for one in inner:
-    yield from _fields(one, level)
+               'min_honest_fraction', level=2)
+  for part in base.parts(event):
+    yield from _fields(part)
 
 
 def _left(event: base.Event, seen: base.Event,
@@ -183,5 +164,5 @@ def _left(event: base.Event, seen: base.Event,
 
 def _noise(event: base.Event) -> float | None:
   """The variance of the first noise of shares in an event."""
-  found = [getattr(event, 'noise_variance', None), *map(_noise, _inner(event))]
-  return next((variance for variance in found if variance), None)
+  return getattr(event, 'noise_variance', None) or next(
+      filter(None, map(_noise, base.parts(event))), None)

@@ -5,6 +5,7 @@ and how near Skellam and the distributed discrete Gaussian come to the Gaussian
 as the grid becomes finer.
 """
 
+from collections.abc import Iterable, Sequence
 import math
 import os
 
@@ -16,21 +17,26 @@ from matplotlib import pyplot
 import numpy as np
 
 from aggregators import params as params_lib
-from tff_pipelines.accounting.guarantees import accountant
-from tff_pipelines.accounting.events import base
 from tff_pipelines.accounting.divergences import curves
-from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.events import base, kinds as events
+from tff_pipelines.accounting.guarantees import accountant
 
 _DELTA = 1e-5
 _COLOURS = {'gaussian': 'tab:green', 'skellam': 'tab:blue', 'discrete': 'tab:orange'}
+_ACCOUNTANTS = (('pld', '-'), ('rdp', '--'))
 
 
-def _plot(axes, name: str, event_of, xs, kind: str, style: str, label: str,
-          delta: float = _DELTA) -> None:
-  """Plots epsilon by the accountant `kind` of the events of `xs`."""
-  axes.plot(
-      xs, [accountant.epsilon(event_of(x), delta, accountant=kind) for x in xs], style,
-      color=_COLOURS[name], label=label)
+def _plot(axes, xs: Sequence[float], lines: Iterable[tuple], delta: float = _DELTA,
+          **how: str) -> None:
+  """Plots epsilon over xs.
+
+  Each line is (name, accountant, style, label, function from x to the event).
+  """
+  for name, kind, style, label, event_of in lines:
+    axes.plot(
+        xs, [accountant.epsilon(event_of(x), delta, accountant=kind) for x in xs], style,
+        color=_COLOURS[name], label=label or f'{name} ({kind.upper()})')
+  axes.set(ylabel='epsilon', **how)
 
 
 def _advanced(event: base.Event, count: int) -> float:
@@ -48,24 +54,21 @@ def composition(axes) -> None:
   stddev = 10.0
   counts = np.unique(np.round(np.logspace(0, 3, 13)).astype(int)).tolist()
   skellam = events.SkellamCount(noise_variance=stddev**2)
-  gaussian = events.CentralGaussian(noise_multiplier=stddev)
-  for event, name in ((skellam, 'skellam'), (gaussian, 'gaussian')):
-    for kind, style in (('pld', '-'), ('rdp', '--')):
-      _plot(axes, name,
-            lambda count, event=event: events.SelfComposed(event=event, count=count),
-            counts, kind, style, f'{name} ({kind.upper()})')
+  releases = (('skellam', skellam),
+              ('gaussian', events.CentralGaussian(noise_multiplier=stddev)))
   axes.plot(counts, [_advanced(skellam, count) for count in counts], ':',
             color='tab:red', label='skellam (advanced composition)')
-  axes.set(xscale='log', yscale='log', xlabel='releases', ylabel='epsilon',
-           title=f'Composition of a count, noise {stddev:g}')
+  _plot(axes, counts, (
+      (name, kind, style, '',
+       lambda count, event=event: events.SelfComposed(event=event, count=count))
+      for name, event in releases for kind, style in _ACCOUNTANTS),
+        xscale='log', yscale='log', xlabel='releases',
+        title=f'Composition of a count, noise {stddev:g}')
 
 
 def scalar_scales(axes, noise: float, clients: int) -> None:
   """Epsilon of one sensitivity-1 query over the scale of its grid (figure 2)."""
-  scales = [2**power for power in range(8)]
-
-  def gaussian(_):
-    return events.CentralGaussian(noise_multiplier=noise)
+  gaussian = events.CentralGaussian(noise_multiplier=noise)
 
   def skellam(scale):
     return events.SkellamCount(l1_sensitivity=scale, noise_variance=(scale * noise)**2)
@@ -76,39 +79,38 @@ def scalar_scales(axes, noise: float, clients: int) -> None:
         noise_variance=(scale * noise)**2,
         local_variance=(scale * noise)**2 / clients, clients=clients, dimension=1)
 
-  for event_of, name in ((gaussian, 'gaussian'), (skellam, 'skellam')):
-    for kind, style in (('pld', '-'), ('rdp', '--')):
-      _plot(axes, name, event_of, scales, kind, style, f'{name} ({kind.upper()})')
-  _plot(axes, 'discrete', discrete, scales, 'rdp', '--',
-        f'discrete Gaussian, {clients} shares (RDP)')
-  axes.set(xscale='log', xlabel='scale', ylabel='epsilon',
-           title=f'One count, noise {noise:g}')
-  axes.set_ylim(0, 3 * accountant.epsilon(gaussian(1), _DELTA))
+  _plot(axes, [2**power for power in range(8)], (
+      *((name, kind, style, '', event_of)
+        for name, event_of in (('gaussian', lambda _: gaussian), ('skellam', skellam))
+        for kind, style in _ACCOUNTANTS),
+      ('discrete', 'rdp', '--', f'discrete Gaussian, {clients} shares (RDP)', discrete)),
+        xscale='log', xlabel='scale', title=f'One count, noise {noise:g}')
+  axes.set_ylim(0, 3 * accountant.epsilon(gaussian, _DELTA))
 
 
 def vector_scales(axes, *, clip: float, dimension: int, cohort: int,
                   rate: float, rounds: int, delta: float,
                   scales: tuple[float, ...], title: str) -> None:
   """Epsilon over the noise multiplier for several scales (figure 3)."""
-  noises = np.linspace(0.4, 2.0, 9).tolist()
-
   def wrapped(event):
     if rate < 1:
       event = events.PoissonSampled(event=event, sampling_rate=rate)
     return events.SelfComposed(event=event, count=rounds)
 
-  _plot(axes, 'gaussian',
-        lambda z: wrapped(events.CentralGaussian(noise_multiplier=z)), noises, 'rdp',
-        '-', 'gaussian', delta)
-  for scale, style in zip(scales, ('-', '--', ':')):
-    for name, kind in (('skellam', events.DistributedSkellam),
-                       ('discrete', events.DistributedDiscreteGaussian)):
-      _plot(axes, name, lambda z, scale=scale, kind=kind: wrapped(kind.from_params(
-          params_lib.DistributedSumParams(
-              clip=clip, noise_multiplier=z, bits=30, dimension=dimension,
-              cohort_size=cohort, fixed_scale=scale))), noises, 'rdp', style,
-            f'{name}, {scale * clip:g} grid units of clip', delta)
-  axes.set(yscale='log', xlabel='noise multiplier', ylabel='epsilon', title=title)
+  def on_grid(kind, scale):
+    return lambda z: wrapped(kind.from_params(params_lib.DistributedSumParams(
+        clip=clip, noise_multiplier=z, bits=30, dimension=dimension,
+        cohort_size=cohort, fixed_scale=scale)))
+
+  _plot(axes, np.linspace(0.4, 2.0, 9).tolist(), (
+      ('gaussian', 'rdp', '-', 'gaussian',
+       lambda z: wrapped(events.CentralGaussian(noise_multiplier=z))),
+      *((name, 'rdp', style, f'{name}, {scale * clip:g} grid units of clip',
+         on_grid(kind, scale))
+        for scale, style in zip(scales, ('-', '--', ':')) for name, kind in (
+            ('skellam', events.DistributedSkellam),
+            ('discrete', events.DistributedDiscreteGaussian)))),
+        delta, yscale='log', xlabel='noise multiplier', title=title)
 
 
 def draw(path: str | os.PathLike) -> None:
@@ -118,11 +120,8 @@ def draw(path: str | os.PathLike) -> None:
     path: Path of the file, overwritten if it is there; ends in .png.
 
   Raises:
-    ValueError: If the name does not end in .png.
     OSError: If it cannot be written.
   """
-  if not os.fspath(path).lower().endswith('.png'):
-    raise ValueError(f'plot must end in .png, found {os.fspath(path)!r}')
   figure, axes = pyplot.subplots(2, 3, figsize=(16, 9))
   try:
     composition(axes[0, 0])

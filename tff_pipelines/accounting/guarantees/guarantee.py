@@ -53,20 +53,19 @@ class Terms:
     trust_model: Who is trusted with what; None if it is not known.
     source: Source of the bounds, with theorems' numbers.
     sampler: Sampler of the noise; None if there is no noise.
-    adjacency: Neighbouring inputs, where the event's own words are too general; None
-      to take those.
+    adjacency: Neighbouring inputs, where those of the event are too general, or None.
     secure_aggregation: Whether sums are meant to be computed under it.
   """
 
   privacy_unit: str
   observers: str
-  against: str
+  against: str = ''
   observers_server: str | None = None
   against_server: str = 'the server'
   observers_participant: str | None = None
   sampling: str | None = 'none'
   trust_model: str | None
-  source: str | None
+  source: str | None = None
   sampler: str | None = None
   adjacency: str | None = None
   secure_aggregation: bool = False
@@ -114,43 +113,33 @@ class Guarantee:
 
     A number that is null there has no bound here.
     """
-    def bound(key: str) -> Bound | None:
-      value = summary.get(key)
-      return None if value is None else Bound(epsilon=value)
-
-    unseeded = bound('epsilon_if_unseeded')
+    epsilons = {observer: summary.get(key) for observer, key in bounds.KEYS.items()}
+    unseeded = summary.get('epsilon_if_unseeded')
+    if unseeded is not None:
+      epsilons[bounds.OUTSIDERS] = unseeded
     terms = {field.name: summary.get(field.name) for field in dataclasses.fields(Terms)}
     return cls(
-        terms=Terms(**{**terms, 'against': '', 'against_server': '',
-                       'adjacency': summary['adjacency_in_words']}),
+        terms=Terms(**{**terms, 'adjacency': summary['adjacency_in_words']}),
         delta=summary['delta'], adjacency=summary['adjacency'],
         least_cohort=summary['least_cohort'],
         clients_per_person=summary['clients_per_person'] or 1,
         seeded=unseeded is not None, **{
-            observer: bound(key) for observer, key in bounds.KEYS.items()
-        } | ({} if unseeded is None else {bounds.OUTSIDERS: unseeded}))
+            observer: Bound(epsilon=value) for observer, value in epsilons.items()
+            if value is not None})
 
   @property
   def by_observer(self) -> dict[str, Bound]:
     """Observer -> bound, where there is one; none for a seeded run."""
-    found = {observer: getattr(self, observer) for observer in bounds.KEYS}
-    return {} if self.seeded else {
-        observer: bound for observer, bound in found.items() if bound is not None}
+    return {observer: bound for observer in bounds.KEYS
+            if (bound := getattr(self, observer)) is not None and not self.seeded}
 
-  @property
-  def epsilon(self) -> float | None:
-    """Epsilon against the observers; None where none is finite."""
-    return self.numbers()['epsilon']
-
-  @property
-  def epsilon_server(self) -> float | None:
-    """Epsilon against the server; None where none is finite."""
-    return self.numbers()['epsilon_server']
+  # Epsilon against the observers and against the server; None where none is finite.
+  epsilon = property(lambda self: self.numbers()['epsilon'])
+  epsilon_server = property(lambda self: self.numbers()['epsilon_server'])
 
   def numbers(self) -> dict[str, float | None]:
     """All epsilons by their keys in summaries; None where none is finite."""
-    mine = self.by_observer
-    return {key: files.finite(mine[observer].epsilon) if observer in mine else None
+    return {key: (bound := self.by_observer.get(observer)) and files.finite(bound.epsilon)
             for observer, key in bounds.KEYS.items()}
 
   def stated(self) -> Iterator[tuple[str, Bound | None, str]]:
@@ -158,19 +147,18 @@ class Guarantee:
 
     The bound is None where no finite number holds against them.
     """
-    mine, terms = self.by_observer, self.terms
-    for observer, against in ((bounds.OUTSIDERS, terms.observers),
-                              (bounds.SERVER, terms.observers_server),
-                              (bounds.PARTICIPANT, terms.observers_participant)):
+    for observer, against in (
+        (bounds.OUTSIDERS, self.terms.observers),
+        (bounds.SERVER, self.terms.observers_server),
+        (bounds.PARTICIPANT, self.terms.observers_participant)):
       if against is not None:
-        yield observer, mine.get(observer), against
+        yield observer, self.by_observer.get(observer), against
 
   @property
   def adjacency_in_words(self) -> str | None:
     """Neighbouring inputs, in a sentence."""
-    if self.adjacency is None:
-      return None
-    return self.terms.adjacency or base.ADJACENCY_IN_WORDS[self.adjacency]
+    return None if self.adjacency is None else (
+        self.terms.adjacency or base.ADJACENCY_IN_WORDS[self.adjacency])
 
   @property
   def neighbours(self) -> str | None:
@@ -193,14 +181,12 @@ class Guarantee:
         'delta': self.delta, 'consumed_delta': outsiders.consumed_delta,
         'consumed_delta_server': server.consumed_delta, 'adjacency': self.adjacency,
         'adjacency_in_words': self.adjacency_in_words,
-        'privacy_unit': terms.privacy_unit,
-        'observers': terms.observers if self.outsiders else None,
-        'observers_server': terms.observers_server if self.outsiders else None,
-        'observers_participant': (
-            terms.observers_participant if self.participant else None),
-        'least_cohort': self.least_cohort if self.participant else None,
-        'sampling': terms.sampling, 'trust_model': terms.trust_model,
-        'source': terms.source, 'sampler': terms.sampler,
+        'observers': self.outsiders and terms.observers,
+        'observers_server': self.outsiders and terms.observers_server,
+        'observers_participant': self.participant and terms.observers_participant,
+        'least_cohort': self.participant and self.least_cohort,
+        **{name: getattr(terms, name) for name in (
+            'privacy_unit', 'sampling', 'trust_model', 'source', 'sampler')},
         'accountant': outsiders.accountant, 'order': files.finite(outsiders.order),
         'amplification': outsiders.amplification,
         'skellam_as_gaussian': list(self.certificates) or None,
@@ -209,9 +195,16 @@ class Guarantee:
   @property
   def certificates(self) -> tuple[dict[str, float], ...]:
     """The distinct certificates of its numbers."""
-    found = self.outsiders, self.server, self.participant
-    return tuple({tuple(one.items()): one for bound in found if bound
-                  for one in bound.certificates}.values())
+    return tuple({
+        tuple(one.items()): one
+        for bound in (self.outsiders, self.server, self.participant) if bound
+        for one in bound.certificates}.values())
+
+  @property
+  def _cohorts(self) -> str:
+    """The cohorts for which the number against a participant holds."""
+    return ('a cohort may be of one' if self.least_cohort is None else
+            f'in cohorts of at least {self.least_cohort:g}')
 
   def lines(self) -> list[str]:
     """All epsilons with delta and observers, short, for the terminal."""
@@ -221,23 +214,21 @@ class Guarantee:
               f'{decimals.rounded_up(self.delta)}')
     if self.seeded:
       return [f'none, the run is seeded (without the seed: {number})']
-    lines = [f'{number} against {self.terms.against}']
+    lines, server = [f'{number} against {self.terms.against}'], self.terms.against_server
     if self.server is not None:
-      lines.append(f'{decimals.epsilon(self.server.epsilon)} against '
-                   f'{self.terms.against_server}')
+      lines.append(f'{decimals.epsilon(self.server.epsilon)} against {server}')
     elif SUPPRESSED in self.caveats:
-      lines.append(f'none against {self.terms.against_server}: rounds suppressed')
+      lines.append(f'none against {server}: rounds suppressed')
     if self.participant is not None:
       lines.append(
-          'unbounded against a participant: a cohort may be of one'
+          f'unbounded against a participant: {self._cohorts}'
           if self.least_cohort is None else
-          f'{decimals.epsilon(self.participant.epsilon)} against a participant, in '
-          f'cohorts of at least {self.least_cohort:g}')
+          f'{decimals.epsilon(self.participant.epsilon)} against a participant, '
+          f'{self._cohorts}')
     if self.person is not None:
       number = in_words(self.person)
       if self.person_server is not None:
-        number += (f', {in_words(self.person_server)} against '
-                   f'{self.terms.against_server}')
+        number += f', {in_words(self.person_server)} against {server}'
       lines.append(f'of a person with {self.clients_per_person} clients: {number}')
     return lines
 
@@ -247,28 +238,27 @@ class Guarantee:
     if outsiders is None:
       return ['epsilon: none, nothing is guaranteed',
               f'trust model: {terms.trust_model}']
-    delta = decimals.rounded_up(self.delta)
+
+    def number(bound: Bound, against: str | None, shown: str | None = None) -> str:
+      return (f'epsilon {shown or decimals.epsilon(bound.epsilon)} at delta '
+              f'{decimals.rounded_up(self.delta)} against {against}')
+
     how = ', '.join(filter(None, (
         outsiders.accountant,
         outsiders.amplification and f'{outsiders.amplification} amplification')))
-    number = (f'epsilon {decimals.epsilon(outsiders.epsilon)} at delta {delta} '
-              f'against {terms.observers} ({how})')
-    lines = [f'epsilon: none, the run is seeded; without the seed {number}'
-             if self.seeded else number]
+    lines = ['epsilon: none, the run is seeded; without the seed ' * self.seeded
+             + f'{number(outsiders, terms.observers)} ({how})']
     if self.server is not None and not self.seeded:
-      lines.append(f'epsilon {decimals.epsilon(self.server.epsilon)} at delta {delta} '
-                   f'against {terms.observers_server}')
+      lines.append(number(self.server, terms.observers_server))
     if self.participant is not None:
-      cohorts = ('a cohort may be of one' if self.least_cohort is None else
-                 f'in cohorts of at least {self.least_cohort:g}')
-      lines.append(f'epsilon {decimals.epsilon(self.participant.epsilon)} at delta '
-                   f'{delta} against {terms.observers_participant}, {cohorts}')
-    for bound, observers in ((self.person, terms.observers),
-                             (self.person_server, terms.observers_server)):
-      if bound is not None:
-        lines.append(
-            f'of a person who owns {self.clients_per_person} clients: epsilon '
-            f'{in_words(bound)} at delta {delta} against {observers}')
+      lines.append(
+          f'{number(self.participant, terms.observers_participant)}, {self._cohorts}')
+    lines += [
+        f'of a person who owns {self.clients_per_person} clients: '
+        + number(bound, observers, in_words(bound))
+        for bound, observers in ((self.person, terms.observers),
+                                 (self.person_server, terms.observers_server))
+        if bound is not None]
     for key, value in self.further.items():
       if value is not None:
         shown = decimals.rounded_up(value) if isinstance(value, float) else value
@@ -277,11 +267,8 @@ class Guarantee:
               f'privacy unit: {terms.privacy_unit}', f'sampling: {terms.sampling}',
               f'trust model: {terms.trust_model}', f'source: {terms.source}']
     lines += [
-        'Skellam noise accounted as Gaussian noise: variance {variance:.6g} as '
-        '{smaller:.6g} in each of {dimension} coordinates ({nodes} nodes, total '
-        'variation {total_variation:.2g})'.format(
-            smaller=certificate['variance'] - certificate['removed'], **certificate)
-        for certificate in self.certificates]
+        f'Skellam noise accounted as Gaussian noise: {certificate_in_words(one)}'
+        for one in self.certificates]
     if terms.sampler is not None:
       consumed = ''
       if outsiders.consumed_delta:
@@ -298,7 +285,9 @@ class Guarantee:
     neighbours = self.adjacency_in_words or base.ADJACENCY_IN_WORDS[base.ANY]
     trust = self.terms.trust_model or 'the ledger does not say who is trusted'
     numbers = self.numbers()
-    epsilon, server = numbers['epsilon'], numbers['epsilon_server']
+    epsilon, server, participant = (
+        numbers[bounds.KEYS[observer]] for observer in (
+            bounds.OUTSIDERS, bounds.SERVER, bounds.PARTICIPANT))
     if epsilon is None:
       return (
           'There is no guarantee: the release may reveal any input. '
@@ -312,9 +301,9 @@ class Guarantee:
         f'times that with the other, plus {decimals.rounded_up(self.delta)}.')
     second = f'Neighbouring inputs differ as follows: {neighbours}.'
     own = ''
-    if numbers['epsilon_participant'] is not None:
+    if participant is not None:
       own = (', against participants who subtract their own shares of the noise '
-             f'{decimals.rounded_up(numbers["epsilon_participant"])}')
+             f'{decimals.rounded_up(participant)}')
     elif UNBOUNDED in self.caveats:
       own = ', against a participant unbounded, as a cohort may be of one'
     if SUPPRESSED in self.caveats:
@@ -341,8 +330,7 @@ class Guarantee:
     notes = {
         bounds.SERVER: '; rounds that an interruption may have shown them twice count '
                        'twice',
-        bounds.PARTICIPANT: '; a cohort may be of one' if self.least_cohort is None else
-                            f'; in cohorts of at least {self.least_cohort:g}'}
+        bounds.PARTICIPANT: f'; {self._cohorts}'}
     lines = [
         f'- **no epsilon** against {against}' if bound is None else
         f'- **epsilon {in_words(bound)}, delta {delta}** against {against}'
@@ -369,6 +357,13 @@ def in_words(bound: Bound | None) -> str:
   """An epsilon, rounded up: none where no finite one is proved."""
   return 'none' if bound is None or bound.epsilon == math.inf else (
       decimals.epsilon(bound.epsilon))
+
+
+def certificate_in_words(certificate: Mapping[str, float]) -> str:
+  """The noise that a certificate replaces; see `Bound.certificates`."""
+  return ('variance {variance:.6g} as {smaller:.6g} in each of {dimension} coordinates '
+          '({nodes} nodes, total variation {total_variation:.2g})'.format(
+              smaller=certificate['variance'] - certificate['removed'], **certificate))
 
 
 def detection(bound: Bound, delta: float, false_alarms: float) -> str:

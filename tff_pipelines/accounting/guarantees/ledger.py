@@ -21,20 +21,19 @@ before does not.
 """
 
 import collections
-from collections.abc import Iterator
-import contextlib
+from collections.abc import Callable, Mapping, Sequence
 import datetime
 import fcntl
 import functools
 import hashlib
-import io
+import itertools
 import json
 import os
 import pathlib
-from typing import Any, Mapping, Sequence
+from typing import Any
 
 from tff_pipelines.accounting.events import base, combinators, kinds as events_lib
-from tff_pipelines.common import validate
+from tff_pipelines.common import files, validate
 
 FORMAT = 'tff_pipelines privacy ledger'
 VERSION = 1
@@ -71,29 +70,35 @@ def _now() -> str:
   return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds')
 
 
-def _parsed(line: str, what: str) -> dict[str, Any]:
-  """The record of one line whose own hash holds, else ValueError."""
+@functools.lru_cache(maxsize=1024)
+def _event(text: str) -> base.Event:
+  """An event by its JSON: it is checked once, however often it is there."""
+  return events_lib.from_json(json.loads(text))
+
+
+def _record(line: str, what: str, check: Callable[[dict[str, Any]], None]
+            ) -> dict[str, Any]:
+  """The record of one line that passes a check, and whose own hash holds.
+
+  Raises:
+    ValueError: If there is none; the message, of bounded length, names the line.
+  """
   try:
     record = json.loads(line)
   except (ValueError, RecursionError) as error:
     raise ValueError(f'{what} must be JSON: {error}') from None
   if not isinstance(record, dict) or 'hash' not in record:
     raise ValueError(f'{what} must be an object with a hash')
-  bare = {key: value for key, value in record.items() if key != 'hash'}
   try:
-    sealed = _sealed(bare)
+    sealed = _sealed({key: value for key, value in record.items() if key != 'hash'})
   except (ValueError, RecursionError):  # NaN, infinite, or too deep.
     sealed = None
   if sealed != line:
     raise ValueError(f'{what} must match its own hash: it was edited')
-  return record
-
-
-def _parsed_round(line: str, what: str) -> dict[str, Any]:
-  record = _parsed(line, what)
-  if set(record) != _LINE_KEYS:
-    raise ValueError(f'{what} must have the keys {sorted(_LINE_KEYS)}')
-  _check_texts(record, 'time', 'configuration')
+  try:
+    check(record)
+  except _WRONG as error:
+    raise ValueError(f'{what}: {error}'[:_SHOWN]) from None
   return record
 
 
@@ -103,48 +108,39 @@ def _check_texts(record: Mapping[str, Any], *names: str) -> None:
       raise ValueError(f'{name} must be a text, found {record[name]!r}')
 
 
+def _check_round(record: Mapping[str, Any]) -> None:
+  """Raises an error of `_WRONG` if a value of a line after the header is wrong."""
+  if set(record) != _LINE_KEYS:
+    raise ValueError(f'it must have the keys {sorted(_LINE_KEYS)}')
+  _check_texts(record, 'time', 'configuration')
+  _event(_canonical(record['event']))
+  validate.one_of(OUTCOMES, outcome=record['outcome'])
+  validate.integer(starts=record['starts'], low=1)
+
+
 def _check_header(header: Mapping[str, Any]) -> None:
-  """Raises ValueError if a value of a header is wrong; ignores keys not there."""
+  """Raises an error of `_WRONG` if a value of a header is wrong."""
+  version, is_header = header.get('version'), header.get('format') == FORMAT
+  if is_header and version != VERSION:
+    raise ValueError(f'it must have format version {VERSION}, found {version!r}')
+  if not is_header or set(header) | {'hash'} != _HEADER_KEYS:
+    raise ValueError(f'it must be a header of {FORMAT!r}')
   for name, check in (
       ('population', functools.partial(validate.integer, low=1)),
       ('delta', validate.open_unit_interval),
       ('adjacency', functools.partial(
           validate.one_of, tuple(base.ADJACENCY_IN_WORDS))),
       ('deviation_per_round', validate.unit_interval)):
-    if header.get(name) is not None:
+    if header[name] is not None:
       check(**{name: header[name]})
   _check_texts(header, 'time', *(
       name for name in ('trust_model', 'configuration') if header[name] is not None))
   for name, kind in (('warnings', str), ('certificates', Mapping)):
-    value = header.get(name, [])
+    value = header[name]
     if not isinstance(value, list) or not all(isinstance(one, kind) for one in value):
       raise ValueError(f'{name} must be a list, found {value!r}')
   if not isinstance(header['seeded'], bool):
     raise ValueError(f'seeded must be true or false, found {header["seeded"]!r}')
-
-
-@contextlib.contextmanager
-def _naming(path: pathlib.Path) -> Iterator[None]:
-  """Adds the path to errors of writing, such as that of a full disk: they name none."""
-  try:
-    yield
-  except OSError as error:
-    raise OSError(error.errno, error.strerror, os.fspath(path)) from None
-
-
-def _for_owner(path: str, flags: int) -> int:
-  """Opens a file that its owner alone can read, whatever the umask."""
-  handle = os.open(path, flags, 0o600)
-  os.fchmod(handle, 0o600)
-  return handle
-
-
-def _write(file: io.RawIOBase, line: str) -> None:
-  """Writes a line at the position of a file, durably."""
-  rest = line.encode() + b'\n'
-  while rest:
-    rest = rest[file.write(rest):]
-  os.fsync(file.fileno())
 
 
 class Ledger:
@@ -196,23 +192,16 @@ class Ledger:
         'certificates': list(map(dict, certificates)),
         'configuration': configuration_hash, 'previous': _NO_HASH}
     _check_header(header)
-    line = _sealed(header)
     ledger = cls(path)
     # Complete or absent: a header is never seen in part.
     partial = ledger.path.with_name(f'{ledger.path.name}.{os.getpid()}.new')
+    partial.unlink(missing_ok=True)
     try:
-      with open(partial, 'wb', buffering=0, opener=_for_owner) as file, (
-          _naming(ledger.path)):
-        _write(file, line)
+      files.append(partial, f'{_sealed(header)}\n'.encode(), durable=True)
       os.link(partial, ledger.path)
     finally:
       partial.unlink(missing_ok=True)
-    # A new file survives a power cut only if its folder is written too.
-    handle = os.open(ledger.path.parent, os.O_RDONLY)
-    try:
-      os.fsync(handle)
-    finally:
-      os.close(handle)
+    files.sync_folder(ledger.path.parent)
     return ledger
 
   def _split(self) -> tuple[list[str], str]:
@@ -225,8 +214,7 @@ class Ledger:
     """All lines; ValueError unless the chain holds."""
     problems = self.verify()
     if problems:
-      raise ValueError(
-          f'{self.path} must hold an intact chain: {problems[0][:_SHOWN]}')
+      raise ValueError(f'{self.path} must hold an intact chain: {problems[0]}')
     return self._split()[0]
 
   def header(self) -> dict[str, Any]:
@@ -235,22 +223,9 @@ class Ledger:
     if not complete:
       raise ValueError(f'{self.path} must begin with a header line')
     try:
-      return self._checked_header(complete[0])
+      return _record(complete[0], 'line 1', _check_header)
     except ValueError as error:
-      raise ValueError(f'{self.path} {error}'[:_SHOWN]) from None
-
-  def _checked_header(self, line: str) -> dict[str, Any]:
-    record = _parsed(line, 'line 1')
-    version, is_header = record.get('version'), record.get('format') == FORMAT
-    if is_header and version != VERSION:
-      raise ValueError(f'line 1 must have format version {VERSION}, found {version!r}')
-    if not is_header or set(record) != _HEADER_KEYS:
-      raise ValueError(f'line 1 must be a header of {FORMAT!r}')
-    try:
-      _check_header(record)
-    except _WRONG as error:
-      raise ValueError(f'line 1: {error}') from None
-    return record
+      raise ValueError(f'{self.path} {error}') from None
 
   def _at_head(self) -> tuple[int, int, str]:
     """Size, rounds and last hash of an intact file; ValueError if it is not."""
@@ -270,8 +245,7 @@ class Ledger:
       outcome: 'released' or 'suppressed', which must look the same to an outsider, and
         costs the same; or 'unused', of a run that was stopped, at the same cost.
       configuration_hash: Hash of the run's configuration.
-      starts: How many times the run has been started so far. Each start except the
-        first may have repeated a round that the server had already seen.
+      starts: How many times the run has been started so far.
 
     Returns:
       One line without a newline.
@@ -294,62 +268,48 @@ class Ledger:
     Raises:
       ValueError: Unless it continues the chain of the file as it now is.
     """
-    record = _parsed_round(line, 'line')
-    with open(self.path, 'r+b', buffering=0) as file:
+    record = _record(line, 'line', _check_round)
+    with open(self.path, 'rb') as file:
       # Another process would fork the chain: one writer at a time.
       fcntl.flock(file, fcntl.LOCK_EX)
-      size = file.seek(0, os.SEEK_END)
       _, count, previous = self._at_head()
       if record['previous'] != previous or record['round'] != count + 1:
         raise ValueError(
             f'line must continue {self.path} as round {count + 1}, found round '
             f'{record["round"]!r} after another line')
-      try:
-        with _naming(self.path):
-          _write(file, line)
-      except OSError:
-        file.truncate(size)
-        raise
-      self._head = (file.tell(), count + 1, record['hash'])
+      files.append(self.path, f'{line}\n'.encode(), durable=True)
+      self._head = (file.seek(0, os.SEEK_END), count + 1, record['hash'])
 
   def configuration_and_starts(self) -> tuple[str | None, int]:
     """Hash of the run's configuration, and number of its starts, by the complete lines.
-
-    Each line must match its own hash; `verify` checks the chain.
 
     Returns:
       The configuration hash of the last line, and the maximum number of starts of all
       lines, 0 if there is none after the header.
 
     Raises:
-      ValueError: If the file is missing, or a line is damaged.
+      ValueError: If the file is missing, or a line is damaged; `verify` checks the chain.
     """
     if not self.path.exists():
       raise ValueError(f'{self.path} is missing: what was released is not known')
     header = self.header()
     try:
-      records = [_parsed_round(line, f'line {number}') for number, line in enumerate(
-          self._split()[0][1:], start=2)]
-      for record in records:
-        validate.integer(starts=record['starts'], low=1)
+      records = [_record(line, f'line {number}', _check_round)
+                 for number, line in enumerate(self._split()[0][1:], start=2)]
     except ValueError as error:
-      raise ValueError(f'{self.path} {error}'[:_SHOWN]) from None
+      raise ValueError(f'{self.path} {error}') from None
     return [header, *records][-1]['configuration'], max(
         (record['starts'] for record in records), default=0)
 
-  def drop_torn(self) -> bool:
+  def drop_torn(self) -> None:
     """Removes a last line that was not written to its end.
 
     For callers who append a line before the release that it stands for, and release
     only when `append_line` has returned: what a torn line announces did not happen.
-
-    Returns:
-      Whether there was one.
     """
     complete, torn = self._split()
     if torn:
       self._truncate(complete)
-    return bool(torn)
 
   def _truncate(self, complete: Sequence[str]) -> None:
     """Cuts the file off after these lines, its first."""
@@ -363,14 +323,13 @@ class Ledger:
   def reconcile(self, line: str) -> None:
     """Brings the file up to the last line that a checkpoint committed.
 
-    Nothing happens if the file has the line. If it ends just before it, or in a
-    torn part of it, the line is written.
+    Nothing happens if the file has the line. If it ends just before it, or in a torn
+    part of it, the line is written.
 
     Raises:
-      ValueError: If none of these holds: the file does not belong to the checkpoint,
-        or releases are missing from it.
+      ValueError: If none of these holds: the file is not that of the checkpoint.
     """
-    record = _parsed_round(line, 'line')
+    record = _record(line, 'line', _check_round)
     complete, torn = self._split()
     if torn:
       if not line.startswith(torn):
@@ -405,28 +364,17 @@ class Ledger:
     if not complete:
       return problems + ['line 1 must be a header, found none']
     previous = _NO_HASH
-    kinds = set()  # An event is checked once, however often it is there.
     for number, text in enumerate(complete, start=1):
       try:
-        if number == 1:
-          record = self._checked_header(text)
-        else:
-          record = _parsed_round(text, f'line {number}')
-          key = _canonical(record['event'])
-          if key not in kinds:
-            events_lib.from_json(record['event'])
-            kinds.add(key)
-          validate.one_of(OUTCOMES, outcome=record['outcome'])
-          validate.integer(starts=record['starts'], low=1)
-          if record['round'] != number - 1:
-            problems.append(
-                f'line {number} must be round {number - 1}, found round '
-                f'{record["round"]!r}')
-      except _WRONG as error:
-        problems.append(str(error) if f'line {number}' in str(error) else
-                        f'line {number}: {error}')
+        record = _record(
+            text, f'line {number}', _check_header if number == 1 else _check_round)
+      except ValueError as error:
+        problems.append(str(error))
         previous = None
         continue
+      if number > 1 and record['round'] != number - 1:
+        problems.append(f'line {number} must be round {number - 1}, found round '
+                        f'{record["round"]!r}')
       if previous is not None and record['previous'] != previous:
         problems.append(
             f'line {number} does not follow the line before it: a line is '
@@ -449,40 +397,30 @@ class Ledger:
     """The event of an observer who sees every attempt at a round.
 
     It is everything that was released and, for every line, its own event's
-    `repeated` as often as its round may have been repeated.
-
-    Raises:
-      ValueError: If the chain is broken or nothing has been released yet.
+    `repeated` as often as its round may have been repeated; errors as of `event`.
     """
     return self._composed(with_repeats=True)
 
   @property
   def repeats(self) -> int:
-    """How many rounds may have been repeated; reads the file.
-
-    Raises:
-      ValueError: If the chain is broken.
-    """
+    """How many rounds may have been repeated; ValueError if the chain is broken."""
     return sum(count for _, count in self._lines_with_repeats())
 
-  def _lines_with_repeats(self) -> list[tuple[str, int]]:
-    """Every line's event as JSON, and how often its round may have been repeated."""
-    lines, before = [], 1
-    for record in self.lines():
-      lines.append((_canonical(record['event']), max(0, record['starts'] - before)))
-      before = record['starts']
-    return lines
+  def _lines_with_repeats(self) -> list[tuple[base.Event, int]]:
+    """Every line's event, and how often its round may have been repeated."""
+    lines = self.lines()
+    starts = itertools.pairwise([1, *(line['starts'] for line in lines)])
+    return [(_event(_canonical(line['event'])), max(0, after - before))
+            for line, (before, after) in zip(lines, starts)]
 
   def _composed(self, *, with_repeats: bool) -> base.Event:
-    lines = self._lines_with_repeats()
-    if not lines:
-      raise ValueError(f'{self.path} must hold at least one round, found none')
-    kinds = {text: events_lib.from_json(json.loads(text)) for text in dict(lines)}
     counts = collections.Counter()
-    for text, repeats in lines:
-      counts[kinds[text]] += 1
+    for event, repeats in self._lines_with_repeats():
+      counts[event] += 1
       if with_repeats and repeats:
-        counts[kinds[text].repeated()] += repeats
+        counts[event.repeated()] += repeats
+    if not counts:
+      raise ValueError(f'{self.path} must hold at least one round, found none')
     try:
       return combinators.composed(counts)
     except ValueError as error:

@@ -7,15 +7,14 @@ from typing import Any
 from tff_pipelines.accounting.events import base, combinators, preliminary
 from tff_pipelines.accounting.guarantees import (
     accountant as accountant_lib, answers, bounds, ledger as ledger_lib, observers)
-from tff_pipelines.accounting.guarantees.guarantee import SUPPRESSED, UNBOUNDED
-from tff_pipelines.common import caveats, validate
+from tff_pipelines.accounting.guarantees.guarantee import Caveat, SUPPRESSED
 
 _MAX_SHOWN_PROBLEMS = 5  # Of a broken chain.
 
 # Events that are charged before they happen, or once for a sample that is kept.
 _CHARGED_FIRST = ('LocalAnswers', 'PostProcessing')
 
-_UNENDED = caveats.Caveat(
+_UNENDED = Caveat(
     'a round may be missing',
     'the ledger has no line of a round that was interrupted and never repeated; the '
     'server may have seen its sum')
@@ -30,77 +29,54 @@ def broken(problems: list[str]) -> answers.Answer:
   shown = problems[:_MAX_SHOWN_PROBLEMS]
   if len(problems) > len(shown):
     shown.append(f'and {len(problems) - len(shown)} problems more')
-  return answers.Answer(caveats=(caveats.Caveat(
+  return answers.Answer(caveats=(Caveat(
       'broken chain',
       'the chain of the ledger does not hold: no epsilon can be given'), *shown))
 
 
 def answer(path: str | os.PathLike[str], **how: Any) -> answers.Answer:
-  """Epsilon of everything that a ledger says was released, restarts included.
-
-  Raises:
-    OSError, ValueError: As `together` does.
-  """
+  """Epsilon of everything that a ledger says was released, restarts included."""
   return together([path], **how)
 
 
-def together(paths: Sequence[str | os.PathLike[str]], *, delta: float | None = None,
-             accountant: str = 'auto', amplification: str = 'tight',
-             colluders: int = 1, clients_per_person: int = 1) -> answers.Answer:
-  """Epsilon of everything that runs on the same clients released, by their ledgers.
+def together(paths: Sequence[str | os.PathLike[str]], **how: Any) -> answers.Answer:
+  """Epsilon of everything that runs on the same clients released; see `explained`."""
+  return explained(paths, **how)[0]
 
-  A client is taken to be in all of them. Runs may be adaptive: each may follow from
+
+def explained(
+    paths: Sequence[str | os.PathLike[str]], *, delta: float | None = None, **how: Any
+) -> tuple[answers.Answer, dict[str, observers.View], observers.Method]:
+  """Epsilon by ledgers, and the views and the method that gave the numbers.
+
+  A client is taken to be in all of the runs. They may be adaptive: each may follow from
   what earlier ones released.
 
   Args:
     paths: Paths of ledger.jsonl files, at least one, all different.
     delta: In [0, 1); None for the smallest of the headers, each its own or the default
       for its population.
-    accountant: 'auto', 'rdp' or 'pld'.
-    amplification: Bound on sampling: 'tight', 'generic' or 'none'.
-    colluders: Number of participants who pool what they know, >= 1.
-    clients_per_person: Clients that one person may own, >= 1.
+    **how: As in `observers.Method`, except for population and records.
 
   Raises:
-    OSError: If the file can't be read.
+    OSError: If a file can't be read.
     ValueError: If a chain does not hold, nothing was released yet, no delta is known,
       or, of several, one is seeded, there twice, or of another adjacency.
   """
-  return explained(
-      paths, delta=delta, accountant=accountant, amplification=amplification,
-      colluders=colluders, clients_per_person=clients_per_person)[0]
-
-
-def explained(
-    paths: Sequence[str | os.PathLike[str]], *, delta: float | None = None,
-    colluders: int = 1, clients_per_person: int = 1, **how: str
-) -> tuple[answers.Answer, dict[str, observers.View], observers.Method]:
-  """The same as `together`, with the views and the method that gave the numbers."""
   ledgers = [ledger_lib.Ledger(path) for path in paths]
-  if len(ledgers) > 1:
-    _check_together(ledgers)
   runs, headers = [ledger.lines() for ledger in ledgers], [
       ledger.header() for ledger in ledgers]
-  lines = [line for run in runs for line in run]
+  if len(ledgers) > 1:
+    _check_together(ledgers, headers)
   delta = min(map(_delta, headers)) if delta is None else delta
-  method = observers.Method(
-      **how, colluders=colluders, clients_per_person=clients_per_person, population=max(
-          (header['population'] for header in headers
-           if header['population'] is not None), default=None))
+  method = observers.Method(**how, population=max(
+      filter(None, (header['population'] for header in headers)), default=None))
   views = _views(ledgers, runs, headers)
-  if method.population is not None:
-    validate.integer(clients_per_person=clients_per_person, low=1,
-                     high=method.population)
-  found = {observer: observers.bound_of_view(view, observer, delta, method)
-           for observer, view in views.items()
-           if clients_per_person > 1 or observer not in (
-               bounds.PERSON, bounds.PERSON_SERVER)}
-  outsiders = found[bounds.OUTSIDERS]
-  notes = [*(text for header in headers for text in header['warnings']),
-           *observers.caveats_of(found)]
-  if bounds.PARTICIPANT in found and not found[bounds.PARTICIPANT].is_finite:
-    notes.append(UNBOUNDED)
-  if any(line['outcome'] not in ('released', ledger_lib.UNUSED) for line in lines):
+  found, numbers_notes = observers.numbers(views, delta, method)
+  adjacency = found[bounds.OUTSIDERS].adjacency
+  notes = [*(text for header in headers for text in header['warnings']), *numbers_notes]
+  if any(line['outcome'] not in ('released', ledger_lib.UNUSED)
+         for run in runs for line in run):
     for observer in (bounds.SERVER, bounds.PERSON_SERVER):
       found.pop(observer, None)
     notes.append(SUPPRESSED)
@@ -108,51 +84,40 @@ def explained(
            and not preliminary.count(run[-1:], preliminary.EvaluationRelease)
            for run in runs):
     notes.append(_UNENDED)
-  notes += [caveats.Caveat(
+  notes += [Caveat(
       'adjacency differs', f'the header states adjacency {header["adjacency"]}, the '
-      f'events {outsiders.adjacency}') for header in headers
-            if header['adjacency'] not in (None, outsiders.adjacency)]
-  trust = '; '.join(dict.fromkeys(
-      header['trust_model'] for header in headers if header['trust_model'])) or None
-  common = dict(
-      terms=answers.terms(trust), delta=delta, rounds=len(lines),
-      adjacency=outsiders.adjacency, caveats=tuple(dict.fromkeys(notes)))
-  if headers[0]['seeded']:
-    return answers.Answer(**common, seeded=True), views, method
+      f'events {adjacency}') for header in headers
+            if header['adjacency'] not in (None, adjacency)]
+  numbers = dict(seeded=True) if headers[0]['seeded'] else dict(
+      found, clients_per_person=method.clients_per_person)
   return answers.Answer(
-      **common, **found, clients_per_person=clients_per_person), views, method
+      terms=answers.terms('; '.join(dict.fromkeys(
+          header['trust_model'] for header in headers if header['trust_model'])) or None),
+      delta=delta, rounds=sum(map(len, runs)), adjacency=adjacency,
+      caveats=tuple(dict.fromkeys(notes)), **numbers), views, method
 
 
 def _views(ledgers: Sequence[ledger_lib.Ledger], runs: Sequence[Sequence[Mapping]],
            headers: Sequence[Mapping[str, Any]]) -> dict[str, observers.View]:
-  """Observer -> its view, for all observers that there are."""
-  def deviation(with_repeats: bool) -> float | None:
-    """Total variation distance of all releases; None where no bound is known."""
-    parts = [header['deviation_per_round'] for header in headers]
-    if None in parts:
-      return None
-    return sum(part * (len(run) + with_repeats * ledger.repeats)
-               for part, run, ledger in zip(parts, runs, ledgers))
+  """Observer -> its view, of all observers."""
+  deviations = [header['deviation_per_round'] for header in headers]
+  # Records that agents sample themselves are known to no server and no other agent.
+  hides_records = all(
+      line['event']['kind'] == 'NoisyGradients' for run in runs for line in run)
 
-  once = observers.View(
-      _composed([ledger.event() for ledger in ledgers]), deviation(False))
-  repeated = observers.View(
-      _composed([ledger.seen_event() for ledger in ledgers]), deviation(True),
-      # Records that agents sample themselves are known to no server and no other agent.
-      all(line['event']['kind'] == 'NoisyGradients' for run in runs for line in run))
-  # Repetitions are seen by the server or, where clients protect themselves, by all.
-  seen_by_all = once.event.adjacency == base.LOCAL and any(
-      ledger.repeats for ledger in ledgers)
-  models = repeated if seen_by_all else once
-  views = {bounds.OUTSIDERS: models, bounds.SERVER: repeated}
-  if models.event.has_shares():
-    views[bounds.PARTICIPANT] = once
-  return {**views, bounds.PERSON: models, bounds.PERSON_SERVER: repeated}
+  def view(parts: Sequence[base.Event], counts: Sequence[int]) -> observers.View:
+    # Limits on participations are those of each run.
+    return observers.View(
+        parts[0] if len(parts) == 1 else combinators.Composed(events=tuple(parts)),
+        None if None in deviations else sum(
+            part * count for part, count in zip(deviations, counts)), hides_records)
 
-
-def _composed(parts: Sequence[base.Event]) -> base.Event:
-  """Releases of several runs: limits on participations are those of each run."""
-  return parts[0] if len(parts) == 1 else combinators.Composed(events=tuple(parts))
+  counts = list(map(len, runs))
+  once = view([ledger.event() for ledger in ledgers], counts)
+  repeated = view([ledger.seen_event() for ledger in ledgers], [
+      count + ledger.repeats for count, ledger in zip(counts, ledgers)])
+  return observers.by_observer(
+      once, repeated, is_local=once.event.adjacency == base.LOCAL)
 
 
 def _delta(header: Mapping[str, Any]) -> float:
@@ -165,22 +130,19 @@ def _delta(header: Mapping[str, Any]) -> float:
   return accountant_lib.default_delta(header['population'])
 
 
-def _check_together(ledgers: Sequence[ledger_lib.Ledger]) -> None:
+def _check_together(ledgers: Sequence[ledger_lib.Ledger],
+                    headers: Sequence[Mapping[str, Any]]) -> None:
   """Raises ValueError unless these ledgers have an epsilon together."""
-  heads = {}
-  for ledger in ledgers:
-    if problems := ledger.verify():
-      raise ValueError(f'ledger must have an intact chain, found {ledger.path}: '
-                       f'{problems[0]}')
-    if ledger.header()['seeded']:
+  heads, adjacencies = {}, {}
+  for ledger, header in zip(ledgers, headers):
+    if header['seeded']:
       raise ValueError('ledger must be of a run without a seed, which has no epsilon, '
                        f'found {ledger.path}')
-    head = ledger.path.read_bytes()
-    if head in heads:
-      raise ValueError(f'ledger must name different ones, found {heads[head]} and '
-                       f'{ledger.path}')
-    heads[head] = ledger.path
-  adjacencies = {ledger.event().adjacency: ledger.path for ledger in ledgers}
+    other = heads.setdefault(ledger.path.read_bytes(), ledger.path)
+    if other is not ledger.path:
+      raise ValueError(
+          f'ledger must name different ones, found {other} and {ledger.path}')
+    adjacencies[ledger.event().adjacency] = ledger.path
   adjacencies.pop(base.ANY, None)
   if len(adjacencies) > 1:
     raise ValueError('ledger must name runs of one adjacency, found ' + ', '.join(

@@ -9,7 +9,7 @@ matter to it, and who is trusted.
 from collections.abc import Callable
 import dataclasses
 import functools
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from aggregators import noises, params as params_lib
 from tff_pipelines.accounting.events import base, kinds as events, voting
@@ -59,7 +59,9 @@ class Mechanism:
 
   def event(self) -> base.Event:
     """The event of everything that is released."""
-    return self.release()
+    release, counter = self.release(), self.family.counter
+    return release if counter is None else events.SelfComposed(
+        event=release, count=getattr(self, counter))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -128,13 +130,12 @@ class SumMechanism(Mechanism):
     for name in ('cohort_size', 'clip', 'dimension', 'noise_multiplier'):
       self.needed(name)
     scheme = self.sampling_scheme()
-    bits = self.bits
-    if self.scale is not None:
-      bits = 30  # Irrelevant to privacy where the scale is fixed.
-    elif bits is None:
+    if self.scale is self.bits is None:
       raise ValueError(f'bits or scale must be given for mechanism={self.mechanism}')
     return params_lib.DistributedSumParams(**declarations.shared(
-        params_lib.DistributedSumParams, self, bits=bits, fixed_scale=self.scale,
+        params_lib.DistributedSumParams, self, fixed_scale=self.scale,
+        # Irrelevant to privacy where the scale is fixed.
+        bits=self.bits if self.scale is None else 30,
         max_cohort_size=scheme.planned_cohort,
         cohort_limit=None if self.population is None else scheme.largest_cohort))
 
@@ -154,13 +155,13 @@ class SumMechanism(Mechanism):
   def clip_count(self) -> events.SkellamCount | None:
     """The count that an adaptive clip adds to every sum; None for a fixed clip."""
     adaptive = self.adaptive_clip()
-    if adaptive is None:
-      return None
-    # A server that adds all the noise misses none.
-    shares = 'surviving_fraction' in self.family.uses
-    return events.SkellamCount(
-        l1_sensitivity=adaptive.sensitivity, noise_variance=base.scaled(
-            adaptive.noise_variance, self.surviving_fraction if shares else 1.0))
+    return adaptive and events.SkellamCount(
+        l1_sensitivity=adaptive.sensitivity,
+        noise_variance=base.scaled(adaptive.noise_variance, self.surviving()))
+
+  def surviving(self) -> float:
+    """The fraction of the noise that is there; a server that adds it all misses none."""
+    return self.surviving_fraction if 'surviving_fraction' in self.family.uses else 1.0
 
   def release(self) -> base.Event:
     """The event of one round before clients are sampled.
@@ -205,9 +206,6 @@ class _Queries(Mechanism):
   queries: int = _answered(
       1, 'Number of votes, or of a client\'s locally private answers.', low=1)
 
-  def event(self) -> base.Event:
-    return events.SelfComposed(event=self.release(), count=self.queries)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VoteMechanism(_Queries):
@@ -245,15 +243,7 @@ class LocalMechanism(_Queries):
   epsilon: float | None = _answered(None, 'Epsilon of one query.', above=0)
 
 
-_Release = Callable[[Any], base.Event]
-
-
-def _shares(kind: Any) -> _Release:
-  return lambda mechanism: kind.from_params(
-      mechanism.params(), mechanism.surviving_fraction)
-
-
-def _with(kind: type[base.Event], *fields: str) -> _Release:
+def _with(kind: type[base.Event], *fields: str) -> Callable[[Any], base.Event]:
   """The event of this kind, with these fields of the mechanism."""
   return lambda mechanism: kind(**{name: mechanism.needed(name) for name in fields})
 
@@ -261,47 +251,56 @@ def _with(kind: type[base.Event], *fields: str) -> _Release:
 def _count(mechanism: SumMechanism) -> base.Event:
   stddev = mechanism.needed('noise_multiplier')
   validate.non_negative(noise_multiplier=stddev)
-  return events.SkellamCount(
-      l1_sensitivity=1,
-      noise_variance=base.scaled(stddev**2, mechanism.surviving_fraction))
+  return events.SkellamCount(l1_sensitivity=1, noise_variance=base.scaled(
+      stddev**2, mechanism.surviving()))
 
 
 def _vote(mechanism: VoteMechanism) -> base.Event:
-  noise = mechanism.noise
-  if noise is None:
-    noise = 'gaussian' if mechanism.bound == 'paper' else 'skellam'
   knn = mechanism.mechanism == 'knn_vote'
   return events.Vote(
-      scheme='knn' if knn else 'ae', level=mechanism.level, noise=noise,
+      scheme='knn' if knn else 'ae', level=mechanism.level, noise=mechanism.noise or (
+          'gaussian' if mechanism.bound == 'paper' else 'skellam'),
       noise_stddev=mechanism.needed('noise_stddev'), bound=mechanism.bound,
       neighbours=mechanism.needed('neighbours') if knn else None)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Family:
+class Family(NamedTuple):
   """The row of a mechanism in the table.
 
   Attributes:
     kind: The class of its parameters.
     release: From the parameters to the event of one release, before clients are
       sampled; without the count of an adaptive clip.
-    uses: Names of the settings that matter to it, those of a query included.
     trust_model: A description of who is trusted with what.
-    knob: The setting that is the noise, or None.
-    counter: The setting that counts releases; None if there is only one.
+    uses: Names of the settings that matter to it, those of a query included.
+    only: Kinds of the queries that apply to it; None for all.
+    why: The reason why others do not.
   """
 
   kind: type[Mechanism]
-  release: _Release
-  uses: frozenset[str]
+  release: Callable[[Any], base.Event]
   trust_model: str
-  knob: str | None = None
-  counter: str | None = None
+  uses: set[str]
+  only: tuple[str, ...] | None = None
+  why: str = ''
 
   @property
   def params(self) -> bool:
     """Whether the mechanism has a DistributedSumParams."""
     return 'bits' in self.uses
+
+  @property
+  def knob(self) -> str | None:
+    """The setting that is the noise, or None."""
+    return self._used('noise_multiplier', 'noise_stddev')
+
+  @property
+  def counter(self) -> str | None:
+    """The setting that counts releases; None if there is only one."""
+    return self._used('rounds', 'queries')
+
+  def _used(self, *settings: str) -> str | None:
+    return next((name for name in settings if name in self.uses), None)
 
 
 # A participant knows the share of the noise that it added itself.
@@ -309,14 +308,17 @@ OWN_SHARE = (
     'a participant who subtracts its own share of the noise counts as a colluder')
 
 _ALWAYS = {'delta', 'accountant', 'epsilon'}
-_ROUNDS = {'cohort_size', 'population', 'rounds', 'sampling', 'fixed_adjacency',
-           'max_participations', 'min_cohort_size', 'noise_multiplier', 'amplification',
-           'clients_per_person'}
-_GRID = {'clip', 'bits', 'scale', 'beta', 'k_stddevs', 'dimension', 'rotation',
-         'allow_degenerate', 'adaptive_clipping', 'clip_count_stddev'}
+_ROUNDS = _ALWAYS | {
+    'cohort_size', 'population', 'rounds', 'sampling', 'fixed_adjacency',
+    'max_participations', 'min_cohort_size', 'noise_multiplier', 'amplification',
+    'clients_per_person'}
+_GRID = _ROUNDS | {
+    'clip', 'bits', 'scale', 'beta', 'k_stddevs', 'dimension', 'rotation',
+    'allow_degenerate', 'adaptive_clipping', 'clip_count_stddev'}
 _SHARES = {'min_honest_fraction', 'surviving_fraction', 'assumed_colluders',
            'colluders', 'dropout_rate'}
-_VOTE = {'queries', 'noise_stddev', 'level', 'bound', 'noise'}
+_VOTE = _ALWAYS | {'queries', 'noise_stddev', 'level', 'bound', 'noise'}
+_SUBSET = ('records', 'subset_size', 'replacement')
 
 _DISTRIBUTED = (
     'the server sees sums only: the secure aggregation protocol must refuse to '
@@ -328,32 +330,17 @@ _BALLOT = (
     'agents add shares of the noise and the votes meet in secure aggregation; '
     'only the winning label leaves it')
 _NO_SERVER = 'no server is trusted: every client protects itself'
-
-
-def _sum(release, trust_model, *uses, knob='noise_multiplier') -> Family:
-  return Family(
-      kind=SumMechanism, release=release, uses=frozenset(_ALWAYS.union(*uses)),
-      trust_model=trust_model, knob=knob, counter='rounds')
+_PER_QUERY = (': epsilon is its parameter, for one query; give delta and ask for the '
+              'total epsilon')
 
 
 def _integers(noise: noises.Noise, kind: Any) -> Family:
-  """The row of a sum of integers; who adds the noise is said by its mechanism."""
-  if noise.has_shares:
-    return _sum(_shares(kind), _DISTRIBUTED, _ROUNDS, _GRID, _SHARES)
-  return _sum(lambda mechanism: kind.from_params(mechanism.params()), _CENTRAL, _ROUNDS,
-              _GRID)
-
-
-def _votes(*uses) -> Family:
+  """The row of a sum of integers."""
   return Family(
-      kind=VoteMechanism, release=_vote, uses=frozenset(_ALWAYS.union(_VOTE, *uses)),
-      trust_model=_BALLOT, knob='noise_stddev', counter='queries')
-
-
-def _answers(kind: type[base.Event]) -> Family:
-  return Family(
-      kind=LocalMechanism, release=_with(kind, 'epsilon'),
-      uses=frozenset(_ALWAYS | {'queries'}), trust_model=_NO_SERVER, counter='queries')
+      SumMechanism, lambda mechanism: kind.from_params(
+          mechanism.params(), mechanism.surviving()),
+      _DISTRIBUTED if noise.has_shares else _CENTRAL,
+      _GRID | _SHARES if noise.has_shares else _GRID)
 
 
 MECHANISMS: dict[str, Family] = {
@@ -361,21 +348,24 @@ MECHANISMS: dict[str, Family] = {
         ('skellam', events.DistributedSkellam),
         ('discrete_gaussian', events.DistributedDiscreteGaussian),
         ('skellam_central', events.CentralSkellam))},
-    'gaussian': _sum(
-        _with(events.CentralGaussian, 'noise_multiplier'), _CENTRAL, _ROUNDS),
-    'none': _sum(
-        lambda _: events.NoPrivacy(),
-        'everyone who sees the models is trusted with the data', {'rounds'}, knob=None),
-    'skellam_count': _sum(_count, _DISTRIBUTED, _ROUNDS, {'surviving_fraction'}),
-    'ae_vote': _votes(),
-    'knn_vote': _votes({'neighbours'}),
+    'gaussian': Family(SumMechanism, _with(events.CentralGaussian, 'noise_multiplier'),
+                       _CENTRAL, _ROUNDS),
+    'none': Family(
+        SumMechanism, lambda _: events.NoPrivacy(),
+        'everyone who sees the models is trusted with the data', _ALWAYS | {'rounds'},
+        ('epsilon', 'delta'), ', which has no guarantee to reach'),
+    'skellam_count': Family(
+        SumMechanism, _count, _DISTRIBUTED, _ROUNDS | {'surviving_fraction'}),
+    'ae_vote': Family(VoteMechanism, _vote, _BALLOT, _VOTE),
+    'knn_vote': Family(VoteMechanism, _vote, _BALLOT, _VOTE | {'neighbours'}),
     'nfdp': Family(
-        kind=NfdpMechanism, uses=frozenset({'records', 'subset_size', 'replacement'}),
-        release=_with(events.Nfdp, 'records', 'subset_size', 'replacement'),
-        trust_model='no noise: sampling a subset is all the protection'),
-    'piecewise': _answers(events.Piecewise),
-    'duchi': _answers(events.Duchi),
-    'laplace': _answers(events.LocalLaplace),
+        NfdpMechanism, _with(events.Nfdp, *_SUBSET),
+        'no noise: sampling a subset is all the protection', set(_SUBSET),
+        ('epsilon',), ': records and subset_size determine both epsilon and delta'),
+    **{name: Family(LocalMechanism, _with(kind, 'epsilon'), _NO_SERVER,
+                    _ALWAYS | {'queries'}, ('epsilon',), _PER_QUERY)
+       for name, kind in (('piecewise', events.Piecewise), ('duchi', events.Duchi),
+                          ('laplace', events.LocalLaplace))},
 }
 
 

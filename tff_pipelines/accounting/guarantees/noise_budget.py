@@ -42,14 +42,10 @@ def consumed_by(event: base.Event, total_variation: float | None, delta: float,
   Args:
     event, delta, amplification, accountant: As for `accountant.epsilon`.
     total_variation: Distance of all releases together, above 1 as 1; None where no
-      bound is proved.
-
-  Returns:
-    In [0, 1]; None where no bound is proved.
+      bound is proved, and then the part is None as well.
   """
   if not total_variation:
     return total_variation
-
   for used in dict.fromkeys(('rdp', accountant)):
     def at(part: float, used: str = used) -> float:
       """The consumed delta at the epsilon of what this part leaves."""
@@ -99,17 +95,15 @@ def of_sum(params: params_lib.DistributedSumParams | None,
   if params is None or params.noise_multiplier == 0 or not params.has_shares:
     return None
   draws = share_tables.most_draws(params, largest_cohort)
-  if draws is None:
-    return None
-  return min(1.0, params.padded_dimension * draws *
-             share_tables.total_variation(params))
+  return None if draws is None else min(
+      1.0, params.padded_dimension * draws * share_tables.total_variation(params))
 
 
 def describe_sum(params: params_lib.DistributedSumParams | None, adaptive: bool) -> str:
-  """The samplers of the noise in words, and those without a proved bound.
+  """The samplers of the noise in words; see `of_sum`.
 
   Args:
-    params: Parameters of the sum; None for Gaussian noise at the server.
+    params: As for `of_sum`.
     adaptive: Whether a noisy count moves the clip.
   """
   if params is None:

@@ -1,20 +1,22 @@
 """The epsilon of each observer: what it sees, and what that costs.
 
-One function for every number, in plans, ledgers and answers: `seen` is the event that
-an observer sees, `bound` its epsilon.
+One function for every number, in plans, ledgers and answers: `View.seen` is the event
+that an observer sees, `bound` its epsilon.
 """
 
 from collections.abc import Mapping
 import dataclasses
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tff_pipelines.accounting.events import base
 from tff_pipelines.accounting.guarantees import (
     accountant as accountant_lib, bounds, groups, noise_budget)
-from tff_pipelines.common import caveats
+from tff_pipelines.accounting.guarantees.guarantee import UNBOUNDED
+from tff_pipelines.common import caveats, validate
 
 IDEAL = 'epsilon of ideal distributions'
+_PERSONS = bounds.PERSON, bounds.PERSON_SERVER
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,67 +38,66 @@ class Method:
   clients_per_person: int = 1
 
 
-def seen(event: base.Event, observer: str, colluders: float = 1) -> base.Event:
-  """The event that an observer sees of everything that was released."""
-  if observer == bounds.PARTICIPANT:
-    event = event.seen_by_participants(colluders)
-  return event if observer in (bounds.OUTSIDERS, bounds.PERSON) else (
-      event.without_sampling())
-
-
 class View(NamedTuple):
-  """The releases of runs as an observer sees them.
+  """The releases of runs.
 
   Attributes:
-    event: Everything that was released to it.
-    total_variation: Distance of all of that from ideal distributions; None where no
-      bound is known.
-    hides_records: Whether records were sampled that no other party knows.
+    event: Everything that was released.
+    total_variation: Distance of all of that from ideal distributions, above 1 as 1,
+      which consumes delta; None where no bound is known.
+    hides_records: Whether records were sampled that no other party knows: the server
+      then sees what outsiders see.
   """
 
   event: base.Event
   total_variation: float | None = None
   hides_records: bool = False
 
-  def observer(self, observer: str) -> str:
-    """The observer as which this one is accounted."""
-    return bounds.OUTSIDERS if self.hides_records and observer == bounds.SERVER else (
-        observer)
+  def is_amplified(self, observer: str) -> bool:
+    """Whether an observer learns nothing about who was selected."""
+    return observer in (bounds.OUTSIDERS, bounds.PERSON) or (
+        self.hides_records and observer == bounds.SERVER)
 
-  def seen(self, observer: str, method: Method,
-           event: base.Event | None = None) -> base.Event:
-    """The event that an observer sees, of all releases or of one of them."""
-    return seen(self.event if event is None else event, self.observer(observer),
-                method.colluders)
-
-
-def bound_of_view(view: View, observer: str, delta: float,
-                  method: Method) -> bounds.Bound:
-  """The epsilon of an observer by its view; arguments are those of `bound`."""
-  result = bound(view.event, delta, method, observer=view.observer(observer),
-                 total_variation=view.total_variation)
-  return dataclasses.replace(result, observer=observer)
+  def seen(self, observer: str, colluders: float = 1) -> base.Event:
+    """The event that an observer sees."""
+    event = self.event
+    if observer == bounds.PARTICIPANT:
+      event = event.seen_by_participants(colluders)
+    return event if self.is_amplified(observer) else event.without_sampling()
 
 
-def bound(event: base.Event, delta: float, method: Method, *,
-          observer: str = bounds.OUTSIDERS,
-          total_variation: float | None = None) -> bounds.Bound:
-  """The epsilon of an observer.
+def by_observer(once: Any, repeated: Any, *, is_local: bool) -> dict[str, Any]:
+  """Observer -> what it sees: the server sees what restarts repeat, a participant not.
 
   Args:
-    event: Everything that was released, as outsiders see it.
-    delta: In [0, 1).
-    method: How it is computed.
-    observer: One of `bounds.KEYS`.
-    total_variation: Distance of all releases together from ideal ones, above 1 as 1,
-      which consumes delta; None where no bound is proved.
+    once: All releases.
+    repeated: The same with those that restarts repeated.
+    is_local: Whether clients protect themselves: then all see repetitions.
   """
-  if observer in (bounds.PERSON, bounds.PERSON_SERVER):
-    return _of_person(event, delta, method, observer, total_variation)
-  amplification = method.amplification if observer == bounds.OUTSIDERS else 'none'
-  event = seen(event, observer, method.colluders)
+  models = repeated if is_local else once
+  return {bounds.OUTSIDERS: models, bounds.SERVER: repeated, bounds.PARTICIPANT: once,
+          bounds.PERSON: models, bounds.PERSON_SERVER: repeated}
+
+
+def bound(view: View, delta: float, method: Method,
+          observer: str = bounds.OUTSIDERS) -> bounds.Bound:
+  """The epsilon of an observer, one of `bounds.KEYS`, at a delta in [0, 1]."""
+  if delta == 1:
+    return bounds.Bound(epsilon=0.0, observer=observer)
+  if observer in _PERSONS:
+    epsilon, is_ideal = groups.epsilon(
+        view.event, method.clients_per_person, delta, accountant=method.accountant,
+        amplification=method.amplification, known=observer == bounds.PERSON_SERVER,
+        total_variation=view.total_variation)
+    notes = (groups.IDEAL,) if is_ideal else ()
+    if epsilon == math.inf:
+      notes = (groups.unbounded(method.clients_per_person),)
+    return bounds.Bound(epsilon=epsilon, delta=delta, observer=observer,
+                        adjacency=view.event.adjacency, caveats=notes)
+  amplification = method.amplification if view.is_amplified(observer) else 'none'
+  event = view.seen(observer, method.colluders)
   consumed = noise_budget.consumed_by(
-      event, total_variation, delta, amplification, method.accountant)
+      event, view.total_variation, delta, amplification, method.accountant)
   result = accountant_lib.bound(
       event, noise_budget.remaining(delta, consumed), accountant=method.accountant,
       amplification=amplification, population=method.population,
@@ -111,20 +112,23 @@ def bound(event: base.Event, delta: float, method: Method, *,
       caveats=(*result.caveats, *ideal))
 
 
-def _of_person(event: base.Event, delta: float, method: Method, observer: str,
-               total_variation: float | None) -> bounds.Bound:
-  """The epsilon of an observer for a person who owns several clients."""
-  epsilon, ideal = groups.epsilon(
-      event, method.clients_per_person, delta, accountant=method.accountant,
-      amplification=method.amplification, known=observer == bounds.PERSON_SERVER,
-      total_variation=total_variation)
-  notes = ()
-  if epsilon == math.inf:
-    notes = (groups.unbounded(method.clients_per_person),)
-  elif ideal:
-    notes = (groups.IDEAL,)
-  return bounds.Bound(epsilon=epsilon, delta=delta, observer=observer,
-                      adjacency=event.adjacency, caveats=notes)
+def numbers(views: Mapping[str, View], delta: float, method: Method
+            ) -> tuple[dict[str, bounds.Bound], list[caveats.Caveat]]:
+  """The numbers of all observers that there are, and their caveats.
+
+  Raises:
+    ValueError: If a person owns more clients than there are.
+  """
+  validate.integer(clients_per_person=method.clients_per_person, low=1,
+                   high=method.population)
+  result = {
+      observer: bound(view, delta, method, observer) for observer, view in views.items()
+      if (view.event.has_shares() if observer == bounds.PARTICIPANT else
+          method.clients_per_person > 1 or observer not in _PERSONS)}
+  notes = caveats_of(result)
+  if bounds.PARTICIPANT in result and not result[bounds.PARTICIPANT].is_finite:
+    notes.append(UNBOUNDED)
+  return result, notes
 
 
 def caveats_of(found: Mapping[str, bounds.Bound]) -> list[caveats.Caveat]:
@@ -139,5 +143,5 @@ def caveats_of(found: Mapping[str, bounds.Bound]) -> list[caveats.Caveat]:
       notes += [
           caveats.Caveat(f'{who}: ideal distributions', f'against the {who}: {note}')
           for note in found[who].caveats if note not in notes and note.name == IDEAL]
-  return notes + [note for who in (bounds.PERSON, bounds.PERSON_SERVER) if who in found
+  return notes + [note for who in _PERSONS if who in found
                   for note in found[who].caveats]

@@ -30,14 +30,10 @@ class Plan(abc.ABC):
   round releases; epsilon, the ledger and the report follow from that.
 
   Attributes:
-    terms: Terms of the guarantee.
-    delta: Delta of the guarantee; None without one.
+    terms, delta: As in `Guarantee`.
     seed: A simulation seed voids the guarantee; None for none.
-    accountant: As for `accountant.epsilon`.
-    amplification: As for `accountant.epsilon`.
-    population: Number of clients, to judge delta by; None if that is not public.
-    records: Number of records, to judge delta by where one is protected; None if that
-      is not known.
+    accountant, amplification: As for `accountant.epsilon`.
+    population, records: As for `accountant.bound`.
     total_variation: Distance in [0, 1] between a release and that of the ideal
       distributions in its event; None where no bound is proved.
     preliminary: Event of a release before the first round, in `released`; None for
@@ -108,40 +104,18 @@ class Plan(abc.ABC):
 
   def bound(self, event: base.Event, releases: int, *,
             observer: str = bounds.OUTSIDERS, delta: float | None = None) -> Bound:
-    """The epsilon of an observer.
+    """The epsilon of an observer, one of `bounds.KEYS`.
 
     Args:
       event: Everything that was released, as outsiders see it.
       releases: Number of its rounds; sampling error consumes delta in each.
-      observer: One of `bounds.KEYS`.
+      observer: The observer.
       delta: None for that of the guarantee.
     """
+    view = observers.View(
+        event, self.total_variation and releases * self.total_variation)
     return observers.bound(
-        event, self.delta if delta is None else delta, self.method, observer=observer,
-        total_variation=self.total_variation and releases * self.total_variation)
-
-  def at_small_delta(self, event: base.Event, releases: int, server: base.Event | None,
-                     server_releases: int) -> dict[str, float | None]:
-    """Epsilon at `accountant.SMALL_DELTA`, in addition to that at the run's delta.
-
-    Args:
-      event, releases: As for `bound`, against the observers.
-      server, server_releases: The same against the server; None for no such number.
-
-    Returns:
-      By its key in the summary. None for a seeded run, at a run's delta that is as
-      small, and where sampling error of the noise consumes too much of that delta.
-    """
-    small, found = accountant.SMALL_DELTA, [None, None]
-    if self.seed is None and self.delta > small:
-      found[0] = self.bound(event, releases, delta=small)
-      if server is not None:
-        found[1] = self.bound(
-            server, server_releases, observer=bounds.SERVER, delta=small)
-    return {name: (
-        None if bound is None or observers.IDEAL in {
-            note.name for note in bound.caveats} else bound.epsilon)
-            for name, bound in zip(_AT_SMALL_DELTA, found)}
+        view, self.delta if delta is None else delta, self.method, observer)
 
   def epsilon(self, rounds: int, repeats: int = 0,
               lost: Sequence[base.Event] = ()) -> float:
@@ -188,31 +162,34 @@ class Plan(abc.ABC):
                        caveats=(*notes, *self.notes()))
     if released is None:
       released, rounds = self.released(rounds), self.release_count(rounds)
-    if released.adjacency == base.LOCAL and seen is not None:
-      # Every observer sees the answers that a restart repeats.
-      released, rounds = seen, rounds + repeats
-    has_server = self.terms.observers_server is not None and self.seed is None
+    is_unseeded, terms = self.seed is None, self.terms
+    has_server = terms.observers_server is not None and is_unseeded
     if has_server and suppressed:
       notes.append(SUPPRESSED)
       has_server = False
-    is_person = self.clients_per_person > 1 and self.seed is None
-    seen, shown = seen or released, rounds + repeats
-    found = {
-        observer: self.bound(event, releases, observer=observer)
-        # A participant saw nothing of a round that was repeated.
-        for observer, is_stated, event, releases in (
-            (bounds.OUTSIDERS, True, released, rounds),
-            (bounds.SERVER, has_server, seen, shown),
-            (bounds.PARTICIPANT, self.seed is None and (
-                self.terms.observers_participant is not None), released, rounds),
-            (bounds.PERSON, is_person, released, rounds),
-            (bounds.PERSON_SERVER, is_person and has_server, seen, shown))
-        if is_stated}
-    small = self.at_small_delta(released, rounds, seen if has_server else None, shown)
+    is_person = self.clients_per_person > 1 and is_unseeded
+    views = observers.by_observer(
+        (released, rounds), (seen or released, rounds + repeats),
+        is_local=released.adjacency == base.LOCAL)
+    stated = {bounds.OUTSIDERS: True, bounds.SERVER: has_server,
+              bounds.PARTICIPANT: (
+                  is_unseeded and terms.observers_participant is not None),
+              bounds.PERSON: is_person, bounds.PERSON_SERVER: is_person and has_server}
+    found = {observer: self.bound(*view, observer=observer)
+             for observer, view in views.items() if stated[observer]}
+    small = dict.fromkeys(_AT_SMALL_DELTA)
+    for observer, name in zip((bounds.OUTSIDERS, bounds.SERVER), small):
+      if observer in found and is_unseeded and self.delta > accountant.SMALL_DELTA:
+        bound = self.bound(
+            *views[observer], observer=observer, delta=accountant.SMALL_DELTA)
+        if observers.IDEAL not in {note.name for note in bound.caveats}:
+          small[name] = bound.epsilon
+    # Every observer sees the answers that a restart repeats.
+    released, _ = views[bounds.OUTSIDERS]
     return Guarantee(
-        terms=self.terms, delta=self.delta, adjacency=released.adjacency, **found,
+        terms=terms, delta=self.delta, adjacency=released.adjacency, **found,
         least_cohort=released.minimum_cohort(),
-        clients_per_person=self.clients_per_person, seeded=self.seed is not None,
+        clients_per_person=self.clients_per_person, seeded=not is_unseeded,
         further={**small, **self.further(released)}, caveats=tuple(dict.fromkeys(
             [*notes, *self.notes(), *observers.caveats_of(found)])))
 

@@ -1,5 +1,6 @@
 """The noise of releases before the first round and after the last."""
 
+import contextlib
 import math
 from typing import Any
 
@@ -19,9 +20,7 @@ def planned(*, l2_sensitivity: float, dimension: int, items: int, epsilon: float
   """The release with the minimum noise for an epsilon of its own, and a threshold.
 
   Args:
-    l2_sensitivity: As in `preliminary.CentralRelease`.
-    dimension: As there.
-    items: As there.
+    l2_sensitivity, dimension, items: As in `preliminary.CentralRelease`.
     epsilon: Epsilon of this release alone, at delta.
     delta: Delta of the run; keys of a single client take FAILURE_FRACTION of it.
     replace_one_of: Number of clients, to state it for a replaced client; None for
@@ -52,18 +51,15 @@ def planned(*, l2_sensitivity: float, dimension: int, items: int, epsilon: float
 def planned_evaluation(metrics: int, *, epsilon: float, delta: float,
                        replace_one_of: int | None = None) -> base.Event:
   """The release of so many metrics, and of how many clients have them; as `planned`."""
-  try:
+  with contextlib.suppress(calibration.Unreachable):
     event = planned(
-        l2_sensitivity=preliminary.UNITS * math.sqrt(metrics + 1), dimension=metrics + 1, items=0,
-        epsilon=epsilon, delta=delta, replace_one_of=replace_one_of,
-        kind=preliminary.EvaluationRelease)
-  except calibration.Unreachable:
-    event = None
-  if event is None or release_of(event).noise_variance > _MAX_VARIANCE:
-    raise ValueError(
-        f'private_evaluation={epsilon:g} is too small: the sampler can\'t draw noise '
-        'of that size')
-  return event
+        l2_sensitivity=preliminary.UNITS * math.sqrt(metrics + 1), items=0,
+        dimension=metrics + 1, epsilon=epsilon, delta=delta,
+        replace_one_of=replace_one_of, kind=preliminary.EvaluationRelease)
+    if release_of(event).noise_variance <= _MAX_VARIANCE:
+      return event
+  raise ValueError(f'private_evaluation={epsilon:g} is too small: the sampler can\'t '
+                   'draw noise of that size')
 
 
 def release_of(event: base.Event) -> preliminary.CentralRelease:

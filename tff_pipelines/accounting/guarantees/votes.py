@@ -6,7 +6,7 @@ sensitive and must not be published, unless it is released with noise (`release`
 """
 
 import collections
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import functools
 import math
 
@@ -38,45 +38,56 @@ def moved_votes(event: Vote) -> int:
 def log_wrong_probability(event: Vote, votes: Sequence[int]) -> float:
   """log of an upper bound on the probability that another label is released.
 
-  Of these votes and of all neighbouring ones, so that `data_dependent_curve` holds in
-  both directions: every gap is taken `moved_votes` smaller than it is. The union
-  bound over the other labels of P[noise difference >= gap], by the distribution
-  that is sampled: for Skellam noise of variance mu the difference is Sk(2 mu), ties
-  included. Gaussian tails understate it.
+  It holds for these votes and all neighbouring ones, so that `data_dependent_curve` does
+  in both directions: every gap is taken `moved_votes` smaller than it is. It is the union
+  bound over the other labels of P[noise difference >= gap], by the distribution that is
+  sampled: for Skellam noise of variance mu the difference is Sk(2 mu), ties included.
+  Gaussian tails understate it.
 
   Args:
     event: One query.
     votes: Integer counts of each label, k votes an agent for 'knn'.
-
-  Returns:
-    At most 0.
   """
-  if event.attributes > 1:
-    raise ValueError(
-        'attributes must be 1 for a bound that depends on the votes: with more '
-        f'there is no one winner; found {event.attributes!r}')
+  _check_one_label(event, 'a bound that depends on the votes')
   counts = checked_counts(votes)
   stddev = event.count_stddev
   if stddev == 0:
     return 0.0  # There is no guarantee that votes could improve.
   gaps = counts.max() - np.delete(counts, int(counts.argmax())) - moved_votes(event)
   if event.noise == 'gaussian':
-    logs = special.log_ndtr(-gaps / (stddev * math.sqrt(2)))
-  else:
-    with np.errstate(divide='ignore'):
-      logs = np.log([
-          skellam_distribution.tail(int(gap), 2 * stddev**2) for gap in gaps])
+    return _log_union(gaps, stddev)
+  with np.errstate(divide='ignore'):
+    logs = np.log([skellam_distribution.tail(int(gap), 2 * stddev**2) for gap in gaps])
   return min(0.0, float(special.logsumexp(logs)))
+
+
+def _check_one_label(event: Vote, what: str) -> None:
+  if event.attributes > 1:
+    raise ValueError(f'attributes must be 1 for {what}: with more there is no one '
+                     f'winner; found {event.attributes!r}')
+
+
+def _log_union(gaps: np.ndarray, stddev: float) -> float:
+  """The union bound on the probability that Gaussian noise closes one of the gaps."""
+  return min(0.0, float(special.logsumexp(
+      special.log_ndtr(-gaps / (stddev * math.sqrt(2))))))
+
+
+def _counted(votes_of_queries: Iterable[Sequence[int]]
+             ) -> Mapping[tuple[int, ...], int]:
+  """The votes of queries, in increasing order, and how often each is there."""
+  return collections.Counter(
+      tuple(np.sort(checked_counts(votes)).tolist()) for votes in votes_of_queries)
 
 
 def data_dependent_curve(log_q: float, curve: np.ndarray) -> np.ndarray:
   """Theorem 6 of arXiv 1802.08908, at integer orders.
 
-  For any mechanism with this curve and any one outcome that fails to appear
-  with probability at most q. The theorem bounds the divergence from the output on an
-  input for which q holds to that on a neighbour. With a q that holds for all
-  neighbours too, as of `log_wrong_probability`, both directions are bounded. Where
-  the theorem's condition on q fails, the curve itself is the answer.
+  It is for any mechanism with this curve and any one outcome that fails to appear with
+  probability at most q, and bounds the divergence from the output on an input for which
+  q holds to that on a neighbour. With a q that holds for all neighbours too, as of
+  `log_wrong_probability`, both directions are bounded. Where the theorem's condition on
+  q fails, the curve itself is the answer.
 
   Args:
     log_q: log q <= 0, of the input and its neighbours.
@@ -124,17 +135,14 @@ def data_dependent_epsilon(event: Vote,
     At most the epsilon of the Renyi accountant for any votes.
   """
   validate.open_unit_interval(delta=delta)
-  times = collections.Counter(
-      tuple(np.sort(checked_counts(votes)).tolist()) for votes in votes_of_queries)
+  times = _counted(votes_of_queries)
   if not times:
     raise ValueError('votes_of_queries must hold at least one query')
-  if event.bound == 'paper':
-    costs = {votes: published_curve(event, votes) for votes in times}
-  else:
-    curve = accountant.curve(event)
-    costs = {votes: data_dependent_curve(log_wrong_probability(event, votes), curve)
-             for votes in times}
-  total = sum(count * costs[votes] for votes, count in times.items())
+  curve = accountant.curve(event)
+  total = sum(count * (
+      published_curve(event, votes) if event.bound == 'paper' else
+      data_dependent_curve(log_wrong_probability(event, votes), curve))
+              for votes, count in times.items())
   return accountant.epsilon_of_curve(curves.checked(total, 'votes'), delta)[0]
 
 
@@ -166,9 +174,7 @@ def published_curve(event: Vote, votes: Sequence[int],
   if event.noise != 'gaussian':
     raise ValueError('noise must be gaussian for the published formula, found '
                      f'{event.noise!r}')
-  if event.attributes > 1:
-    raise ValueError('attributes must be 1 for the published formula, found '
-                     f'{event.attributes!r}')
+  _check_one_label(event, 'the published formula')
   curve = event.curve(max_order, 'tight')
   counts = np.sort(checked_counts(votes))[::-1] / event.votes
   if event.noise_stddev == 0:
@@ -215,23 +221,21 @@ def threshold(stddev: float, order: float) -> float:
     return _dependent(log_q, stddev, order) - order / stddev**2
 
   upper = min(-(1 + 1 / stddev)**2, -((order - 0.99) / stddev)**2)
+  error = ValueError(f'order={order!r} has no useful data-dependent bound at '
+                     f'noise_stddev={stddev!r}')
   for _ in range(200):
     if _condition(upper, stddev, order):
       break
     upper *= 1.1
   else:
-    raise ValueError(
-        f'order={order!r} has no data-dependent bound at noise_stddev='
-        f'{stddev!r}')
+    raise error
   if gap(upper) <= 0:
     return upper
   lower = 2 * upper
   while gap(lower) > 0:
     lower *= 1.5
     if lower < -1e5:
-      raise ValueError(
-          f'order={order!r} has no useful data-dependent bound at '
-          f'noise_stddev={stddev!r}')
+      raise error
   return optimize.brentq(gap, lower, upper, xtol=1e-12)
 
 
@@ -289,11 +293,9 @@ def check_conditions(stddev: float, labels: int, order: float) -> None:
           f'sensitivity at noise_stddev={stddev!r} and {labels} labels')
 
 
-def _log_q(votes: list[int], stddev: float) -> float:
+def _log_q(votes: Sequence[int], stddev: float) -> float:
   """`log_wrong_probability` of sorted votes, which neighbours move by 2."""
-  gaps = np.array(votes[0] - np.array(votes[1:]), dtype=np.float64) - 2
-  return min(0.0, float(special.logsumexp(
-      special.log_ndtr(-gaps / (stddev * math.sqrt(2))))))
+  return _log_union(votes[0] - np.array(votes[1:]) - 2, stddev)
 
 
 def sensitivities_at_distance(votes: Sequence[int], stddev: float,
@@ -334,13 +336,11 @@ def exact_cost(event: Vote, votes_of_queries: Iterable[Sequence[int]],
         f'{event!r}')
   stddev = event.noise_stddev
   validate.positive(noise_stddev=stddev, order=order)
-  times = collections.Counter(
-      tuple(np.sort(checked_counts(votes))[::-1].tolist())
-      for votes in votes_of_queries)
+  times = _counted(votes_of_queries)
   exact, by_distance = 0.0, np.zeros(max([1, *map(sum, times)]))
   for votes, count in times.items():
     check_conditions(stddev, len(votes), order)
-    exact += count * cost(_log_q(votes, stddev), stddev, order)
+    exact += count * cost(_log_q(votes[::-1], stddev), stddev, order)
     bounds = sensitivities_at_distance(votes, stddev, order)
     # Beyond its last entry a query keeps its plateau, an upper bound.
     by_distance += count * np.pad(bounds, (0, by_distance.size - bounds.size), 'edge')
@@ -383,9 +383,7 @@ def release(event: Vote, votes_of_queries: Iterable[Sequence[int]], *,
   Args:
     event: One query: 'ae', instance level, Gaussian noise.
     votes_of_queries: For each query the integer counts of the labels.
-    order: Renyi order > 1 of the cost.
-    beta: Smoothness > 0, with order < 1 / (2 beta).
-    noise: Noise over smooth sensitivity, > 0.
+    order, beta, noise: As for `release_cost`.
     random: Source of the noise; it must be unpredictable for a private release.
 
   Returns:

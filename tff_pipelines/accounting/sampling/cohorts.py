@@ -17,12 +17,9 @@ def upper_quantile(population: int, sampling_rate: float) -> int:
   The modulus of a sum is sized for it. Wrap-around beyond it costs accuracy, never
   privacy.
 
-  Args:
-    population: N >= 1 clients.
-    sampling_rate: q in (0, 1].
-
   Returns:
-    The minimum m with P[Binomial(N, q) <= m] >= 0.999, at least 1.
+    The minimum m with P[Binomial(N, q) <= m] >= 0.999 for N >= 1 clients and the rate q
+    in (0, 1], at least 1.
   """
   validate.integer(population=population, low=1)
   validate.fraction(sampling_rate=sampling_rate)
@@ -92,14 +89,10 @@ def pivotal_probability(population: int, sampling_rate: float,
 def suggested_participations(sampling_rate: float, rounds: int) -> int | None:
   """A limit on participations that Poisson sampling rarely meets.
 
-  Args:
-    sampling_rate: q in (0, 1].
-    rounds: T >= 1.
-
   Returns:
-    One standard deviation above the mean, ceil(q T + sqrt(q T)): about a twelfth of a
-    standard deviation of a client's participations is lost to it, on average. None if
-    that is no limit.
+    One standard deviation above the mean, ceil(q T + sqrt(q T)) for the rate q in (0, 1]
+    and T >= 1 rounds: about a twelfth of a standard deviation of a client's
+    participations is lost to it, on average. None if that is no limit.
   """
   validate.fraction(sampling_rate=sampling_rate)
   validate.integer(rounds=rounds, low=1)

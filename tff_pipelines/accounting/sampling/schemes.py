@@ -15,21 +15,25 @@ import fractions
 import hashlib
 import itertools
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from tff_pipelines.accounting.events import base, combinators, sampled
-from tff_pipelines.accounting.sampling import cohorts, participations, subsets
+from tff_pipelines.accounting.sampling import cohorts, subsets
 from tff_pipelines.common import validate
 
 
-class SamplingScheme(abc.ABC):
-  """A rule by which rounds select clients.
+def _given(**arguments: Any) -> dict[str, Any]:
+  """The arguments that are not None."""
+  return {name: value for name, value in arguments.items() if value is not None}
 
-  Rounds of a run are counted from 1. A scheme may keep a state between rounds: the
-  checkpoint of a round holds the result of `state` after the round was sampled, and
-  `restore` receives it when the run resumes.
+
+class SamplingScheme(abc.ABC):
+  """A rule by which rounds, counted from 1, select clients.
+
+  A scheme may keep a state between rounds: the checkpoint of a round holds the result of
+  `state` after the round was sampled, and `restore` receives it when the run resumes.
 
   Class attributes:
     name: Name of the scheme, as in the flags.
@@ -58,13 +62,11 @@ class SamplingScheme(abc.ABC):
     for name, value in (('cohort_size', cohort_size), ('population', population)):
       if value is None and self.needs_sizes:
         raise ValueError(f'{name} must be given for sampling={self.name}')
-    if population is not None:
-      validate.integer(population=population, low=1)
-    if cohort_size is not None:
-      validate.positive(cohort_size=cohort_size)
-      if population is not None and cohort_size > population:
-        raise ValueError(f'cohort_size must be at most population={population!r}, '
-                         f'found {cohort_size!r}')
+    validate.integer(**_given(population=population), low=1)
+    validate.positive(**_given(cohort_size=cohort_size))
+    if None not in (population, cohort_size) and cohort_size > population:
+      raise ValueError(f'cohort_size must be at most population={population!r}, '
+                       f'found {cohort_size!r}')
     self.population = population
     self.cohort_size = cohort_size
     self.simulation_seed = simulation_seed
@@ -72,44 +74,36 @@ class SamplingScheme(abc.ABC):
 
   @abc.abstractmethod
   def sample(self, round_index: int) -> np.ndarray:
-    """Samples the clients of a round.
-
-    Returns:
-      Sorted indices into the population, int64 of shape [cohort].
-    """
+    """The clients of a round: sorted indices into the population, int64 [cohort]."""
 
   @abc.abstractmethod
   def event(self, release: base.Event, round_index: int,
             pivotal_probability: float = 0.0) -> base.Event:
     """The event of one round.
 
-    A ledger knows the events of its lines and no scheme. So a scheme whose repeated
-    rounds, after a restart, cost something else than the round itself returns an
-    event whose own `repeated` says so.
+    Where a round that is repeated after a restart costs something else than the round
+    itself, `repeated` of the event says so: a ledger knows events and no scheme.
 
     Args:
       release: The release from the clients that the round selected.
       round_index: Index of the round.
-      pivotal_probability: Fraction of the rounds in which one client decides whether
-        the release is seen, in [0, 1]; see the method of this name.
+      pivotal_probability: The result of the method of this name.
     """
 
   def events(self, release: base.Event, rounds: int,
              pivotal_probability: float = 0.0) -> base.Event:
     """The events of the rounds 1 to `rounds`, composed."""
     validate.integer(rounds=rounds, low=1)
-    if self.same_every_round:
-      return combinators.composed({self.event(release, 1, pivotal_probability): rounds})
-    return combinators.composed(collections.Counter(
-        self.event(release, round_index, pivotal_probability)
-        for round_index in range(1, rounds + 1)))
+    return combinators.composed(
+        {self.event(release, 1, pivotal_probability): rounds} if self.same_every_round
+        else collections.Counter(self.event(release, index, pivotal_probability)
+                                 for index in range(1, rounds + 1)))
 
   def pivotal_probability(self, min_honest_fraction: float, assumed_colluders: int,
                           dropout_rate: float) -> float:
-    """The probability that one client decides whether a round is suppressed.
+    """The probability that one client decides whether a round of few shares is suppressed.
 
-    Rounds of too few shares are. 1, the safe side, unless a scheme knows better. The
-    arguments are those of `cohorts.pivotal_probability`.
+    1, the safe side, unless a scheme knows better; see `cohorts.pivotal_probability`.
     """
     del min_honest_fraction, assumed_colluders, dropout_rate
     return 1.0
@@ -119,11 +113,7 @@ class SamplingScheme(abc.ABC):
     return {}
 
   def restore(self, state: Mapping[str, np.ndarray]) -> None:
-    """Restores the state that `state` returned.
-
-    Raises:
-      ValueError: If it is the state of another scheme.
-    """
+    """Restores what `state` returned; ValueError if it is that of another scheme."""
     if state:
       raise ValueError(f'state must be empty for sampling={self.name}, found '
                        f'{", ".join(sorted(state))}')
@@ -192,14 +182,14 @@ class Poisson(SamplingScheme):
   def __init__(self, *, max_participations: int | None = None,
                min_cohort_size: int | None = None, rounds: int = 1, **arguments):
     super().__init__(**arguments)
-    if max_participations is not None:
-      validate.integer(max_participations=max_participations, low=1)
-    if min_cohort_size is not None:
-      validate.integer(min_cohort_size=min_cohort_size, low=1, high=self.population)
+    validate.integer(**_given(max_participations=max_participations), low=1)
+    validate.integer(**_given(min_cohort_size=min_cohort_size), low=1,
+                     high=self.population)
     self.max_participations = max_participations
     self.min_cohort_size = min_cohort_size
     self.rounds = rounds
-    self._participations = participations.Participations(self.population)
+    # The clients that were selected, increasing, and the number of rounds of each.
+    self._participations = np.zeros([2, 0], np.int64)
 
   @property
   def sampling_rate(self) -> float:
@@ -208,7 +198,8 @@ class Poisson(SamplingScheme):
 
   def sample(self, round_index: int) -> np.ndarray:
     least, limit = self.min_cohort_size or 0, self.max_participations
-    full = self._participations.of_at_least(limit or 1)  # None without a limit.
+    clients, counts = self._participations  # None without a limit.
+    full = clients[counts >= (limit or 1)]
     if (available := self.population - full.size) < least:
       raise ValueError(
           f'min_cohort_size={least} can\'t be met in round {round_index}: '
@@ -218,7 +209,9 @@ class Poisson(SamplingScheme):
       if selected.size >= least:
         break
     if limit is not None:
-      self._participations.add(selected)
+      total = np.union1d(clients, selected)
+      self._participations = np.stack([total, np.isin(total, selected)])
+      self._participations[1, np.searchsorted(total, clients)] += counts
     return selected
 
   def _drawn(self, round_index: int, draw: int) -> np.ndarray:
@@ -235,14 +228,19 @@ class Poisson(SamplingScheme):
   def state(self) -> dict[str, np.ndarray]:
     if self.max_participations is None:
       return {}
-    return {'participations': self._participations.array.copy()}
+    return {'participations': self._participations.copy()}
 
   def restore(self, state: Mapping[str, np.ndarray]) -> None:
     if self.max_participations is None:
       return super().restore(state)
-    if state.keys() != {'participations'} or not self._participations.restore(
-        np.asarray(state['participations'])):
+    array = np.asarray(state.get('participations', 0))
+    if len(state) != 1 or array.ndim != 2 or len(array) != 2:
       raise self._mismatch(state)
+    clients, counts = array = array.astype(np.int64)
+    if not (np.diff(clients, prepend=-1, append=self.population) > 0).all() or (
+        not (counts > 0).all()):
+      raise self._mismatch(state)
+    self._participations = array
 
   def event(self, release: base.Event, round_index: int,
             pivotal_probability: float = 0.0) -> base.Event:
@@ -383,10 +381,8 @@ class Everyone(_Exact):
   Accounting needs no number of clients, so both sizes may be None; sampling needs the
   population.
 
-  Formal guarantees:
-
-  * `event` is the release itself: nothing is amplified, and no client decides whether
-    a round is suppressed.
+  Formal guarantees: `event` is the release itself, so nothing is amplified, and no
+  client decides whether a round is suppressed.
   """
 
   name = 'none'
@@ -423,20 +419,14 @@ def build(name: str, *, population: int | None, cohort_size: float | None,
           simulation_seed: int | None = None, adjacency: str = base.REPLACE_ONE,
           max_participations: int | None = None, min_cohort_size: int | None = None,
           rounds: int = 1) -> SamplingScheme:
-  """Builds the scheme of a name.
-
-  Args:
-    name: A key of `SCHEMES`.
-    population, cohort_size, simulation_seed, adjacency: As in `SamplingScheme`.
-    max_participations, min_cohort_size, rounds: As in `Poisson`, which alone has limits.
+  """Builds the scheme of a name in `SCHEMES`; arguments are those of its class.
 
   Raises:
-    ValueError: If the name is unknown, or an argument is out of range.
+    ValueError: If the name is unknown, an argument is out of range, or a limit is given
+      to another scheme than `Poisson`, which alone has them.
   """
   validate.one_of(SCHEMES, sampling=name)
-  limits = {key: value for key, value in (
-      ('max_participations', max_participations), ('min_cohort_size', min_cohort_size))
-            if value is not None}
+  limits = _given(max_participations=max_participations, min_cohort_size=min_cohort_size)
   if name == Poisson.name:
     limits['rounds'] = rounds
   elif limits:
