@@ -48,7 +48,9 @@ def _below(key: tf.Tensor, count, bound) -> tf.Tensor:
       lambda tries, uniform: (tries < _MAX_REDRAWS) & tf.reduce_any(uniform >= limit),
       lambda tries, uniform: (
           tries + 1, tf.where(uniform < limit, uniform, draw(tries))),
-      (tf.constant(1), draw(0)), parallel_iterations=1)
+      (tf.constant(1), draw(0)),
+      shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
+      parallel_iterations=1)
   return uniform % bound
 
 
@@ -76,7 +78,10 @@ def _bernoulli_exp(key: tf.Tensor, numerator: tf.Tensor, denominator) -> tf.Tens
   active = tf.where(numerator > 0)[:, 0]
   _, _, result = tf.while_loop(
       lambda term, active, _: (term < _MAX_TERMS) & (tf.size(active) > 0),
-      step, (tf.constant(1), active, numerator >= 0), parallel_iterations=1)
+      step, (tf.constant(1), active, numerator >= 0),
+      shape_invariants=(tf.TensorShape([]), tf.TensorShape([None]),
+                        tf.TensorShape([None])),
+      parallel_iterations=1)
   return result
 
 
@@ -105,7 +110,9 @@ def _proposals(key: tf.Tensor, count, top, bottom, table):
       lambda index, accepted: tf.reduce_any(
           accepted & (tf.cast(index, tf.int64) <= whole)),
       once_more, (tf.constant(1), accepted),
-      maximum_iterations=_MOST_WHOLE + 2, parallel_iterations=1)
+      maximum_iterations=_MOST_WHOLE + 2,
+      shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
+      parallel_iterations=1)
   last = tf.where(accepted, x, tf.zeros_like(x))
   accepted &= _bernoulli_exp(keys.derive(key, 4), last * last, 2 * top * top)
   return tf.where(negative, -magnitude, magnitude), accepted

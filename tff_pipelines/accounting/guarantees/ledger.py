@@ -374,7 +374,7 @@ class Ledger:
         continue
       if number > 1 and record['round'] != number - 1:
         problems.append(f'line {number} must be round {number - 1}, found round '
-                        f'{record["round"]!r}')
+                        f'{record["round"]!r:.50}')
       if previous is not None and record['previous'] != previous:
         problems.append(
             f'line {number} does not follow the line before it: a line is '
