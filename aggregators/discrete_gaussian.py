@@ -104,7 +104,7 @@ def _proposals(key: tf.Tensor, count, top, bottom, table):
     wanted = accepted & (tf.cast(index, tf.int64) <= whole)
     return index + 1, accepted & _bernoulli_exp(
         keys.derive(keys.derive(key, 3), index),
-        tf.where(wanted, x, tf.zeros_like(x)), top)
+        tf.where(wanted, x, tf.constant(0, tf.int64)), top)
 
   _, accepted = tf.while_loop(
       lambda index, accepted: tf.reduce_any(
@@ -113,7 +113,7 @@ def _proposals(key: tf.Tensor, count, top, bottom, table):
       maximum_iterations=_MOST_WHOLE + 2,
       shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
       parallel_iterations=1)
-  last = tf.where(accepted, x, tf.zeros_like(x))
+  last = tf.where(accepted, x, tf.constant(0, tf.int64))
   accepted &= _bernoulli_exp(keys.derive(key, 4), last * last, 2 * top * top)
   return tf.where(negative, -magnitude, magnitude), accepted
 
