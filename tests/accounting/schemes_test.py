@@ -198,6 +198,15 @@ def test_pivotal_clients_are_those_of_random_cohorts():
   assert _scheme('none').pivotal_probability(*settings) == 0
 
 
+@pytest.mark.parametrize('sampling', schemes.SCHEMES)
+@pytest.mark.parametrize('rounds', [1, 4, 7])
+def test_no_client_is_selected_more_often_than_is_accounted(sampling, rounds):
+  scheme = schemes.build(sampling, population=10, cohort_size=4, simulation_seed=1)
+  selected = np.bincount(np.concatenate(
+      [scheme.sample(r) for r in range(1, rounds + 1)]).astype(int), minlength=10)
+  assert selected.max() <= scheme.event(GAUSSIAN, 1).participations(rounds, 'none')
+
+
 def test_the_names_of_the_flags_are_those_of_the_schemes():
   assert tuple(schemes.SCHEMES) == ('poisson', 'fixed', 'epochs', 'none')
   assert all(schemes.SCHEMES[name].name == name for name in schemes.SCHEMES)

@@ -72,6 +72,13 @@ def test_every_field_has_its_default_and_none_counts_as_given():
   assert Strict().rounds == 7 and Strict(rounds=20).rounds == 20
 
 
+def test_a_field_like_another_under_a_wrong_name_is_not_left_at_its_default():
+  own = dataclasses.make_dataclass('Own', [
+      ('first_rate', float, declarations.like(Plain, 'rate'))])
+  with pytest.raises(TypeError, match='first_rate is like rate and must be called'):
+    declarations.shared(own, _from(Plain, '--rate=0.5'))
+
+
 def test_settings_are_frozen_and_keyword_only():
   with pytest.raises(dataclasses.FrozenInstanceError):
     Plain().rounds = 3

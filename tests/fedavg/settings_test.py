@@ -8,6 +8,7 @@ import pytest
 
 from tasks import registry
 from tff_pipelines.accounting.guarantees import accountant, mechanisms
+from tff_pipelines.accounting.sampling import schemes
 from tff_pipelines.experiment import cli, settings as settings_lib
 from tff_pipelines.fedavg import plan as plan_lib, settings as train_settings
 from tff_pipelines.fedavg.settings import TrainSettings
@@ -144,7 +145,7 @@ def test_every_setting_of_privacy_reaches_the_plan():
     ('--min_honest_fraction=0', 'min_honest_fraction must be greater than 0 and'),
     ('--beta=1', 'beta must be at least 0 and less than 1'),
     ('--mechanism=laplace', 'mechanism must be one of'),
-    ('--sampling=some', 'sampling must be one of epochs, fixed, none, poisson'),
+    ('--sampling=some', 'sampling must be one of ' + ', '.join(sorted(schemes.SCHEMES))),
     ('--task=cats', 'task must be one of emnist'),
     ('--amplification=loose', 'amplification must be one of'),
     ('--accountant=me', 'accountant must be one of')])

@@ -25,6 +25,7 @@ from typing import Any
 from tff_pipelines.common import validate
 
 _METADATA = 'setting'
+_ORIGIN = 'like'  # Name of the field that it takes its declaration from.
 REQUIRED = dataclasses.MISSING
 
 
@@ -152,7 +153,7 @@ def like(cls: type, name: str, *default: Any, **changes: Any) -> Any:
   field = declared(cls)[name]
   return dataclasses.field(
       default=default[0] if default else field.default,
-      metadata={_METADATA: dataclasses.replace(field, **changes)})
+      metadata={_METADATA: dataclasses.replace(field, **changes), _ORIGIN: name})
 
 
 @functools.lru_cache(maxsize=None)
@@ -214,7 +215,17 @@ def fields_of(*classes: type, leave: Sequence[str] = ()) -> Callable[[type], typ
 
 
 def shared(cls: type, source: Any, prefix: str = '', **values: Any) -> dict[str, Any]:
-  """The fields of a class that `source` has, by names with a prefix, and others."""
+  """The fields of a class that `source` has, by names with a prefix, and others.
+
+  Raises:
+    TypeError: If one is `like` a field of the source, by another name.
+  """
+  for field in dataclasses.fields(cls):
+    origin = field.metadata.get(_ORIGIN, prefix + field.name)
+    if hasattr(source, origin) and field.name not in values and (
+        origin != prefix + field.name):
+      raise TypeError(f'{cls.__name__}.{field.name} is like {origin} and must be called '
+                      f'{origin.removeprefix(prefix)}')
   return {**{field.name: getattr(source, prefix + field.name)
              for field in dataclasses.fields(cls)
              if hasattr(source, prefix + field.name)}, **values}

@@ -192,7 +192,7 @@ def build(format_: str, number: int, seed: int = 0) -> Input:
   expected, files = None, dict(valid.files)
   if rng.random() < 0.1:
     expected = valid.population
-    if format_ == 'csv':  # Texts that look like numbers would be taken for those.
+    if format_ in populations.CELLS:  # Texts that look like numbers would be taken for those.
       options['fields'] = populations.FIELDS
     if format_ not in ('folder', 'npz', 'parquet'):
       files[path] = _compressed(rng, files[path], 0.3)

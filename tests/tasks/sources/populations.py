@@ -139,6 +139,8 @@ def sqlite(folder, population):
       prepared(folder / 'data.sqlite', Clients(examples))))
 
 
+# Formats whose values are texts, of no type of their own.
+CELLS = ('csv',)
 WRITERS = {
     'csv': csv_file, 'folder': clients_folder, 'jsonl.gz': jsonl,
     'jsonl': plain_jsonl, 'jsonl, two files': two_jsonl, 'leaf': leaf, 'npz': npz,
