@@ -179,10 +179,7 @@ class Together(Pair):
   pairs: tuple[Pair, ...]
 
   def atoms(self, cells: int) -> tuple[Atoms, ...]:
-    listed = []
-    for pair in self.pairs:
-      (atoms,) = pair.atoms(cells)
-      listed.append(atoms)
+    listed = [atoms for (atoms,) in (pair.atoms(cells) for pair in self.pairs)]
     # Direct convolution is exact in the tails; a coarse grid keeps it short.
     step = max(atoms.variance() for atoms in listed)**0.5 / min(
         cells, _MOST_TOGETHER_CELLS)

@@ -116,8 +116,7 @@ class _Total:
     size = fft.next_fast_len(
         max(math.ceil(high / self._step) - first + 1, 2), real=True)
     if size > _MAX_GRID:
-      raise _GridTooLarge('the privacy loss distribution needs a grid of '
-                          f'{size} points')
+      raise _GridTooLarge(f'the privacy losses need a grid of {size} points')
     spectrum = None
     for part, weight, _ in self._tilted(theta):
       transform = fft.rfft(np.bincount(part.index % size, weight, size))

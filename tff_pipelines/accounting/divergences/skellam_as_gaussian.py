@@ -149,26 +149,20 @@ def verify(variance: fractions.Fraction, removed: fractions.Fraction,
            nodes: int) -> Certificate:
   """The certificate of these parameters; ValueError if the theorem does not hold."""
   validate.integer(nodes=nodes, low=1)
-  if removed <= 0:
-    raise ValueError(f'removed must be positive, found {removed!r}')
+  validate.positive(removed=removed)
   if variance - removed < _LEAST_GAUSSIAN_VARIANCE:
-    raise ValueError(
-        f'variance - removed must be at least {_LEAST_GAUSSIAN_VARIANCE}, found '
-        f'{float(variance - removed):g}')
+    raise ValueError('variance - removed must be at least '
+                     f'{_LEAST_GAUSSIAN_VARIANCE}, found {float(variance - removed):g}')
   moments_ = moments(variance, 2 * nodes + 1)
   # Congruent by powers of a unit of about sqrt(mu), which keeps the integers short.
   unit = fractions.Fraction(2)**round(math.log2(variance) / 2)
   scaled = [c / unit**j for j, c in enumerate(moments_)]
   if not _is_positive_definite(scaled):
-    raise ValueError(
-        f'nodes={nodes} are too many for variance={float(variance):g}: no quadrature '
-        'with positive weights exists')
+    raise ValueError(f'nodes={nodes} are too many for variance={float(variance):g}')
   shift = removed / unit
   if not _is_positive_definite(
       [after + shift * c for c, after in zip(scaled[:-2], scaled[1:-1])]):
-    raise ValueError(
-        f'removed={float(removed):g} is too small for variance={float(variance):g} '
-        f'and nodes={nodes}: a node would lie below the variance of the Gaussian')
+    raise ValueError(f'removed={float(removed):g} is too small for nodes={nodes}')
   return Certificate(
       variance=variance, removed=removed, nodes=nodes, total_variation=math.exp(
           _log_distance(float(variance), float(variance - removed), nodes,

@@ -233,7 +233,6 @@ class Event(abc.ABC):
     Returns:
       The event itself where it has no such noise, or no certificate exists.
     """
-    del distance
     return self
 
   def replace_one(self) -> 'Event':
@@ -242,8 +241,7 @@ class Event(abc.ABC):
     Raises:
       ValueError: If there is none: sampling clients does not apply to this release.
     """
-    raise ValueError(
-        f'event {type(self).__name__} cannot be amplified by sampling clients')
+    raise ValueError(f'event {type(self).__name__} cannot be amplified by sampling')
 
   def to_json(self) -> dict[str, Any]:
     """A dictionary of JSON values; `from_json` gives an equal event."""
@@ -269,35 +267,29 @@ Inner = Annotated[Event, check_event]
 
 def not_pure(self, amplification: str) -> float:
   """States that no epsilon is proved at delta = 0."""
-  del self, amplification
   return np.inf
 
 
 def no_known_pair(self, amplification: str) -> None:
   """States that no dominating pair is known."""
-  del self, amplification
 
 
 def no_known_group(self, clients: int) -> None:
   """States that the release is known between inputs of one client alone."""
-  del self, clients
 
 
 def never_fails(self) -> float:
   """States that the curve leaves no outcomes out."""
-  del self
   return 0.0
 
 
 def no_caveats(self) -> tuple[caveats_lib.Caveat, ...]:
   """States that a reader need not know more than the numbers."""
-  del self
   return ()
 
 
 def yes(self) -> bool:
   """States that it is so."""
-  del self
   return True
 
 
@@ -363,8 +355,7 @@ def _problems(kind: type[Event]) -> list[str]:
   parents = [base.__name__ for base in kind.__mro__[1:] if base in _KINDS.values()]
   missing = [name for name in dir(kind) if getattr(
       getattr(kind, name, None), '__isabstractmethod__', False)]
-  if not isinstance(getattr(kind, 'source', None), str) or not kind.source:
-    missing.append('source')
+  missing += [] if getattr(kind, 'source', None) else ['source']
   adjacency = kind.adjacency
   problems = [message for is_wrong, message in (
       (parents, f'must not derive from another kind, found {", ".join(parents)}'),
@@ -422,11 +413,9 @@ def from_json(data: Any) -> Event:
   if cls is None:
     raise ValueError(f'event kind must be a known one, found {data.get("kind")!r}')
   names = {field.name for field in dataclasses.fields(cls)}
-  given = set(data) - {'kind'}
-  if given != names:
-    raise ValueError(
-        f'event {cls.__name__} must have the fields {sorted(names)}, found '
-        f'{sorted(given)}')
+  if (given := set(data) - {'kind'}) != names:
+    raise ValueError(f'event {cls.__name__} must have the fields {sorted(names)}, '
+                     f'found {sorted(given)}')
   return cls(**{name: _restored(data[name]) for name in names})
 
 

@@ -74,9 +74,8 @@ class _Product(base.Event, abstract=True):
   def adjacency(self) -> str:
     adjacencies = {event.adjacency for event in self._counts()} - {base.ANY}
     if len(adjacencies) > 1:
-      raise ValueError(
-          'events can only be composed under one adjacency, found '
-          f'{", ".join(sorted(adjacencies))}')
+      raise ValueError('events can only be composed under one adjacency, found '
+                       f'{", ".join(sorted(adjacencies))}')
     return adjacencies.pop() if adjacencies else base.ANY
 
   def _participated(self, amplification: str) -> list[tuple[base.Event, int]]:
@@ -179,8 +178,7 @@ class _Several(_Product, abstract=True):
 
   def __post_init__(self):
     if not isinstance(self.events, (tuple, list)) or not self.events:
-      raise ValueError(
-          f'events must be a non-empty tuple of events, found {self.events!r}')
+      raise ValueError(f'events must be a non-empty tuple, found {self.events!r}')
     object.__setattr__(self, 'events', tuple(self.events))
     for event in self.events:
       base.check_event(events=event)
@@ -211,9 +209,8 @@ class Together(_Several):
     super().__post_init__()
     for event in self.events:
       if event.without_sampling() != event:
-        raise ValueError(
-            'events of Together must not be sampled one by one: sample the '
-            f'whole, found {type(event).__name__}')
+        raise ValueError('events of Together must not be sampled one by one, found '
+                         f'{type(event).__name__}')
 
   def seen(self, colluders: float, cohort: float | None) -> base.Event:
     # A count alongside a sum of shares has shares too.

@@ -81,16 +81,14 @@ class Nfdp(base.Release, base.WithoutShares):
     delta = decimals.rounded_up(self.draw_probability, 6)
     caveats = [caveats_lib.Caveat(
         'drawn records are not protected',
-        f'the same delta {delta} holds with epsilon 0: it '
-        'is the chance that a given record is drawn, and a drawn record has no '
-        'protection at all')]
+        f'the same delta {delta} holds with epsilon 0: it is the chance that a given '
+        'record is drawn, and a drawn record has no protection at all')]
     # Always so in exact arithmetic: some record is drawn.
     if self.draw_probability >= (1 - 1e-9) / self.records:
       caveats.append(caveats_lib.Caveat(
           'delta not below 1/records',
-          f'delta {delta} is not below 1/records = '
-          f'{1 / self.records:.6g}: any one sampled record may be exposed '
-          'entirely; this is not a meaningful guarantee'))
+          f'delta {delta} is not below 1/records = {1 / self.records:.6g}: this is not '
+          'a meaningful guarantee'))
     return tuple(caveats)
 
 
@@ -146,9 +144,8 @@ class _PureLocal(base.Release, base.WithoutShares, abstract=True):
   def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
     return (caveats_lib.Caveat(
         'floating-point arithmetic',
-        'a real-valued mechanism in floating point carries the guarantee of '
-        'ideal arithmetic only, unless its outputs are rounded to a public '
-        'grid'),)
+        'a real-valued mechanism in floating point carries the guarantee of ideal '
+        'arithmetic only, unless its outputs are rounded to a public grid'),)
 
 
 class Piecewise(_PureLocal):
@@ -239,9 +236,7 @@ class LocalAnswers(base.Equivalent, base.Release, base.WithoutShares):
   def __post_init__(self):
     super().__post_init__()
     if self.event.adjacency != base.LOCAL:
-      raise ValueError(
-          'event must be an answer that a client protects independently, found '
-          f'{type(self.event).__name__}')
+      raise ValueError(f'event must be a local one, found {type(self.event).__name__}')
     validate.integer(queries_before=self.queries_before, low=0)
     validate.integer(queries_after=self.queries_after, low=self.queries_before + 1)
 

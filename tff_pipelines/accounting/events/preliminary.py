@@ -23,7 +23,7 @@ import bisect
 from collections.abc import Iterable, Mapping
 import dataclasses
 import math
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -102,6 +102,7 @@ class CentralRelease(base.Release, base.WithoutShares, abstract=True):
   source = 'arXiv 2004.00010, Theorem 14; arXiv 2002.09745, section 4 (threshold)'
   pure_epsilon = base.not_pure
   factors = base.no_known_pair
+  stage: ClassVar[tuple[str, str]]  # Name of its caveat; when it happens, in words.
 
   def __post_init__(self):
     super().__post_init__()
@@ -112,9 +113,8 @@ class CentralRelease(base.Release, base.WithoutShares, abstract=True):
     if self.items:
       validate.integer(threshold=self.threshold, low=2)
       if self.l2_sensitivity**2 < self.items * (1 - 1e-12):
-        raise ValueError(
-            f'l2_sensitivity must be at least the square root of items={self.items!r}, '
-            f'found {self.l2_sensitivity!r}')
+        raise ValueError('l2_sensitivity must be at least the square root of items='
+                         f'{self.items!r}, found {self.l2_sensitivity!r}')
 
   @property
   def noise_multiplier(self) -> float:
@@ -126,9 +126,8 @@ class CentralRelease(base.Release, base.WithoutShares, abstract=True):
     return min(1.0, self.dimension * _DRAW_ERROR)
 
   def failure_probability(self) -> float:
-    if not self.items:
-      return 0.0
-    return failure(self.noise_variance, self.items, self.threshold)
+    return 0.0 if not self.items else failure(
+        self.noise_variance, self.items, self.threshold)
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     return curves.gaussian(self.noise_multiplier, max_order) - math.log1p(
@@ -140,24 +139,23 @@ class CentralRelease(base.Release, base.WithoutShares, abstract=True):
     return dataclasses.replace(self, l2_sensitivity=2 * self.l2_sensitivity)
 
   def scaled(self, clients: int) -> base.Event:
-    threshold_ = self.threshold
-    if threshold_ is not None:
-      # All of them may add to a key that no other client has.
-      threshold_ -= clients - 1
-      if threshold_ < 2:
-        return combinators.NoPrivacy()
+    # All of them may add to a key that no other client has.
+    threshold_ = self.threshold and self.threshold - (clients - 1)
+    if threshold_ is not None and threshold_ < 2:
+      return combinators.NoPrivacy()
     return dataclasses.replace(
         self, l2_sensitivity=clients * self.l2_sensitivity,
         items=clients * self.items, threshold=threshold_)
+
+  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
+    name, when = self.stage
+    return (caveats_lib.Caveat(name, f'{when} {TRUST}; no epsilon holds against it'),)
 
 
 class PreliminaryRelease(CentralRelease):
   """A release from clients before the first round, such as a vocabulary."""
 
-  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
-    return (caveats_lib.Caveat(
-        'a release before training is central',
-        f'before the first round {TRUST}; no epsilon holds against it'),)
+  stage = 'a release before training is central', 'before the first round'
 
 
 class EvaluationRelease(CentralRelease):
@@ -167,6 +165,8 @@ class EvaluationRelease(CentralRelease):
   one without such examples contributes zeros. See `UNITS`. Gaussian noise stands for
   the noise as in docs/skellam_as_gaussian.md, so that the rounds keep their accountant.
   """
+
+  stage = 'evaluation of clients is central', 'after the last round'
 
   def skellam_coordinates(self) -> int:
     return self.dimension
@@ -178,14 +178,8 @@ class EvaluationRelease(CentralRelease):
     return sum_events.CentralGaussian(noise_multiplier=math.sqrt(
         self.noise_variance - removed) / self.l2_sensitivity)
 
-  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
-    return (caveats_lib.Caveat(
-        'evaluation of clients is central',
-        f'after the last round {TRUST}; no epsilon holds against it'),)
 
-
-def count(lines: Iterable[Mapping[str, Any]],
-          *kinds: type[CentralRelease]) -> int:
+def count(lines: Iterable[Mapping[str, Any]], *kinds: type[CentralRelease]) -> int:
   """Number of lines of a ledger that are of such releases; of all kinds, or of some."""
   return sum(issubclass(base.innermost_kind(line['event']), kinds or CentralRelease)
              for line in lines)

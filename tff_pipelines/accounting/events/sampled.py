@@ -15,9 +15,9 @@ from tff_pipelines.common import (
 
 _HIDDEN_COHORT = caveats_lib.Caveat(
     'cohorts assumed to be hidden',
-    'amplification by sampling holds against those who see the released models '
-    'and learn neither which nor how many clients participated; against a server or '
-    'participants who know the cohort, the unamplified epsilon is the guarantee')
+    'amplification by sampling holds against those who see the released models and '
+    'learn neither which nor how many clients participated; against others the '
+    'unamplified epsilon is the guarantee')
 # Bounds for one client in a round, for two, ... are mixed up to this many clients.
 _MOST_MIXED = 64
 
@@ -43,8 +43,7 @@ class Sampled(base.Event, abstract=True):
 
   def _refuse_failures(self, release: base.Event) -> None:
     if release.failure_probability():
-      raise ValueError(f'event {type(self.event).__name__} cannot be amplified: it may '
-                       'fail')
+      raise ValueError(f'event {type(self.event).__name__} cannot be amplified')
 
   def skellam_coordinates(self) -> int:
     return self.event.skellam_coordinates()
@@ -109,15 +108,12 @@ class _Poisson(_SameNeighbours, abstract=True):
       caveats.append(caveats_lib.Caveat(
           'suppression depends on single clients',
           'whether a round is opened reveals a single client with probability '
-          f'{probability} (counted in epsilon): rounds of too few shares are '
-          'suppressed; this assumes that clients drop out independently of each '
-          'other, of their data and of other rounds, and no more often than it was '
-          'computed for'))
+          f'{probability} (counted in epsilon), if clients drop out independently of '
+          'each other, of their data and of other rounds, and no more often than stated'))
     elif (self.honest_fraction() or 1.0) < 1:
       caveats.append(caveats_lib.Caveat(
           'no dropouts and no collusion assumed',
-          'suppressed rounds are assumed to reveal nothing: this assumes that no '
-          'client drops out and that none colludes'))
+          'suppressed rounds reveal nothing only if no client drops out or colludes'))
     return unique(caveats)
 
 
@@ -198,10 +194,7 @@ class PoissonSampled(_Poisson):
 
   def to_dp_accounting(self) -> dp_event.DpEvent:
     if self.pivotal_probability or self.redrawn_probability:
-      raise NotImplementedError(
-          'event PoissonSampled has no equivalent in dp_accounting with '
-          f'pivotal_probability={self.pivotal_probability!r} and redrawn_probability='
-          f'{self.redrawn_probability!r}: there, cohorts reveal nothing')
+      return super().to_dp_accounting()  # There, cohorts reveal nothing.
     return dp_event.PoissonSampledDpEvent(
         self.sampling_rate, self.event.to_dp_accounting())
 
@@ -374,9 +367,7 @@ class FixedSizeSampled(_Sized):
 
   def to_dp_accounting(self) -> dp_event.DpEvent:
     if self.neighbours == base.ZERO_OUT:
-      raise NotImplementedError(
-          'event FixedSizeSampled has no equivalent in dp_accounting for zero-out '
-          'neighbours')
+      return super().to_dp_accounting()
     return dp_event.SampledWithoutReplacementDpEvent(
         self.population, self.cohort_size,
         self.event.replace_one().to_dp_accounting())

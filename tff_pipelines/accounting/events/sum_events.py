@@ -58,9 +58,8 @@ class _IntegerSum(ClientSum, abstract=True):
   def __post_init__(self):
     super().__post_init__()
     if self.l1_sensitivity < self.l2_sensitivity * (1 - 1e-12):
-      raise ValueError(
-          f'l1_sensitivity must be at least l2_sensitivity={self.l2_sensitivity!r}, '
-          f'found {self.l1_sensitivity!r}')
+      raise ValueError('l1_sensitivity must be at least l2_sensitivity='
+                       f'{self.l2_sensitivity!r}, found {self.l1_sensitivity!r}')
 
   @classmethod
   def from_params(cls, params: params_lib.DistributedSumParams,
@@ -74,8 +73,7 @@ class _IntegerSum(ClientSum, abstract=True):
       ValueError: If the grid is so coarse that every vector is rounded to zero.
     """
     if not params.l2_sensitivity_squared:
-      raise ValueError(f'degenerate setting: {params.degeneracy()}: every vector is '
-                       'rounded to zero, and nothing of it is left to protect')
+      raise ValueError(f'degenerate setting: {params.degeneracy()}')
     values = dict(
         l1_sensitivity=params.l1_sensitivity, l2_sensitivity=params.l2_sensitivity,
         noise_variance=base.scaled(params.noise_variance, surviving_fraction),
@@ -189,13 +187,10 @@ class DistributedDiscreteGaussian(_Shares):
     return self._with_clients(clients)
 
   def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
-    if self.local_variance < 0.25:
-      return (caveats_lib.Caveat(
-          'noise shares below the grid',
-          'the noise share of a client has a standard deviation below half '
-          'a grid unit, for which the discrete Gaussian has no guarantee: '
-          'use more bits or more noise'),)
-    return ()
+    return () if self.local_variance >= 0.25 else (caveats_lib.Caveat(
+        'noise shares below the grid',
+        'the noise share of a client has a standard deviation below half a grid unit, '
+        'for which nothing is proved: use more bits or more noise'),)
 
 
 class GaussianNoise(base.Release, base.WithoutShares, abstract=True):
@@ -384,9 +379,7 @@ class NoisyGradients(base.Equivalent, base.Release, combinators.AgentsShares):
     return self.equivalent.to_dp_accounting()
 
   def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
-    if self.sampling_rate == 1:
-      return ()
-    return (caveats_lib.Caveat(
+    return () if self.sampling_rate == 1 else (caveats_lib.Caveat(
         'batches assumed to be hidden',
-        'amplification holds against everyone who does not learn which, or how '
-        'many, records an agent drew for a step; the agent itself does'),)
+        'amplification holds against everyone who does not learn which, or how many, '
+        'records an agent drew for a step; the agent itself does'),)

@@ -74,12 +74,9 @@ class Vote(base.Equivalent, base.Release, combinators.AgentsShares):
       validate.integer(neighbours=self.neighbours, low=1)
       validate.integer(**{'attributes for scheme=knn': self.attributes}, high=1)
     elif self.neighbours is not None:
-      raise ValueError(
-          f'neighbours must be None for scheme=ae, found {self.neighbours!r}')
+      raise ValueError(f'neighbours must be None for ae, found {self.neighbours!r}')
     if self.bound == 'paper' and self.noise != 'gaussian':
-      raise ValueError(
-          'bound=paper is stated for noise=gaussian only, found '
-          f'noise={self.noise!r}')
+      raise ValueError(f'bound=paper needs noise=gaussian, found {self.noise!r}')
 
   @property
   def adjacency(self) -> str:
@@ -98,12 +95,12 @@ class Vote(base.Equivalent, base.Release, combinators.AgentsShares):
   @property
   def l2_sensitivity(self) -> float:
     """In units in which the votes of an agent of weight 1 for a label sum to 1."""
-    moved = self.max_weight * math.sqrt(self.attributes)
+    of_agent = self.max_weight * math.sqrt(self.attributes)
     if self.level == 'agent':
-      return moved
+      return of_agent
     if self.bound == 'paper':
-      return moved * math.sqrt(2.0 / self.votes)
-    return moved * math.sqrt(2.0) / self.votes
+      return of_agent * math.sqrt(2.0 / self.votes)
+    return of_agent * math.sqrt(2.0) / self.votes
 
   @property
   def equivalent(self) -> base.Event:
@@ -120,18 +117,14 @@ class Vote(base.Equivalent, base.Release, combinators.AgentsShares):
             noise_variance=self.count_stddev**2))
 
   def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
-    if self.noise == 'skellam' and self.noise_stddev and self._spreads:
-      return None
+    if self.noise_stddev and self.skellam_coordinates():
+      return None  # How an agent's votes spread is unknown, so the worst pair is.
     return super().factors(amplification)
-
-  @property
-  def _spreads(self) -> bool:
-    """Whether it is unknown how an agent's votes spread: no worst pair is known."""
-    return self.level == 'agent' and self.votes > 1
 
   def skellam_coordinates(self) -> int:
     # Counts that none of the agent's votes is in are the same for both inputs.
-    return self.votes if self._spreads and self.noise == 'skellam' else 0
+    return self.votes if (
+        self.noise == 'skellam' and self.level == 'agent' and self.votes > 1) else 0
 
   def as_gaussian(self, distance: float) -> base.Event:
     return sum_events.gaussian_of_skellam(
@@ -142,6 +135,5 @@ class Vote(base.Equivalent, base.Release, combinators.AgentsShares):
     if self.bound == 'paper' and self.scheme == 'knn':
       return (caveats_lib.Caveat(
           'published sensitivity',
-          'bound=paper uses the sensitivity sqrt(2/k), larger than the true '
-          'sqrt(2)/k: for the reproduction of published numbers'),)
+          'bound=paper uses the published sensitivity sqrt(2/k), not sqrt(2)/k'),)
     return ()

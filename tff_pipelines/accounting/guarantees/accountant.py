@@ -112,11 +112,8 @@ def _by_pld(event: base.Event, accountant: str, amplification: str,
 
 
 def _no_pairs(event: base.Event) -> ValueError:
-  return ValueError(
-      'accountant=pld needs an event whose worst pair is known (Gaussian or Skellam '
-      'noise, votes, pure or noise-free DP; Poisson sampling with amplification='
-      f'tight; {skellam_as_gaussian.NEEDS}), found {type(event).__name__}; use '
-      'accountant=rdp or auto')
+  return ValueError('accountant=pld needs an event whose worst pair is known '
+                    f'({skellam_as_gaussian.NEEDS}), found {type(event).__name__}')
 
 
 def as_gaussian(event: base.Event, delta: float, epsilon: float) -> base.Event:
@@ -180,8 +177,7 @@ def _epsilon(event: base.Event, delta: float, accountant: str, amplification: st
 
 def _checked_result(name: str, value: float) -> float:
   if math.isnan(value) or value < 0:
-    raise ValueError(f'{name} came out as {value!r}: the arithmetic failed and '
-                     'no guarantee can be given')
+    raise ValueError(f'{name} came out as {value!r}: no guarantee can be given')
   return value
 
 
@@ -290,13 +286,11 @@ def warnings_about(epsilon: float, delta: float, units: int | None,
       (epsilon == math.inf, 'no finite epsilon',
        f'no finite epsilon is guaranteed at delta={shown}'),
       (LARGE_EPSILON < epsilon < math.inf, 'large epsilon',
-       f'epsilon={decimals.rounded_up(epsilon, 4)} is above {LARGE_EPSILON:g}: as a '
-       'worst-case guarantee it says next to nothing'),
+       f'epsilon={decimals.rounded_up(epsilon, 4)} says next to nothing'),
       # The number itself is as private as a record.
       (units is None and of == 'records' and delta > SMALL_DELTA,
        'delta to be compared with the records',
        f'delta={shown} says little unless it is well below 1 over the number of records'),
       (units is not None and delta >= 1 / units, f'delta not below 1/{of}',
-       f'delta={shown} is not below 1 over the number of '
-       f'{"clients" if of == "population" else of}: publishing one of them outright '
-       'would satisfy such a delta')) if applies]
+       f'delta={shown} is not below 1/{of}: publishing one outright would satisfy it')
+      ) if applies]

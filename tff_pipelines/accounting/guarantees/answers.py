@@ -132,10 +132,8 @@ def _solved(query: Query, mechanism: Mechanism) -> Mechanism:
     return mechanism.replace(**{family.counter: most})
   if query.kind == 'bits':
     if not family.params or mechanism.scale is not None:
-      raise ValueError(
-          'query=bits needs a mechanism on a grid (skellam, discrete_gaussian, '
-          'skellam_central) and no scale, found '
-          f'mechanism={mechanism.mechanism}')
+      raise ValueError('query=bits needs a mechanism on a grid and no scale, found '
+                       f'mechanism={mechanism.mechanism}')
     if mechanism.noise_multiplier is None:
       return _with_bits(query, mechanism)
     return mechanism.replace(bits=calibration.bits(
@@ -167,9 +165,8 @@ def _with_bits(query: Query,
       if trial.params().degeneracy() is None and (
           trial.noise_multiplier <= (1 + _NEAR) * gaussian):
         return trial
-  raise ValueError(
-      f'bits: not even {calibration.MAX_BITS} come within {_NEAR:g} of the central '
-      f'Gaussian\'s noise multiplier {gaussian:.6g}')
+  raise ValueError(f'bits={calibration.MAX_BITS} do not come within {_NEAR:g} of the '
+                   f'central Gaussian\'s noise multiplier {gaussian:.6g}')
 
 
 def answer(query: Query, mechanism: Mechanism) -> Answer:
@@ -190,8 +187,7 @@ def explained(query: Query, mechanism: Mechanism
   """`answer` with the views and the method that gave the numbers."""
   family, is_published = mechanism.family, getattr(mechanism, 'bound', None) == 'paper'
   if is_published and query.kind != 'epsilon':
-    raise ValueError(
-        f'bound=paper answers query=epsilon only, found query={query.kind}')
+    raise ValueError(f'bound=paper answers query=epsilon only, found {query.kind}')
   if family.only is not None and query.kind not in family.only:
     raise ValueError(f'query={query.kind} does not apply to mechanism='
                      f'{mechanism.mechanism}{family.why}')
@@ -259,9 +255,8 @@ def _of_numbers(query: Query, mechanism: Mechanism,
   if is_sum and mechanism.sampling != 'none' and (
       server := found[bounds.SERVER].epsilon) > accountant.LARGE_EPSILON:
     notes.append(Caveat(
-        'large epsilon against the server',
-        'against the server and whoever knows the cohorts '
-        f'epsilon={_whole(server)} says next to nothing'))
+        'large epsilon against the server', 'against the server and whoever knows the '
+        f'cohorts epsilon={_whole(server)} says next to nothing'))
   notes += others
   if mechanism.family.params:
     params = mechanism.params()
@@ -296,13 +291,13 @@ def _caveats_of_params(
   if alone > accountant.LARGE_EPSILON:
     notes.append(Caveat(
         'little noise if all others collude',
-        'local noise is too small if all others collude: a client\'s own share '
-        f'leaves it epsilon={_whole(alone)} in one round'))
+        'if all others collude, the noise of a client\'s own share leaves it '
+        f'epsilon={_whole(alone)} in one round'))
   if not params.noise.is_divisible and mechanism.sampling == 'poisson':
     notes.append(Caveat(
         'approximate amplification',
-        'discrete Gaussian shares do not add up to one distribution as the cohort '
-        'varies: amplification by Poisson sampling holds approximately only'))
+        'amplification by Poisson sampling holds approximately only: the kind of the '
+        'sum of discrete Gaussian shares varies with the cohort'))
   return notes
 
 
@@ -311,9 +306,8 @@ def _of_subset(query: Query, event: base.Event) -> dict[str, Any]:
   notes = [*event.caveats()]
   if query.delta is not None:
     notes.append(Caveat(
-        'delta not used',
-        f'delta={query.delta:g} was given but is not used: records and '
-        'subset_size determine delta'))
+        'delta not used', f'delta={query.delta:g} is not used: records and subset_size '
+        'determine delta'))
   return dict(
       delta=event.draw_probability, caveats=tuple(notes),
       outsiders=Bound(epsilon=event.published_epsilon, accountant='theorem'))
@@ -328,9 +322,8 @@ def _of_published_votes(query: Query, mechanism: mechanisms.VoteMechanism
       delta=delta, outsiders=Bound(epsilon=epsilon, accountant='rdp',
                                    amplification=query.amplification),
       caveats=(
-          *event.caveats(), *accountant.warnings_about(epsilon, delta, None),
-          Caveat('published conversion', 'bound=paper converts from Renyi DP as '
-                 'published, which is not tight')))
+          *event.caveats(), *accountant.warnings_about(epsilon, delta, None), Caveat(
+              'published conversion', 'the published conversion is not tight')))
 
 
 def table(query: Query, mechanism: Mechanism) -> list[Answer]:

@@ -19,8 +19,7 @@ Caveat = caveats.Caveat
 
 SEEDED = Caveat(
     'seeded: not private',
-    'seeded run: no privacy guarantee (noise and whatever else is random follow from '
-    'a seed, so they are predictable)')
+    'seeded run: no privacy guarantee (whatever is random is predictable)')
 SIMULATED = Caveat(
     'secure aggregation simulated',
     'secure aggregation is simulated: the sums that a protocol would open are computed '
@@ -31,9 +30,8 @@ SUPPRESSED = Caveat(
     'noise than was planned: no epsilon holds against it')
 UNBOUNDED = Caveat(
     'participants: a cohort may be of one',
-    'against a participant epsilon is unbounded: it subtracts its own share of the '
-    'noise, and a cohort may have no other clients; state a minimum '
-    '(min_cohort_size), or sample cohorts of a fixed size')
+    'against a participant epsilon is unbounded: a cohort may have no other clients; '
+    'state a minimum (min_cohort_size), or sample cohorts of a fixed size')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

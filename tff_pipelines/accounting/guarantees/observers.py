@@ -103,9 +103,8 @@ def bound(view: View, delta: float, method: Method,
       amplification=amplification, population=method.population,
       records=method.records, stated_delta=delta)
   ideal = () if not noise_budget.is_too_much(consumed, delta) else (caveats.Caveat(
-      IDEAL,
-      'epsilon is that of ideal distributions: at such an epsilon the sampling '
-      f'error of the noise would consume {consumed:.3g} of delta, more than half'),)
+      IDEAL, 'epsilon is that of ideal distributions: the sampling error of the noise '
+      f'would consume {consumed:.3g} of delta, more than half'),)
   return dataclasses.replace(
       result, delta=delta, observer=observer, consumed_delta=consumed,
       amplification=None if event.without_sampling() == event else amplification,

@@ -19,6 +19,7 @@ from tff_pipelines.accounting.guarantees import (
 from tff_pipelines.accounting.guarantees.bounds import Bound
 from tff_pipelines.accounting.guarantees.guarantee import (
     Caveat, Guarantee, SEEDED, SIMULATED, SUPPRESSED, Terms)
+from tff_pipelines.common import declarations
 
 _AT_SMALL_DELTA = ('epsilon_at_delta_1e-6', 'epsilon_server_at_delta_1e-6')
 
@@ -77,7 +78,6 @@ class Plan(abc.ABC):
 
   def further(self, released: base.Event) -> dict[str, Any]:
     """Further numbers of the guarantee, by their key in the summary."""
-    del released
     return {}
 
   def released(self, rounds: int) -> base.Event:
@@ -97,10 +97,7 @@ class Plan(abc.ABC):
   @property
   def method(self) -> observers.Method:
     """How its numbers are computed."""
-    return observers.Method(
-        accountant=self.accountant, amplification=self.amplification,
-        population=self.population, records=self.records,
-        clients_per_person=self.clients_per_person)
+    return observers.Method(**declarations.shared(observers.Method, self))
 
   def bound(self, event: base.Event, releases: int, *,
             observer: str = bounds.OUTSIDERS, delta: float | None = None) -> Bound:

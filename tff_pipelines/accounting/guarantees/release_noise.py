@@ -58,8 +58,7 @@ def planned_evaluation(metrics: int, *, epsilon: float, delta: float,
         replace_one_of=replace_one_of, kind=preliminary.EvaluationRelease)
     if release_of(event).noise_variance <= _MAX_VARIANCE:
       return event
-  raise ValueError(f'private_evaluation={epsilon:g} is too small: the sampler can\'t '
-                   'draw noise of that size')
+  raise ValueError(f'private_evaluation={epsilon:g} is too small for the sampler')
 
 
 def release_of(event: base.Event) -> preliminary.CentralRelease:

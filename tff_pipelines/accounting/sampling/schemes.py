@@ -105,7 +105,6 @@ class SamplingScheme(abc.ABC):
 
     1, the safe side, unless a scheme knows better; see `cohorts.pivotal_probability`.
     """
-    del min_honest_fraction, assumed_colluders, dropout_rate
     return 1.0
 
   def state(self) -> dict[str, np.ndarray]:
@@ -201,9 +200,8 @@ class Poisson(SamplingScheme):
     clients, counts = self._participations  # None without a limit.
     full = clients[counts >= (limit or 1)]
     if (available := self.population - full.size) < least:
-      raise ValueError(
-          f'min_cohort_size={least} can\'t be met in round {round_index}: '
-          f'max_participations={self.max_participations} leaves {available} clients')
+      raise ValueError(f'min_cohort_size={least} can\'t be met in round {round_index}: '
+                       f'max_participations={limit} leaves {available} clients')
     for draw in itertools.count():
       selected = np.setdiff1d(self._drawn(round_index, draw), full, assume_unique=True)
       if selected.size >= least:
