@@ -200,7 +200,7 @@ def test_an_event_built_directly_states_its_assumptions():
   caveats = {h: ' '.join(events.PoissonSampled(
       event=events.Together(events=(event,)), sampling_rate=0.01).caveats())
              for h, event in sums.items()}
-  assert 'no client drops out and that none colludes' in caveats[0.9]
+  assert 'only if no client drops out or colludes' in caveats[0.9]
   assert 'colludes' not in caveats[1.0]
   central = _mechanism(mechanism='skellam_central', assumed_colluders=0).event()
   assert not any('colludes' in text for text in central.caveats())

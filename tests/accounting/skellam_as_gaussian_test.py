@@ -132,7 +132,7 @@ def _attacked(mu, factor, nodes):
     (_attacked(10**4, 1.0, 6), 'removed=.* is too small'),
     (_attacked(25, 3.0, 4), 'variance - removed must be at least 20'),
     (_attacked(10**4, 100.0, 4), 'variance - removed must be at least 20'),
-    (_attacked(10**4, 0.0, 4), 'removed must be positive'),
+    (_attacked(10**4, 0.0, 4), 'removed must be greater than 0'),
     (_attacked(10**4, 2.0, 0), 'nodes must be'),
     (lambda: skellam_as_gaussian.find(float('nan'), 1e-20), 'variance must be'),
     (lambda: skellam_as_gaussian.find(1e4, 0.0), 'total_variation must be'),

@@ -69,8 +69,7 @@ class PatePlan(guarantee.Plan):
     plan = dataclasses.replace(plan, stddev=stddev)
     for name in ('threshold_stddev', 'stddev'):
       if not alias_table.DISCRETE_GAUSSIAN.fits(_variance(getattr(plan, name))):
-        raise ValueError(f'{name}={getattr(plan, name)!r} is too large: its table '
-                         'of the noise would be')
+        raise ValueError(f'{name}={getattr(plan, name)!r} is too large for a table')
     return plan
 
   @property
@@ -106,9 +105,8 @@ class PatePlan(guarantee.Plan):
 
   def notes(self) -> list[caveats.Caveat]:
     return [caveats.Caveat(
-        'epsilon independent of the votes',
-        'what is paid for does not depend on the votes; the data-dependent epsilon of '
-        'publications is itself private')]
+        'epsilon independent of the votes', 'epsilon holds for any votes; the '
+        'data-dependent one of publications is itself private')]
 
   def configuration(self) -> dict[str, Any]:
     return {'noise_stddev': self.stddev}

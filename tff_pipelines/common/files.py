@@ -81,8 +81,7 @@ def make_folder(folder: pathlib.Path) -> None:
     folder.chmod(_FOLDER)  # The umask may have taken the owner's rights.
   except PermissionError as error:
     raise PermissionError(
-        error.errno, f'{folder} belongs to another user, who could read what is '
-        'written there: choose another folder') from None
+        error.errno, f'{folder} belongs to another user: choose another') from None
   if not is_new:
     for path in folder.rglob('*'):
       if not path.is_symlink():
@@ -184,8 +183,7 @@ def read_key(folder: pathlib.Path) -> bytes:
   """The key of a run's fingerprints; ValueError if it is missing."""
   path = folder / PRIVATE / KEY
   if not path.exists():
-    raise ValueError(f'{path} is missing: whether the data are those that the run '
-                     'started with is not known')
+    raise ValueError(f'{path} is missing: whether the data changed is not known')
   return path.read_bytes()
 
 
@@ -272,8 +270,8 @@ def read_checked(folder: pathlib.Path, name: str) -> bytes | None:
     return None
   content = path.read_bytes()
   if hashlib.sha256(content).hexdigest() not in _digests(folder).get(name, []):
-    raise ValueError(f'{path} is damaged: it is not the file that this run wrote, whose '
-                     f'SHA-256 is in {folder / PRIVATE / DIGESTS}')
+    raise ValueError(f'{path} is damaged: its SHA-256 is not in '
+                     f'{folder / PRIVATE / DIGESTS}')
   return content
 
 
@@ -329,9 +327,8 @@ def check_writable(path: str | os.PathLike[str], name: str) -> None:
   try:
     tempfile.TemporaryFile(dir=target).close()
   except OSError as error:
-    reason = f': {error.strerror}' if target.is_dir() else ' is not a folder'
-    raise ValueError(
-        f'{name}={os.fspath(path)} can\'t be written: {target}{reason}') from None
+    raise ValueError(f'{name}={os.fspath(path)} can\'t be written: {target}: '
+                     f'{error.strerror}') from None
 
 
 def check_folder(folder: str | os.PathLike[str], *, resume: bool) -> None:
@@ -345,11 +342,9 @@ def check_folder(folder: str | os.PathLike[str], *, resume: bool) -> None:
   if (path / CONFIGURATION).exists():
     if not resume:
       raise ValueError(
-          f'output_dir={folder} holds a run already: pass --resume to continue it, or '
-          'choose another folder')
+          f'output_dir={folder} holds a run already: pass --resume to continue it')
   elif path.exists() and not all(_is_partial(entry) for entry in path.iterdir()):
-    raise ValueError(
-        f'output_dir={folder} is not empty and holds no run: choose another folder')
+    raise ValueError(f'output_dir={folder} is not empty and holds no run')
 
 
 def _is_partial(path: pathlib.Path) -> bool:
@@ -399,15 +394,13 @@ def _lock(file: IO[str], folder: pathlib.Path) -> bool:
   except BlockingIOError:
     return False
   except OSError as error:
-    raise OSError(
-        f'output_dir={folder} can\'t be locked ({error.strerror}), so two processes '
-        'could write it: choose a folder on a file system that has locks') from None
+    raise OSError(f'output_dir={folder} can\'t be locked ({error.strerror}): choose a '
+                  'file system that has locks') from None
   return True
 
 
 def _in_use(folder: pathlib.Path, writer: str | None) -> ValueError:
-  return ValueError(f'output_dir={folder} is being written by {writer}: wait until it '
-                    'ends, or choose another folder')
+  return ValueError(f'output_dir={folder} is being written by {writer}')
 
 
 @contextlib.contextmanager

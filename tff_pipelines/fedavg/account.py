@@ -24,16 +24,15 @@ _WIDTH = 80
 _ROUNDED_UP = ('delta', 'noise_multiplier', 'local_stddev_grid')
 DO_NOT_PUBLISH = caveats.Caveat(
     'PRIVATE: do not publish',
-    'do not publish: epsilon_data_dependent is computed from the private votes and is '
-    'itself sensitive; epsilon holds for any votes')
+    'do not publish: epsilon_data_dependent is computed from the private votes')
 _ESTIMATE = caveats.Caveat(
     'noisy estimate',
-    'epsilon_released is an estimate centred on the exact value: its noise may put it '
-    'below; epsilon is the guarantee, of the labels and the release together')
+    'epsilon_released is an estimate, which noise may put below the exact value; '
+    'epsilon is the guarantee, of the labels and the release together')
 _ONCE = caveats.Caveat(
     'publish one release only',
-    'every run of this query is one more release, which costs as much again; '
-    'release_order, release_smoothness and release_noise must not depend on the votes')
+    'every run of this query costs as much again; release_order, release_smoothness '
+    'and release_noise must not depend on the votes')
 _FLOATING_POINT = caveats.Caveat(
     'floating-point Gaussian noise',
     'Gaussian noise in floating point carries the guarantee of ideal arithmetic only')
@@ -127,9 +126,8 @@ def read_votes(path: str | os.PathLike[str]) -> np.ndarray:
   except OSError:
     raise
   except Exception as error:  # zipfile, NumPy and int() raise errors of all kinds.
-    raise ValueError(
-        f'votes must be a file of integer counts, [queries, labels], found {name!r}: '
-        f'{error}') from error
+    raise ValueError('votes must be a file of integer counts, [queries, labels], found '
+                     f'{name!r}: {error}') from error
   return votes
 
 

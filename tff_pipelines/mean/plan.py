@@ -22,11 +22,10 @@ from tff_pipelines.mean.settings import KEY, MeanSettings, SUMS
 _IDEAL = guarantee.Caveat(
     'ideal distributions',
     'epsilon of all releases together is that of ideal distributions: sampling error '
-    'of the noise consumes nothing of delta there, as it does in the target of each')
+    'of the noise consumes delta in the target of each only')
 _MORE = guarantee.Caveat(
     'later sweeps may add releases',
-    'a later sweep may add releases of other mechanisms to this ledger, whose noise a '
-    'trusted server adds or clients do')
+    'a later sweep may add releases of other mechanisms to this ledger')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -87,8 +87,8 @@ class Nfdp(base.Release, base.WithoutShares):
     if self.draw_probability >= (1 - 1e-9) / self.records:
       caveats.append(caveats_lib.Caveat(
           'delta not below 1/records',
-          f'delta {delta} is not below 1/records = {1 / self.records:.6g}: this is not '
-          'a meaningful guarantee'))
+          f'delta {delta} is not below 1/records = {1 / self.records:.6g}: any one '
+          'sampled record may be exposed entirely; this is not a meaningful guarantee'))
     return tuple(caveats)
 
 

@@ -109,7 +109,7 @@ class _Poisson(_SameNeighbours, abstract=True):
           'suppression depends on single clients',
           'whether a round is opened reveals a single client with probability '
           f'{probability} (counted in epsilon), if clients drop out independently of '
-          'each other, of their data and of other rounds, and no more often than stated'))
+          'each other, of their data and of other rounds, and as rarely as stated'))
     elif (self.honest_fraction() or 1.0) < 1:
       caveats.append(caveats_lib.Caveat(
           'no dropouts and no collusion assumed',

@@ -37,14 +37,14 @@ class Query:
       None, 'Delta.', low=0, below=1, essential=True,
       otherwise='the ledger\'s, or 1/N^1.1')
   accountant: str = _query(
-      'auto', 'Accountant. auto: privacy loss distributions (pld) where the worst '
-      'case is known, else Renyi divergences (rdp).', choices=base.ACCOUNTANTS)
+      'auto', 'Accountant. auto: privacy loss distributions (pld) where the worst case '
+      'is known, else Renyi divergences (rdp).', choices=base.ACCOUNTANTS)
   amplification: str = _query(
       'tight', 'Bound on amplification by sampling; generic is the published one.',
       choices=base.AMPLIFICATIONS)
   colluders: int = _query(
-      1, 'Number of participants who pool what they know, for epsilon against '
-      'participants, who know their own shares of the noise.', low=1, unit='clients')
+      1, 'Number of participants who pool what they know of the noise.', low=1,
+      unit='clients')
   clients_per_person: int = _query(
       1, 'Clients that one person may own: epsilon of such a person as well.', low=1,
       unit='clients')

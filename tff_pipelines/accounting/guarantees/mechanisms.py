@@ -68,9 +68,8 @@ class Mechanism:
 class SumMechanism(Mechanism):
   """Rounds of a sum over clients, and of the count that an adaptive clip adds."""
 
-  noise_multiplier: float | None = _sum_params(
-      'noise_multiplier', None, help='Noise standard deviation over the clip, or of a '
-      'count in clients.')
+  noise_multiplier: float | None = _sum_params('noise_multiplier', None, help=
+      'Noise standard deviation over the clip, or of a count in clients.')
   rounds: int = _sums(1, 'Number of rounds.', low=1, essential=True)
   cohort_size: float | None = _sum_params('cohort_size', None, low=None, above=0)
   population: int | None = _sums(None, 'Number of clients.', low=1, essential=True)
@@ -85,10 +84,9 @@ class SumMechanism(Mechanism):
       None, 'Maximum number of rounds that select one client.', low=1,
       otherwise='no limit')
   min_cohort_size: int | None = _poisson(
-      None, 'Minimum number of clients in a round: a smaller cohort is drawn again '
-      'before any client is told, which epsilon includes. Makes epsilon finite against '
-      'a participant, who knows its share of the noise.', low=1, unit='clients',
-      otherwise='a cohort may be of one')
+      None, 'Minimum number of clients in a round: a smaller cohort is drawn again. '
+      'Makes epsilon finite against a participant, who knows its share of the noise.',
+      low=1, unit='clients', otherwise='a cohort may be of one')
   clip: float | None = _sum_params('clip', None)
   bits: int | None = _sum_params('bits', None)
   dimension: int | None = _sum_params('dimension', None)
@@ -97,8 +95,8 @@ class SumMechanism(Mechanism):
   beta: float = _sum_params('beta')
   k_stddevs: float = _sum_params('k_stddevs')
   adaptive_clipping: bool = _sums(
-      False, 'Let the clip follow a quantile of the updates\' norms: each round also '
-      'releases the noisy count of clients at most the clip, which epsilon includes.')
+      False, 'Let the clip follow a quantile of the updates\' norms; the noisy count '
+      'that this takes is released too.')
   clip_count_stddev: float | None = _adaptive(
       None, 'Noise of the count behind an adaptive clip.', above=0, unit='clients',
       otherwise='--cohort_size / 20')
@@ -106,8 +104,7 @@ class SumMechanism(Mechanism):
   assumed_colluders: int = _sum_params('assumed_colluders')
   dropout_rate: float = _sums(
       0.0, 'Upper bound on the probability that a selected client drops out, '
-      'independently of other clients, of rounds and of its data. What suppressed '
-      'rounds reveal under Poisson sampling depends on it.', low=0, below=1)
+      'independently of other clients, of rounds and of its data.', low=0, below=1)
   surviving_fraction: float = _sums(
       1.0, 'Fraction of the planned noise that is there when nothing tops it up.',
       low=0, high=1)
@@ -214,8 +211,8 @@ class VoteMechanism(_Queries):
   noise_stddev: float | None = _answered(
       None, 'Noise of a vote, where an agent\'s votes sum to 1.', above=0)
   level: str = _answered(
-      'agent', 'The unit that a vote protects: an agent with all its data, or one '
-      'record.', choices=voting.LEVELS)
+      'agent', 'The unit that a vote protects: an agent, or one record (instance).',
+      choices=voting.LEVELS)
   bound: str = _answered(
       'tight', 'Sensitivity and conversion of votes; paper is the published one.',
       choices=voting.BOUNDS)
