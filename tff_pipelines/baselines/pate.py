@@ -126,13 +126,10 @@ def _noise(stddev: float, key: tf.Tensor, shape: Sequence[int]) -> np.ndarray:
 def answer(votes: np.ndarray, plan: PatePlan, key: tf.Tensor) -> np.ndarray:
   """Answers queries, in their order.
 
-  Formal guarantees:
-    * One owner moves one vote of a query: the largest count by at most 1, the counts
-      by sqrt(2) in L2.
-    * So a query costs at most a Gaussian release of the sensitivity 1 and noise
-      `threshold_stddev`, and, if it is answered, one of sqrt(2) and `stddev`.
-    * What is not answered for lack of agreement or because the maximum number of
-      answers is reached shows as -1.
+  Formal guarantees: One owner moves one vote of a query: the largest count by at most
+  1, the counts by sqrt(2) in L2. So a query costs at most a Gaussian release of the
+  sensitivity 1 and noise `threshold_stddev`, and, if it is answered, one of sqrt(2) and
+  `stddev`.
 
   Args:
     votes: int64 [n, classes].

@@ -1,10 +1,8 @@
 """Files of a run's folder: their names, and how they are written and checked.
 
-All that is written here belongs to the operator: folders have mode 0700 and files 0600,
-whatever the umask, because times of files tell how long rounds took, and that tells of
-cohorts. `publish` opens what is meant for others.
-
-Without TensorFlow, for programs that only read what runs have left.
+Folders have mode 0700 and files 0600, whatever the umask: times of files tell how long
+rounds took, and that tells of cohorts. `publish` opens what is meant for others. No
+TensorFlow here.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -203,9 +201,8 @@ def keyed(digest: str, key: bytes) -> str:
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
   """Rows of the same names, at least one, as CSV in which no text is a formula.
 
-  Texts may come from clients' data, and whoever opens the file in a spreadsheet must
-  not run them: names of columns and texts that begin with = + - @, a tab or the end of
-  a line get a single quote in front.
+  Texts may come from clients' data, and a spreadsheet must not run them: those that
+  begin with = + - @, a tab or the end of a line get a single quote in front.
   """
   def inert(cell: Any) -> Any:
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell

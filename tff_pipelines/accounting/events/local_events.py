@@ -203,7 +203,7 @@ class LocalDiscreteGaussian(_LocalGaussian):
   source = 'arXiv 2004.00010, Proposition 5'
 
   def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
-    return sum_events.gaussian_factors(0.0) if self.noise_multiplier == 0 else None
+    return base.EVERYTHING if self.noise_multiplier == 0 else None
 
 
 class LocalAnswers(base.Equivalent, base.Release, base.WithoutShares):

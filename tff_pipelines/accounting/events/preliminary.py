@@ -173,10 +173,8 @@ class EvaluationRelease(CentralRelease):
 
   def as_gaussian(self, distance: float) -> base.Event:
     removed = math.log(8 / distance) / (2 * math.pi**2)
-    if removed >= self.noise_variance / 2:
-      return self
-    return sum_events.CentralGaussian(noise_multiplier=math.sqrt(
-        self.noise_variance - removed) / self.l2_sensitivity)
+    return self if removed >= self.noise_variance / 2 else sum_events.CentralGaussian(
+        noise_multiplier=math.sqrt(self.noise_variance - removed) / self.l2_sensitivity)
 
 
 def count(lines: Iterable[Mapping[str, Any]], *kinds: type[CentralRelease]) -> int:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 import contextlib
 import dataclasses
-import math
 from typing import Any
 
 from aggregators import params as params_lib
@@ -12,7 +11,7 @@ from tff_pipelines.accounting.guarantees import (
     accountant, bounds, calibration, mechanisms, observers, votes)
 from tff_pipelines.accounting.guarantees.bounds import Bound
 from tff_pipelines.accounting.guarantees.guarantee import Caveat, Guarantee, Terms
-from tff_pipelines.common import declarations, files, validate
+from tff_pipelines.common import declarations, decimals, files, validate
 
 Mechanism = mechanisms.Mechanism
 
@@ -195,11 +194,9 @@ def explained(query: Query, mechanism: Mechanism
   event = solved.event()
   # Missing shares are the others': all that is missing is seen as collusion.
   surviving = getattr(mechanism, 'surviving_fraction', 1.0) or 1.0
-  method = observers.Method(
-      accountant=query.accountant, amplification=query.amplification,
-      population=getattr(mechanism, 'population', None),
-      colluders=query.colluders / surviving,
-      clients_per_person=query.clients_per_person)
+  method = observers.Method(**declarations.shared(
+      observers.Method, query, population=getattr(mechanism, 'population', None),
+      colluders=query.colluders / surviving))
   views = dict.fromkeys(bounds.KEYS, observers.View(event))
   if mechanism.mechanism == 'none':
     fields = dict(
@@ -240,9 +237,9 @@ def _of_numbers(query: Query, mechanism: Mechanism,
   found, notes = observers.numbers(
       views if is_sum else {bounds.OUTSIDERS: views[bounds.OUTSIDERS]}, delta, method)
   outsiders = found[bounds.OUTSIDERS]
-  others = [note for note in notes if note not in outsiders.caveats]
   if not 0 < delta < 1:
     # Delta came out as 0 or 1: there is nothing more to optimise.
+    notes = [note for note in notes if note not in outsiders.caveats]
     outsiders = Bound(
         epsilon=query.epsilon,
         accountant='pld' if event.factors(query.amplification) else 'rdp')
@@ -251,13 +248,11 @@ def _of_numbers(query: Query, mechanism: Mechanism,
       outsiders=dataclasses.replace(
           outsiders, amplification=query.amplification,
           epsilon=query.epsilon if query.kind == 'delta' else outsiders.epsilon))
-  notes = [*outsiders.caveats]
   if is_sum and mechanism.sampling != 'none' and (
       server := found[bounds.SERVER].epsilon) > accountant.LARGE_EPSILON:
     notes.append(Caveat(
         'large epsilon against the server', 'against the server and whoever knows the '
-        f'cohorts epsilon={_whole(server)} says next to nothing'))
-  notes += others
+        f'cohorts epsilon={decimals.rounded_up(server)} says next to nothing'))
   if mechanism.family.params:
     params = mechanism.params()
     notes += _caveats_of_params(query, mechanism, params, delta)
@@ -265,11 +260,6 @@ def _of_numbers(query: Query, mechanism: Mechanism,
         scale=params.scale, local_stddev_grid=params.local_stddev_grid,
         bits=mechanism.bits, dimension_padded=params.padded_dimension)
   return {**fields, 'caveats': tuple(dict.fromkeys(notes))}
-
-
-def _whole(epsilon: float) -> str:
-  """A large epsilon in words, rounded up."""
-  return str(math.ceil(epsilon)) if math.isfinite(epsilon) else 'infinite'
 
 
 def _caveats_of_params(
@@ -292,7 +282,7 @@ def _caveats_of_params(
     notes.append(Caveat(
         'little noise if all others collude',
         'if all others collude, the noise of a client\'s own share leaves it '
-        f'epsilon={_whole(alone)} in one round'))
+        f'epsilon={decimals.rounded_up(alone)} in one round'))
   if not params.noise.is_divisible and mechanism.sampling == 'poisson':
     notes.append(Caveat(
         'approximate amplification',

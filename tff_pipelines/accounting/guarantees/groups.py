@@ -117,6 +117,5 @@ def chained(of: Callable[[float], float], clients: int, delta: float) -> float:
 
 def _log_sum(epsilon: float, clients: int) -> float:
   """log(1 + e^epsilon + ... + e^((g-1) epsilon))."""
-  if epsilon == math.inf:
-    return math.inf
-  return float(np.logaddexp.reduce(epsilon * np.arange(clients)))
+  return epsilon if epsilon == math.inf else float(
+      np.logaddexp.reduce(epsilon * np.arange(clients)))

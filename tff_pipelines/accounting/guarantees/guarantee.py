@@ -1,8 +1,6 @@
 """All numbers of a guarantee and their terms, in JSON and in words.
 
-Here an epsilon becomes a line of the terminal, a sentence of the full report or of the
-accountant's answer, a line of the privacy statement, and the keys of a summary. Numbers
-are rounded up, so that no digit promises more than is guaranteed.
+Numbers are rounded up, so that no digit promises more than is guaranteed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -280,7 +278,6 @@ class Guarantee:
 
   def sentences(self) -> str:
     """Three sentences, for a reader who has not read a paper on it."""
-    neighbours = self.adjacency_in_words or base.ADJACENCY_IN_WORDS[base.ANY]
     trust = self.terms.trust_model or 'the ledger does not say who is trusted'
     numbers = self.numbers()
     epsilon, server, participant = (
@@ -288,16 +285,14 @@ class Guarantee:
             bounds.OUTSIDERS, bounds.SERVER, bounds.PARTICIPANT))
     if epsilon is None:
       return (
-          'There is no guarantee: the release may reveal any input. '
-          f'It would be stated for inputs that differ as follows: {neighbours}. '
-          f'Trust: {trust}.')
+          f'There is no guarantee: the release may reveal any input. Trust: {trust}.')
     odds = decimals.rounded_up(math.exp(epsilon), 3) if epsilon < 700 else (
         'any number of')
     first = (
         'Whatever is released, the probability of any result with one of two '
         f'neighbouring inputs is at most e^{decimals.rounded_up(epsilon)} = {odds} '
         f'times that with the other, plus {decimals.rounded_up(self.delta)}.')
-    second = f'Neighbouring inputs differ as follows: {neighbours}.'
+    second = f'Neighbouring inputs differ as follows: {self.adjacency_in_words}.'
     own = ''
     if participant is not None:
       own = (', against participants who subtract their own shares of the noise '

@@ -1,23 +1,19 @@
 """The privacy ledger: an append-only file with one JSON line a release.
 
-A round is protected against a crash by writing it twice, in this order: the
-line is formed (`next_line`), committed together with the model's checkpoint,
-and then appended (`append_line`). After a crash `reconcile` completes the file
-from the checkpoint. A release is thus never forgotten, and never counted twice.
+A round is written twice: its line is formed (`next_line`), committed together with the
+model's checkpoint, and then appended (`append_line`). After a crash `reconcile` completes
+the file. A release is thus never forgotten, and never counted twice.
 
-Every line holds the hash of the line before it and its own; a missing, edited
-or reordered line breaks the chain. Lines cut off at the end leave an intact
-chain: only comparing with a known count, as kept in the checkpoint, shows them.
-The chain has no key: it shows accidents and careless edits, not the forgery of
-the whole file.
+Every line holds the hash of the line before it and its own; a missing, edited or
+reordered line breaks the chain. Lines cut off at the end leave an intact chain: only a
+known count, as kept in the checkpoint, shows them. The chain has no key: it shows
+accidents and careless edits, not the forgery of the whole file.
 
-A ledger is the operator's. Its outcomes and times reveal dropouts and cohorts,
-which observers of the amplified epsilon are assumed not to know.
+A ledger is the operator's: outcomes and times reveal dropouts and cohorts.
 
-Every line holds how often the run had been started. A run that was interrupted may
-have released the round of its next line before, unseen by the ledger: `seen_event`
-counts one repetition of that round for each start that its line counts and the line
-before does not.
+Every line holds how often the run had been started. An interrupted run may have released
+the round of its next line before: `seen_event` counts one repetition of that round for
+each start that its line counts and the line before does not.
 """
 
 import collections

@@ -167,9 +167,9 @@ class SumMechanism(Mechanism):
     curves add before it amplifies them.
     """
     released = super().release()
-    if 'adaptive_clipping' not in self.family.uses or not self.adaptive_clipping:
-      return released
-    return events.Together(events=(released, self.clip_count()))
+    has_count = 'adaptive_clipping' in self.family.uses and self.adaptive_clipping
+    return events.Together(
+        events=(released, self.clip_count())) if has_count else released
 
   def round_event(self, round_index: int = 1) -> base.Event:
     """The event of one round, counted from 1, sampling included."""

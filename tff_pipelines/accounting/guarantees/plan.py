@@ -27,9 +27,6 @@ _AT_SMALL_DELTA = ('epsilon_at_delta_1e-6', 'epsilon_server_at_delta_1e-6')
 class Plan(abc.ABC):
   """The guarantee that a run plans, spends and reports.
 
-  A subclass has the parameters that its mechanism executes and says by `event` what a
-  round releases; epsilon, the ledger and the report follow from that.
-
   Attributes:
     terms, delta: As in `Guarantee`.
     seed: A simulation seed voids the guarantee; None for none.

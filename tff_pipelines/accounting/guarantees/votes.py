@@ -238,9 +238,8 @@ def threshold(stddev: float, order: float) -> float:
 
 def cost(log_q: float, stddev: float, order: float) -> float:
   """The data-dependent cost of one query as the release uses it."""
-  if log_q >= threshold(stddev, order):
-    return order / stddev**2  # Of any votes.
-  return _dependent(log_q, stddev, order)
+  is_of_any_votes = log_q >= threshold(stddev, order)
+  return order / stddev**2 if is_of_any_votes else _dependent(log_q, stddev, order)
 
 
 def _shifted(log_q: float, stddev: float, labels: int, way: int) -> float:
@@ -369,9 +368,8 @@ def release(event: Vote, votes_of_queries: Iterable[Sequence[int]], *,
   """Releases the data-dependent cost of many queries with smooth noise.
 
   The Renyi cost of Gaussian votes at one order, summed over the queries, is released
-  as cost + SS * N(0, noise^2), SS being its smooth sensitivity (arXiv 1802.08908).
-  Proved for Gaussian noise, one vote moved from one label to another. The conditions
-  of the proof on the order and the noise are checked numerically.
+  as cost + SS * N(0, noise^2), SS being its smooth sensitivity (arXiv 1802.08908). The
+  conditions of the proof on the order and the noise are checked numerically.
 
   Args:
     event: One query: 'ae', instance level, Gaussian noise.
