@@ -102,13 +102,8 @@ class VotesAnswer(answers.Answer):
 def read_votes(path: str | os.PathLike[str]) -> np.ndarray:
   """Vote counts of a file, [queries, labels], integers >= 0.
 
-  Args:
-    path: Path of an .npz file with one such array, or of a CSV file with one line a
-      query and no header.
-
-  Raises:
-    OSError: If the file can't be read.
-    ValueError: If it holds anything else.
+  The file is an .npz with one such array, or CSV with one line a query and no header.
+  OSError if it can't be read, ValueError if it holds anything else.
   """
   name = os.fspath(path)
   try:
@@ -132,18 +127,11 @@ def read_votes(path: str | os.PathLike[str]) -> np.ndarray:
 
 
 def answer_votes(settings: settings_lib.AccountSettings) -> VotesAnswer:
-  """Epsilon on the votes of a file, or its release with noise.
-
-  Raises:
-    OSError: If the file can't be read.
-    ValueError: If a setting is missing, or the votes have no such bound.
-  """
+  """Epsilon on the votes of a file, or its release with noise; raises as `answer`."""
   is_release = any(getattr(settings, name) is not None for name in settings_lib.RELEASE)
   for name in ('delta', 'votes', *settings_lib.RELEASE * is_release):
     if getattr(settings, name) is None:
-      raise ValueError(
-          f'{name} must be given for query=data_dependent'
-          + ' and a release with noise' * (name in settings_lib.RELEASE))
+      raise ValueError(f'{name} must be given for query=data_dependent')
   votes = read_votes(settings.votes)
   mechanism = settings.about.replace(queries=len(votes))
   event = mechanism.release()

@@ -79,8 +79,7 @@ class AccountSettings(settings.Settings):
   def check_paths(self) -> None:
     for path in self.ledger or ():
       if not os.path.isfile(path):
-        raise ValueError('ledger must be a file, the ledger.jsonl of a run, found '
-                         f'{path!r}')
+        raise ValueError(f'ledger must be the ledger.jsonl of a run, found {path!r}')
     if self.votes is not None and not os.path.isfile(self.votes):
       raise ValueError(f'votes must be a file, found {self.votes!r}')
     if self.plot is not None:

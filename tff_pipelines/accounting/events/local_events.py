@@ -212,8 +212,7 @@ class LocalAnswers(base.Equivalent, base.Release, base.WithoutShares):
   Clients answer in groups, alternately: query n, counted from 0 over the whole run,
   goes to every client of group n modulo `groups`. So no client has given more than
   ceil(n / groups) answers after n queries, and the steps of a run, composed, cost
-  what the client with the maximum number of answers has spent. Clients protect
-  themselves: what one of them spends does not depend on the others.
+  what the client with the maximum number of answers has spent.
 
   Attributes:
     event: One answer of one client.

@@ -43,7 +43,7 @@ class Sampled(base.Event, abstract=True):
 
   def _refuse_failures(self, release: base.Event) -> None:
     if release.failure_probability():
-      raise ValueError(f'event {type(self.event).__name__} cannot be amplified')
+      raise ValueError(f'{type(self.event).__name__} cannot be amplified: it may fail')
 
   def skellam_coordinates(self) -> int:
     return self.event.skellam_coordinates()
@@ -279,7 +279,7 @@ class FixedSizeSampled(_Sized):
   replace-one, of which zeroing is a case.
 
   Attributes:
-    neighbours: 'replace-one' or 'zero-out'.
+    neighbours: Adjacency, 'replace-one' or 'zero-out'.
   """
 
   neighbours: str = base.REPLACE_ONE

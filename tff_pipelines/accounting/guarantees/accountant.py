@@ -25,9 +25,6 @@ _BLOCKS = (128, 256, 512, curves.MAX_ORDER)
 def default_delta(population: int) -> float:
   """The delta of a run that is given none: well below 1/population.
 
-  A delta of 1/N, of N clients (or records, where one is protected), is met by publishing
-  one random client outright.
-
   Returns:
     1/N^1.1 rounded down to two digits, and at most 1e-5 from N = 10,000 on; 1 for
     N = 1, which no run accepts.
@@ -250,11 +247,9 @@ def bound(event: base.Event, delta: float, *, accountant: str = 'auto',
 
   Args:
     event, delta, accountant, amplification: As in `epsilon`.
-    population: Number of clients, to judge delta by; None if unknown.
-    records: Number of records, to judge delta by where neighbouring inputs differ in
-      one; None if it is not public.
-    stated_delta: Delta of the guarantee as it is stated, to be judged, where a part of
-      it is consumed by something else; None for `delta`.
+    population, records: Number of clients, or of records where neighbouring inputs
+      differ in one, to judge delta by; None if unknown.
+    stated_delta: Delta to be judged, where a part is consumed; None for `delta`.
   """
   _check(event, accountant, amplification)
   validate.below_one(delta=delta)
@@ -278,8 +273,8 @@ def warnings_about(epsilon: float, delta: float, units: int | None,
 
   Args:
     epsilon, delta: The values.
-    units: Number of clients or records, to judge delta by; None if unknown.
-    of: Their name: 'population' or 'records'.
+    units, of: Number of clients or records, to judge delta by, or None; 'population' or
+      'records'.
   """
   shown = decimals.rounded_up(delta, 6)
   return [caveats_lib.Caveat(name, text) for applies, name, text in (

@@ -171,12 +171,8 @@ def _with_bits(query: Query,
 def answer(query: Query, mechanism: Mechanism) -> Answer:
   """Answers every query but a table.
 
-  Args:
-    query: The question.
-    mechanism: What it is asked about; the field that is asked for is ignored.
-
-  Raises:
-    ValueError: If the question is incomplete, out of range or without a solution.
+  The field that is asked for is ignored. ValueError if the question is incomplete, out
+  of range or without a solution.
   """
   return explained(query, mechanism)[0]
 
@@ -188,8 +184,8 @@ def explained(query: Query, mechanism: Mechanism
   if is_published and query.kind != 'epsilon':
     raise ValueError(f'bound=paper answers query=epsilon only, found {query.kind}')
   if family.only is not None and query.kind not in family.only:
-    raise ValueError(f'query={query.kind} does not apply to mechanism='
-                     f'{mechanism.mechanism}{family.why}')
+    raise ValueError(f'query must be {" or ".join(family.only)} for mechanism='
+                     f'{mechanism.mechanism}, found {query.kind}')
   solved = _solved(query, mechanism)
   event = solved.event()
   # Missing shares are the others': all that is missing is seen as collusion.
@@ -313,19 +309,15 @@ def _of_published_votes(query: Query, mechanism: mechanisms.VoteMechanism
                                    amplification=query.amplification),
       caveats=(
           *event.caveats(), *accountant.warnings_about(epsilon, delta, None), Caveat(
-              'published conversion', 'the published conversion is not tight')))
+              'published conversion', 'bound=paper converts as published, not tightly'
+              )))
 
 
 def table(query: Query, mechanism: Mechanism) -> list[Answer]:
   """Rows to choose from: over the bits of a grid, else over the rounds.
 
-  With a target epsilon each row is calibrated to it, otherwise the noise
-  multiplier is the same in all. A row whose setting is impossible or degenerate
-  says so in its caveats.
-
-  Args:
-    query: Query of any kind, which is ignored.
-    mechanism: What it is asked about, with its largest number of rounds.
+  With a target epsilon each row is calibrated to it, otherwise the noise multiplier is
+  the same in all. A row whose setting is impossible says so in its caveats.
   """
   family = mechanism.family
   calibrates = query.epsilon is not None and family.knob is not None

@@ -55,10 +55,7 @@ def steps(guarantee: Guarantee, views: Mapping[str, observers.View],
           method: observers.Method) -> list[Step]:
   """The steps to all numbers of a guarantee, observer after observer.
 
-  Args:
-    guarantee: The numbers, of one delta.
-    views: Observer -> what it sees, for all observers of the numbers.
-    method: How the numbers were computed.
+  `views` has what each observer of the numbers sees.
   """
   return [step for observer, number in guarantee.by_observer.items()
           for step in _of_observer(observer, number, views[observer],

@@ -42,8 +42,7 @@ def epsilon(event: base.Event, clients: int, delta: float, *, accountant: str = 
     event: Everything that was released, as it is stated for one client.
     delta, accountant, amplification: As for `accountant.epsilon`.
     known: Whether it is against those who know the cohorts: nothing is amplified.
-    total_variation: Distance of all releases together from ideal ones, which consumes
-      delta; None where no bound is proved.
+    total_variation: As in `observers.View`.
 
   Returns:
     (epsilon >= 0, `inf` if nothing is proved; whether it is that of ideal releases, as

@@ -38,13 +38,11 @@ class Terms:
 
   Attributes:
     privacy_unit: Unit that is added, removed or changed between neighbouring inputs.
-    observers: Observers against whom epsilon holds.
-    against: The same in a few words, for one line.
-    observers_server: Observers against whom the number for the server holds; None if
-      no such number is stated, because the server is trusted or sees what all see.
-    against_server: The same in a few words.
-    observers_participant: Participants against whom a number of their own holds, as
-      they know their own shares of the noise; None if no such number is stated.
+    observers, against: Observers against whom epsilon holds; the same in a few words.
+    observers_server, against_server: The same of the number for the server; None if
+      none is stated, because the server is trusted or sees what all see.
+    observers_participant: Participants against whom a number of their own holds; None
+      if none is stated.
     sampling: Sampling of the participants of a round; None if it is not known.
     trust_model: Who is trusted with what; None if it is not known.
     source: Source of the bounds, with theorems' numbers.
@@ -80,10 +78,8 @@ class Guarantee:
     participant: Bound against a participant, `inf` if a cohort may be of one; None if
       none is stated.
     least_cohort: Minimum cohort that it holds for; None if one may be of one.
-    person: Bound against the observers for a person who owns `clients_per_person`
-      clients; None if none is stated.
-    person_server: The same against the server.
-    clients_per_person: Clients that this person owns.
+    person, person_server: Bounds against the observers and against the server for a
+      person who owns `clients_per_person` clients; None if none is stated.
     seeded: Whether the numbers would hold only without the seed.
     further: Further numbers that belong to these, by their key in the summary.
     caveats: Caveats of the numbers.

@@ -1,8 +1,8 @@
 """The privacy ledger: an append-only file with one JSON line a release.
 
 A round is written twice: its line is formed (`next_line`), committed together with the
-model's checkpoint, and then appended (`append_line`). After a crash `reconcile` completes
-the file. A release is thus never forgotten, and never counted twice.
+model's checkpoint, and then appended (`append_line`). After a crash `reconcile`
+completes the file. A release is thus never forgotten, and never counted twice.
 
 Every line holds the hash of the line before it and its own; a missing, edited or
 reordered line breaks the chain. Lines cut off at the end leave an intact chain: only a
@@ -11,9 +11,9 @@ accidents and careless edits, not the forgery of the whole file.
 
 A ledger is the operator's: outcomes and times reveal dropouts and cohorts.
 
-Every line holds how often the run had been started. An interrupted run may have released
-the round of its next line before: `seen_event` counts one repetition of that round for
-each start that its line counts and the line before does not.
+Every line holds how often the run had been started. An interrupted run may have
+released the round of its next line before: `seen_event` counts one repetition of that
+round for each start that its line counts and the line before does not.
 """
 
 import collections

@@ -23,8 +23,7 @@ _UNENDED = Caveat(
 def broken(problems: list[str]) -> answers.Answer:
   """The answer where the chain of a ledger does not hold: no epsilon.
 
-  Args:
-    problems: As `Ledger.verify` finds them, at least one.
+  `problems` are those that `Ledger.verify` finds, at least one.
   """
   shown = problems[:_MAX_SHOWN_PROBLEMS]
   if len(problems) > len(shown):

@@ -111,11 +111,7 @@ class SumMechanism(Mechanism):
 
   def sampling_scheme(
       self, simulation_seed: int | None = None) -> schemes.SamplingScheme:
-    """The scheme that selects the clients of each round, as `event` accounts for it.
-
-    Args:
-      simulation_seed: None for the operating system's entropy.
-    """
+    """The scheme that selects the clients of each round; without a seed by entropy."""
     return schemes.build(
         self.sampling, population=self.population, cohort_size=self.cohort_size,
         simulation_seed=simulation_seed, adjacency=self.fixed_adjacency,
@@ -161,11 +157,7 @@ class SumMechanism(Mechanism):
     return self.surviving_fraction if 'surviving_fraction' in self.family.uses else 1.0
 
   def release(self) -> base.Event:
-    """The event of one round before clients are sampled.
-
-    A sum and the count of an adaptive clip share one sample of the clients, so their
-    curves add before it amplifies them.
-    """
+    """The event of one round, the count of an adaptive clip included."""
     released = super().release()
     has_count = 'adaptive_clipping' in self.family.uses and self.adaptive_clipping
     return events.Together(
@@ -271,7 +263,6 @@ class Family(NamedTuple):
     trust_model: A description of who is trusted with what.
     uses: Names of the settings that matter to it, those of a query included.
     only: Kinds of the queries that apply to it; None for all.
-    why: The reason why others do not.
   """
 
   kind: type[Mechanism]
@@ -279,7 +270,6 @@ class Family(NamedTuple):
   trust_model: str
   uses: set[str]
   only: tuple[str, ...] | None = None
-  why: str = ''
 
   @property
   def params(self) -> bool:
@@ -327,8 +317,6 @@ _BALLOT = (
     'agents add shares of the noise and the votes meet in secure aggregation; '
     'only the winning label leaves it')
 _NO_SERVER = 'no server is trusted: every client protects itself'
-_PER_QUERY = (': epsilon is its parameter, for one query; give delta and ask for the '
-              'total epsilon')
 
 
 def _integers(noise: noises.Noise, kind: Any) -> Family:
@@ -350,7 +338,7 @@ MECHANISMS: dict[str, Family] = {
     'none': Family(
         SumMechanism, lambda _: events.NoPrivacy(),
         'everyone who sees the models is trusted with the data', _ALWAYS | {'rounds'},
-        ('epsilon', 'delta'), ', which has no guarantee to reach'),
+        ('epsilon', 'delta')),
     'skellam_count': Family(
         SumMechanism, _count, _DISTRIBUTED, _ROUNDS | {'surviving_fraction'}),
     'ae_vote': Family(VoteMechanism, _vote, _BALLOT, _VOTE),
@@ -358,9 +346,9 @@ MECHANISMS: dict[str, Family] = {
     'nfdp': Family(
         NfdpMechanism, _with(events.Nfdp, *_SUBSET),
         'no noise: sampling a subset is all the protection', set(_SUBSET),
-        ('epsilon',), ': records and subset_size determine both epsilon and delta'),
+        ('epsilon',)),
     **{name: Family(LocalMechanism, _with(kind, 'epsilon'), _NO_SERVER,
-                    _ALWAYS | {'queries'}, ('epsilon',), _PER_QUERY)
+                    _ALWAYS | {'queries'}, ('epsilon',))
        for name, kind in (('piecewise', events.Piecewise), ('duchi', events.Duchi),
                           ('laplace', events.LocalLaplace))},
 }

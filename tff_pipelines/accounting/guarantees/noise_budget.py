@@ -99,12 +99,7 @@ def of_sum(params: params_lib.DistributedSumParams | None,
 
 
 def describe_sum(params: params_lib.DistributedSumParams | None, adaptive: bool) -> str:
-  """The samplers of the noise in words; see `of_sum`.
-
-  Args:
-    params: As for `of_sum`.
-    adaptive: Whether a noisy count moves the clip.
-  """
+  """The samplers of the noise in words, and of the count of an adaptive clip."""
   if params is None:
     return ('Gaussian numbers in floating point, cut off beyond 9.3 standard '
             f'deviations: {NO_BOUND}; {_PHILOX}')

@@ -70,8 +70,7 @@ def by_observer(once: Any, repeated: Any, *, is_local: bool) -> dict[str, Any]:
   """Observer -> what it sees: the server sees what restarts repeat, a participant not.
 
   Args:
-    once: All releases.
-    repeated: The same with those that restarts repeated.
+    once, repeated: All releases; the same with those that restarts repeated.
     is_local: Whether clients protect themselves: then all see repetitions.
   """
   models = repeated if is_local else once
@@ -131,11 +130,7 @@ def numbers(views: Mapping[str, View], delta: float, method: Method
 
 
 def caveats_of(found: Mapping[str, bounds.Bound]) -> list[caveats.Caveat]:
-  """The caveats of several numbers: all of the outsiders', else those of the number.
-
-  Args:
-    found: Observer -> bound; that of outsiders is there.
-  """
+  """The caveats of several numbers: all of the outsiders', else those of the number."""
   notes = list(found[bounds.OUTSIDERS].caveats)
   for who in (bounds.SERVER, bounds.PARTICIPANT):
     if who in found and found[who].is_finite:

@@ -103,8 +103,7 @@ class Plan(abc.ABC):
     Args:
       event: Everything that was released, as outsiders see it.
       releases: Number of its rounds; sampling error consumes delta in each.
-      observer: The observer.
-      delta: None for that of the guarantee.
+      observer, delta: The observer; None for the delta of the guarantee.
     """
     view = observers.View(
         event, self.total_variation and releases * self.total_variation)
@@ -117,8 +116,7 @@ class Plan(abc.ABC):
 
     Args:
       rounds: Number of committed rounds.
-      repeats: Number of rounds that restarts repeated; they count where clients
-        protect themselves.
+      repeats: Rounds that restarts repeated, which count in local privacy.
       lost: Released in addition, by rounds that were lost and run again.
     """
     if not rounds or not self.is_private:
@@ -142,10 +140,10 @@ class Plan(abc.ABC):
     Args:
       rounds: Number of committed rounds, >= 1; of all releases, where `released` is
         given.
-      repeats: Number of rounds that the server may have seen again after restarts.
+      repeats: Rounds that the server may have seen again after restarts.
       suppressed: Whether any was suppressed: the server saw less noise there.
-      seen: Everything that the server may have seen; None if nothing was repeated.
-      released: Everything that these rounds released; None for `released(rounds)`.
+      seen: All that the server may have seen; None if nothing was repeated.
+      released: All that these rounds released; None for `released(rounds)`.
     """
     notes = [SEEDED] if self.seed is not None else []
     if self.terms.secure_aggregation:

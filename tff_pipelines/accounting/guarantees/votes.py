@@ -128,9 +128,6 @@ def data_dependent_epsilon(event: Vote,
     event: One query; with bound='paper' it counts by `published_curve`.
     votes_of_queries: For each query the integer counts of the labels.
     delta: Strictly between 0 and 1.
-
-  Returns:
-    At most the epsilon of the Renyi accountant for any votes.
   """
   validate.open_unit_interval(delta=delta)
   times = _counted(votes_of_queries)

@@ -404,10 +404,7 @@ FIXED_ADJACENCIES = (base.REPLACE_ONE, base.ZERO_OUT)
 IN_WORDS = '; '.join(f'{name}: {scheme.summary}' for name, scheme in SCHEMES.items())
 
 
-def build(name: str, *, population: int | None, cohort_size: float | None,
-          simulation_seed: int | None = None, adjacency: str = base.REPLACE_ONE,
-          max_participations: int | None = None, min_cohort_size: int | None = None,
-          rounds: int = 1) -> SamplingScheme:
+def build(name: str, *, rounds: int = 1, **arguments: Any) -> SamplingScheme:
   """Builds the scheme of a name in `SCHEMES`; arguments are those of its class.
 
   Raises:
@@ -415,11 +412,9 @@ def build(name: str, *, population: int | None, cohort_size: float | None,
       to another scheme than `Poisson`, which alone has them.
   """
   validate.one_of(SCHEMES, sampling=name)
-  limits = _given(max_participations=max_participations, min_cohort_size=min_cohort_size)
   if name == Poisson.name:
-    limits['rounds'] = rounds
-  elif limits:
-    key, value = limits.popitem()
-    raise ValueError(f'{key} must not be given for sampling={name}, found {value!r}')
-  return SCHEMES[name](population=population, cohort_size=cohort_size,
-                       simulation_seed=simulation_seed, adjacency=adjacency, **limits)
+    return Poisson(rounds=rounds, **arguments)
+  for limit in ('max_participations', 'min_cohort_size'):
+    if (value := arguments.pop(limit, None)) is not None:
+      raise ValueError(f'{limit} must not be given for {name}, found {value!r}')
+  return SCHEMES[name](**arguments)
