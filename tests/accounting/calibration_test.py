@@ -161,7 +161,7 @@ def test_a_grid_that_holds_nothing_says_so_in_one_line():
   params = params_lib.DistributedSumParams(
       clip=1.0, noise_multiplier=50.0, bits=4, dimension=1, cohort_size=10)
   assert params.l2_sensitivity_squared == 0
-  with pytest.raises(ValueError, match='nothing of it is left to protect') as error:
+  with pytest.raises(ValueError, match='degenerate setting') as error:
     events.DistributedSkellam.from_params(params)
   assert 'bits=4' in str(error.value) and '\n' not in str(error.value)
 

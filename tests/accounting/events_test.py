@@ -269,6 +269,8 @@ def test_no_privacy_is_infinite_wherever_it_is():
     lambda: events.PoissonSampled(event=GAUSSIAN, sampling_rate=1.0001),
     lambda: events.PoissonSampled(
         event=GAUSSIAN, sampling_rate=0.1, max_participations=0),
+    lambda: events.PoissonSampled(
+        event=GAUSSIAN, sampling_rate=0.1, pivotal_probability=1.1),
     lambda: events.PoissonSampled(event=COMBINED[0], sampling_rate=0.1),
     lambda: events.PoissonSampled(event=LEAVES[5].__class__(
         scheme='ae', noise_stddev=1.0, level='instance'), sampling_rate=0.1),

@@ -76,7 +76,7 @@ def test_clients_that_point_elsewhere_reveal_no_more(angle):
       assert _excess(*pair, epsilon) <= bound
 
 
-_CELLS = np.arange(-4, 7, 0.5)
+_CELLS = np.arange(-5, 7, 0.25)
 
 
 def _masses(mean):
@@ -84,13 +84,13 @@ def _masses(mean):
   return np.diff(np.concatenate([[0.0], upper, [1.0]]))
 
 
-def _seen(rate, limit, rounds, contribution):
-  """Masses of all releases with two clients, whose selections are not seen."""
-  out = {(0, 0): np.ones(1)}
+def seen(rate, limit, rounds, contribution, clients=2):
+  """Masses of all releases with some clients, whose selections are not seen."""
+  out = {(0,) * clients: np.ones(1)}
   for _ in range(rounds):
     after = {}
     for counts, joint in out.items():
-      for now in itertools.product((0, 1), repeat=2):
+      for now in itertools.product((0, 1), repeat=clients):
         weight = math.prod(
             (rate if count < limit else 0) if flag else 1 - rate * (count < limit)
             for flag, count in zip(now, counts))
@@ -106,7 +106,7 @@ def _seen(rate, limit, rounds, contribution):
 @pytest.mark.parametrize('rate, limit, rounds', [(0.5, 1, 2), (0.3, 1, 3), (0.5, 2, 3)])
 def test_a_limit_reveals_no_more_of_a_person(rate, limit, rounds, how):
   group = groups.of_group(_poisson(1.0, rate, rounds, max_participations=limit), 2)
-  p, q = (_seen(rate, limit, rounds, contribution) for contribution in (1.0, 0.0))
+  p, q = (seen(rate, limit, rounds, contribution) for contribution in (1.0, 0.0))
   for epsilon in (0.0, 1.0, 2.0):
     bound = accountant.delta(group, epsilon, accountant=how)
     assert max(_excess(p, q, epsilon), _excess(q, p, epsilon)) <= bound

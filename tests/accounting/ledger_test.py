@@ -54,6 +54,8 @@ def test_ledger_composes_its_releases_and_suppressed_ones_count_as_much(tmp_path
   ledger = new(tmp_path, 2)
   for event, outcome in ((EVENT, 'suppressed'), (EVENT, 'unused'), (OTHER, 'released')):
     ledger.append_line(following(ledger, event, outcome))
+  # Without a restart nothing is repeated.
+  assert ledger.repeats == 0 and ledger.seen_event() == ledger.event()
   assert ledger.event() == events.Composed(events=(
       events.SelfComposed(event=EVENT, count=4),
       events.SelfComposed(event=OTHER, count=1)))
@@ -138,7 +140,7 @@ def test_reconcile_refuses_a_file_that_is_not_the_checkpoint_s(tmp_path):
   with pytest.raises(ValueError, match='continue'):
     ledger_lib.Ledger(ledger.path).reconcile(second)
   ledger.path.write_text('\n'.join(third_file) + '\nnonsense')
-  with pytest.raises(ValueError, match='torn'):
+  with pytest.raises(ValueError, match='part of the committed'):
     ledger_lib.Ledger(ledger.path).reconcile(second)
   (tmp_path / 'b').mkdir()
   another = new(tmp_path / 'b', 3, event=OTHER)
@@ -210,7 +212,7 @@ def test_impossible_lines_are_refused(tmp_path):
   ledger = new(tmp_path)
   with pytest.raises(ValueError, match='outcome'):
     following(ledger, outcome='lost')
-  with pytest.raises(ValueError, match='configuration_hash'):
+  with pytest.raises(ValueError, match='configuration must be'):
     ledger.next_line(EVENT, outcome='released', configuration_hash='')
   with pytest.raises(ValueError, match='event'):
     following(ledger, event={'kind': 'CentralGaussian'})
@@ -249,24 +251,6 @@ def with_starts(tmp_path, *lines):
     ledger.append_line(ledger.next_line(
         event, outcome='released', configuration_hash='c', starts=starts))
   return ledger
-
-
-@pytest.mark.parametrize('starts', [(3, 3, 3), (1, 3, 3), (1, 1, 3), (1, 2, 3)])
-def test_repetitions_of_equal_rounds_count_as_further_rounds(tmp_path, starts):
-  event = events.CentralGaussian(noise_multiplier=2.0)
-  ledger = with_starts(tmp_path, *((event, start) for start in starts))
-  assert ledger.repeats == 2
-  assert ledger.seen_event() == events.SelfComposed(event=event, count=5)
-  assert ledger.event() == events.SelfComposed(event=event, count=3)
-
-
-def test_without_a_restart_nothing_is_repeated(tmp_path):
-  ledger = new(tmp_path)
-  assert ledger.repeats == 0
-  for event in (EVENT, OTHER, EVENT):
-    ledger.append_line(following(ledger, event))
-  assert ledger.repeats == 0
-  assert ledger.seen_event() == ledger.event()
 
 
 DEAR = events.CentralGaussian(noise_multiplier=0.5)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.accounting import groups_test
 from tff_pipelines.accounting.events import base, kinds as events
 from tff_pipelines.accounting.guarantees import (
     accountant, calibration, ledger as ledger_lib, mechanisms)
@@ -104,30 +105,7 @@ def test_damaged_counts_are_refused(damaged):
 
 # --- Both numbers against all that can be seen, enumerated.
 
-_NOISE, _STEP = 1.0, 0.25
-_CELLS = np.arange(-5, 6 + _STEP, _STEP)
-
-
-def _masses(mean):
-  upper = stats.norm.cdf(_CELLS, mean, _NOISE)
-  return np.diff(np.concatenate([[0.0], upper, [1.0]]))
-
-
-def _seen(rate, limit, rounds, contribution):
-  """Masses of all releases of one client's rounds, its selections not seen."""
-  out = {0: np.ones(1)}  # Number of selections so far -> joint masses.
-  for _ in range(rounds):
-    after = {}
-    for count, joint in out.items():
-      chance = rate if count < limit else 0.0
-      for selected, weight in ((0, 1 - chance), (1, chance)):
-        if weight:
-          masses = np.multiply.outer(
-              joint, weight * _masses(contribution * selected)).ravel()
-          key = count + selected
-          after[key] = after.get(key, 0.0) + masses
-    out = after
-  return sum(out.values())
+_NOISE = 1.0  # As that of `groups_test.seen`.
 
 
 @pytest.mark.parametrize('rate, limit, rounds', [
@@ -136,7 +114,8 @@ def test_observers_of_releases_see_no_more_than_without_the_limit(rate, limit, r
   event = events.SelfComposed(count=rounds, event=events.PoissonSampled(
       event=events.CentralGaussian(noise_multiplier=_NOISE), sampling_rate=rate,
       max_participations=limit))
-  p, q = (_seen(rate, limit, rounds, contribution) for contribution in (1.0, 0.0))
+  p, q = (groups_test.seen(rate, limit, rounds, contribution, clients=1)
+          for contribution in (1.0, 0.0))
   for epsilon in (0.0, 0.5, 1.0, 2.0):
     bound = accountant.delta(event, epsilon)
     for first, second in ((p, q), (q, p)):
@@ -229,7 +208,5 @@ def test_limits_of_other_samplings_are_refused():
     mechanisms.SumMechanism(
         mechanism='gaussian', noise_multiplier=1.0, cohort_size=2, population=4,
         sampling='fixed', max_participations=3).event()
-  with pytest.raises(ValueError, match='max_participations must be'):
-    events.PoissonSampled(event=GAUSSIAN, sampling_rate=0.1, max_participations=0)
   assert events.EpochSampled(
       event=GAUSSIAN, cohort_size=2, population=4).adjacency == base.ZERO_OUT

@@ -76,30 +76,6 @@ def test_wrong_probability_bounds_what_is_sampled(noise):
   assert wrong <= bound * 1.03 and wrong > bound * 0.7
 
 
-def test_data_dependent_curve_bounds_the_released_argmax_for_every_neighbour():
-  """Two labels, Gaussian noise: the argmax is one bit, so all is explicit."""
-  stddev = 4.0
-  event = Vote(scheme='ae', level='instance', noise='gaussian',
-               noise_stddev=stddev)
-  curve = event.curve(64, 'tight')
-  improved = 0
-  for winner, loser in ((30, 0), (24, 2), (18, 6), (10, 9)):
-    log_q = votes_lib.log_wrong_probability(event, [winner, loser])
-    bound = votes_lib.data_dependent_curve(log_q, curve)
-    improved += (bound < curve * 0.5).any()
-    log_right = [special.log_ndtr((winner - loser + moved) / stddev / 2**0.5)
-                 for moved in (0, 2, -2)]
-    log_wrong = [special.log_ndtr(-(winner - loser + moved) / stddev / 2**0.5)
-                 for moved in (0, 2, -2)]
-    for other in (1, 2):
-      for alpha in range(2, 65):
-        moment = np.logaddexp(
-            alpha * log_right[0] + (1 - alpha) * log_right[other],
-            alpha * log_wrong[0] + (1 - alpha) * log_wrong[other])
-        assert moment / (alpha - 1) <= bound[alpha - 2] * (1 + 1e-9)
-  assert improved >= 2
-
-
 def _label_chances(event, votes):
   """log of the exact probability of each label of a noisy argmax, ties at random."""
   votes, stddev = np.asarray(votes, np.float64), event.count_stddev

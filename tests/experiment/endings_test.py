@@ -113,7 +113,7 @@ def test_second_process_is_refused_with_the_first(held, capsys, monkeypatch, mor
   assert smallest_family.main([*_arguments(folder), *more]) == 2
   assert capsys.readouterr().err == (
       f'error: output_dir={folder} is being written by process {process.pid} on '
-      f'{os.uname().nodename}: wait until it ends, or choose another folder\n')
+      f'{os.uname().nodename}\n')
 
 
 def test_lock_of_a_dead_process_is_taken_over(held, whole):

@@ -155,8 +155,8 @@ def test_file_system_without_locks_is_named(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(fcntl, 'flock', flock)
   assert smallest_family.main(_arguments(tmp_path / 'run')) == 2
   assert capsys.readouterr().err == (
-      f'error: output_dir={tmp_path / "run"} can\'t be locked (No locks available), so '
-      'two processes could write it: choose a folder on a file system that has locks\n')
+      f'error: output_dir={tmp_path / "run"} can\'t be locked (No locks available): '
+      'choose a file system that has locks\n')
 
 
 def test_handler_that_was_not_installed_from_python_is_left_alone(

@@ -58,7 +58,7 @@ def test_steps_of_rounds_with_dropouts_and_a_limit(tmp_path):
   assert any('at most 4 of the 10' in text for text, _ in server)
   # All of the noise, of which 0.8 is counted on, without one of fifty shares.
   assert any('variance 3062.5' in text for text, _ in participants)
-  assert any('0.8 of the shares' in text for text, _ in server)
+  assert any('min_honest_fraction 0.8' in text for text, _ in server)
   colluding = _steps(path, '--colluders=5')[1]['participants who']
   assert colluding[0][1] > participants[0][1]
 

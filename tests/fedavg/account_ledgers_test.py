@@ -77,8 +77,8 @@ def test_the_smallest_delta_counts_unless_one_is_given(tmp_path):
 
 
 @pytest.mark.parametrize('what, message', [
-    ('seeded', 'ledger must be of a run without a seed, .* found .*b.jsonl'),
-    ('again', 'ledger must name different ones, found .*a.jsonl and .*b.jsonl'),
+    ('seeded', 'ledger must be of a run without a seed, found .*b.jsonl'),
+    ('again', 'ledger must name different ones: .*a.jsonl and .*b.jsonl'),
     ('other', 'ledger must name runs of one adjacency, found zero-out in .*, local in '),
     ('missing', 'ledger must be the ledger.jsonl of a run, found .*b.jsonl')])
 def test_ledgers_without_an_epsilon_together_are_refused_in_one_line(

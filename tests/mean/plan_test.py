@@ -172,9 +172,9 @@ def test_degenerate_settings_are_listed_when_allowed():
       num_clients=(1000,), bits=(6, 10, 16), epsilon=(1.0, 2.0), allow_degenerate=True,
       accountant='rdp', seed=None))
   assert [cell.bits for cell in cells] == [10, 10, 16, 16]
-  assert len(warnings) == 3
+  assert len(warnings) == 4
   assert 'left out skellam n=1000 d=250 bits=6 epsilon=1:' in warnings[0]
-  assert 'degenerate grid at skellam n=1000 d=250 bits=10 epsilon=1,2:' in warnings[2]
+  assert 'degenerate grid at skellam n=1000 d=250 bits=10 epsilon=1:' in warnings[2]
 
 
 def test_nothing_left_to_do_is_an_error():

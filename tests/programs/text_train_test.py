@@ -132,4 +132,4 @@ def test_resumed_run_reads_the_vocabulary_that_it_kept(runs, tmp_path):
   (folder / 'vocabulary.json').write_text(json.dumps(words))
   run = _train(*arguments, '--resume', folder=folder)
   assert run.code == 2
-  assert 'vocabulary.json is damaged: it is not the file that this run' in run.stderr
+  assert 'vocabulary.json is damaged: its SHA-256 is not in' in run.stderr

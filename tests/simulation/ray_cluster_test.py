@@ -212,4 +212,4 @@ def test_two_nodes_train_with_the_right_token_on_data_that_only_workers_have(
                for name in ('far', 'here'))
   assert far == here
   report = (folder / 'far' / 'report.txt').read_text(encoding='utf-8')
-  assert 'partial sums of clients exist in the driver and in the object store' in report
+  assert 'workers and object store of Ray have updates' in report

@@ -69,8 +69,7 @@ class PatePlan(guarantee.Plan):
     plan = dataclasses.replace(plan, stddev=stddev)
     for name in ('threshold_stddev', 'stddev'):
       if not alias_table.DISCRETE_GAUSSIAN.fits(_variance(getattr(plan, name))):
-        raise ValueError(f'{name}={getattr(plan, name)!r} is too large: its table '
-                         'of the noise would be')
+        raise ValueError(f'{name}={getattr(plan, name)!r} is too large for a table')
     return plan
 
   @property
@@ -106,9 +105,8 @@ class PatePlan(guarantee.Plan):
 
   def notes(self) -> list[caveats.Caveat]:
     return [caveats.Caveat(
-        'epsilon independent of the votes',
-        'what is paid for does not depend on the votes; the data-dependent epsilon of '
-        'publications is itself private')]
+        'epsilon independent of the votes', 'epsilon holds for any votes; the '
+        'data-dependent one of publications is itself private')]
 
   def configuration(self) -> dict[str, Any]:
     return {'noise_stddev': self.stddev}
@@ -128,13 +126,10 @@ def _noise(stddev: float, key: tf.Tensor, shape: Sequence[int]) -> np.ndarray:
 def answer(votes: np.ndarray, plan: PatePlan, key: tf.Tensor) -> np.ndarray:
   """Answers queries, in their order.
 
-  Formal guarantees:
-    * One owner moves one vote of a query: the largest count by at most 1, the counts
-      by sqrt(2) in L2.
-    * So a query costs at most a Gaussian release of the sensitivity 1 and noise
-      `threshold_stddev`, and, if it is answered, one of sqrt(2) and `stddev`.
-    * What is not answered for lack of agreement or because the maximum number of
-      answers is reached shows as -1.
+  Formal guarantees: One owner moves one vote of a query: the largest count by at most
+  1, the counts by sqrt(2) in L2. So a query costs at most a Gaussian release of the
+  sensitivity 1 and noise `threshold_stddev`, and, if it is answered, one of sqrt(2) and
+  `stddev`.
 
   Args:
     votes: int64 [n, classes].

@@ -33,7 +33,6 @@ class Caveat(str):
     return caveat
 
   def __copy__(self, memo: dict | None = None) -> 'Caveat':
-    del memo
     return self  # Immutable.
 
   __deepcopy__ = __copy__
@@ -44,6 +43,5 @@ class Caveat(str):
 
 PARTIAL_SUMS = Caveat(
     'partial sums on a cluster',
-    'secure aggregation: simulated: partial sums of clients exist in the driver and in '
-    'the object store of Ray, with less noise than was planned, and workers see updates; '
-    'no epsilon holds against who runs or reaches the cluster')
+    'secure aggregation: simulated: workers and object store of Ray have updates and '
+    'partial sums: no epsilon holds against who runs or reaches the cluster')

@@ -182,9 +182,8 @@ def check(declaring: Any) -> None:
     value, other = getattr(declaring, name), field.instead_of
     rival = other and getattr(declaring, other)
     if value is not None and rival is not None:
-      raise ValueError(
-          f'{other} and {name} must not both be given: one follows from the other; '
-          f'found {other}={rival!r} and {name}={value!r}')
+      raise ValueError(f'{other} and {name} must not both be given, found '
+                       f'{other}={rival!r} and {name}={value!r}')
 
 
 def documented(cls: type) -> type:

@@ -1,10 +1,8 @@
 """Files of a run's folder: their names, and how they are written and checked.
 
-All that is written here belongs to the operator: folders have mode 0700 and files 0600,
-whatever the umask, because times of files tell how long rounds took, and that tells of
-cohorts. `publish` opens what is meant for others.
-
-Without TensorFlow, for programs that only read what runs have left.
+Folders have mode 0700 and files 0600, whatever the umask: times of files tell how long
+rounds took, and that tells of cohorts. `publish` opens what is meant for others. No
+TensorFlow here.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -81,8 +79,7 @@ def make_folder(folder: pathlib.Path) -> None:
     folder.chmod(_FOLDER)  # The umask may have taken the owner's rights.
   except PermissionError as error:
     raise PermissionError(
-        error.errno, f'{folder} belongs to another user, who could read what is '
-        'written there: choose another folder') from None
+        error.errno, f'{folder} belongs to another user: choose another') from None
   if not is_new:
     for path in folder.rglob('*'):
       if not path.is_symlink():
@@ -184,8 +181,7 @@ def read_key(folder: pathlib.Path) -> bytes:
   """The key of a run's fingerprints; ValueError if it is missing."""
   path = folder / PRIVATE / KEY
   if not path.exists():
-    raise ValueError(f'{path} is missing: whether the data are those that the run '
-                     'started with is not known')
+    raise ValueError(f'{path} is missing: whether the data changed is not known')
   return path.read_bytes()
 
 
@@ -205,9 +201,8 @@ def keyed(digest: str, key: bytes) -> str:
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
   """Rows of the same names, at least one, as CSV in which no text is a formula.
 
-  Texts may come from clients' data, and whoever opens the file in a spreadsheet must
-  not run them: names of columns and texts that begin with = + - @, a tab or the end of
-  a line get a single quote in front.
+  Texts may come from clients' data, and a spreadsheet must not run them: those that
+  begin with = + - @, a tab or the end of a line get a single quote in front.
   """
   def inert(cell: Any) -> Any:
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
@@ -272,8 +267,8 @@ def read_checked(folder: pathlib.Path, name: str) -> bytes | None:
     return None
   content = path.read_bytes()
   if hashlib.sha256(content).hexdigest() not in _digests(folder).get(name, []):
-    raise ValueError(f'{path} is damaged: it is not the file that this run wrote, whose '
-                     f'SHA-256 is in {folder / PRIVATE / DIGESTS}')
+    raise ValueError(f'{path} is damaged: its SHA-256 is not in '
+                     f'{folder / PRIVATE / DIGESTS}')
   return content
 
 
@@ -329,9 +324,8 @@ def check_writable(path: str | os.PathLike[str], name: str) -> None:
   try:
     tempfile.TemporaryFile(dir=target).close()
   except OSError as error:
-    reason = f': {error.strerror}' if target.is_dir() else ' is not a folder'
-    raise ValueError(
-        f'{name}={os.fspath(path)} can\'t be written: {target}{reason}') from None
+    raise ValueError(f'{name}={os.fspath(path)} can\'t be written: {target}: '
+                     f'{error.strerror}') from None
 
 
 def check_folder(folder: str | os.PathLike[str], *, resume: bool) -> None:
@@ -345,11 +339,9 @@ def check_folder(folder: str | os.PathLike[str], *, resume: bool) -> None:
   if (path / CONFIGURATION).exists():
     if not resume:
       raise ValueError(
-          f'output_dir={folder} holds a run already: pass --resume to continue it, or '
-          'choose another folder')
+          f'output_dir={folder} holds a run already: pass --resume to continue it')
   elif path.exists() and not all(_is_partial(entry) for entry in path.iterdir()):
-    raise ValueError(
-        f'output_dir={folder} is not empty and holds no run: choose another folder')
+    raise ValueError(f'output_dir={folder} is not empty and holds no run')
 
 
 def _is_partial(path: pathlib.Path) -> bool:
@@ -399,15 +391,13 @@ def _lock(file: IO[str], folder: pathlib.Path) -> bool:
   except BlockingIOError:
     return False
   except OSError as error:
-    raise OSError(
-        f'output_dir={folder} can\'t be locked ({error.strerror}), so two processes '
-        'could write it: choose a folder on a file system that has locks') from None
+    raise OSError(f'output_dir={folder} can\'t be locked ({error.strerror}): choose a '
+                  'file system that has locks') from None
   return True
 
 
 def _in_use(folder: pathlib.Path, writer: str | None) -> ValueError:
-  return ValueError(f'output_dir={folder} is being written by {writer}: wait until it '
-                    'ends, or choose another folder')
+  return ValueError(f'output_dir={folder} is being written by {writer}')
 
 
 @contextlib.contextmanager

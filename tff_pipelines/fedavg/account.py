@@ -24,16 +24,15 @@ _WIDTH = 80
 _ROUNDED_UP = ('delta', 'noise_multiplier', 'local_stddev_grid')
 DO_NOT_PUBLISH = caveats.Caveat(
     'PRIVATE: do not publish',
-    'do not publish: epsilon_data_dependent is computed from the private votes and is '
-    'itself sensitive; epsilon holds for any votes')
+    'do not publish: epsilon_data_dependent is computed from the private votes')
 _ESTIMATE = caveats.Caveat(
     'noisy estimate',
-    'epsilon_released is an estimate centred on the exact value: its noise may put it '
-    'below; epsilon is the guarantee, of the labels and the release together')
+    'epsilon_released is an estimate, which noise may put below the exact value; '
+    'epsilon is the guarantee, of the labels and the release together')
 _ONCE = caveats.Caveat(
     'publish one release only',
-    'every run of this query is one more release, which costs as much again; '
-    'release_order, release_smoothness and release_noise must not depend on the votes')
+    'every run of this query costs as much again; release_order, release_smoothness '
+    'and release_noise must not depend on the votes')
 _FLOATING_POINT = caveats.Caveat(
     'floating-point Gaussian noise',
     'Gaussian noise in floating point carries the guarantee of ideal arithmetic only')
@@ -103,13 +102,8 @@ class VotesAnswer(answers.Answer):
 def read_votes(path: str | os.PathLike[str]) -> np.ndarray:
   """Vote counts of a file, [queries, labels], integers >= 0.
 
-  Args:
-    path: Path of an .npz file with one such array, or of a CSV file with one line a
-      query and no header.
-
-  Raises:
-    OSError: If the file can't be read.
-    ValueError: If it holds anything else.
+  The file is an .npz with one such array, or CSV with one line a query and no header.
+  OSError if it can't be read, ValueError if it holds anything else.
   """
   name = os.fspath(path)
   try:
@@ -127,25 +121,17 @@ def read_votes(path: str | os.PathLike[str]) -> np.ndarray:
   except OSError:
     raise
   except Exception as error:  # zipfile, NumPy and int() raise errors of all kinds.
-    raise ValueError(
-        f'votes must be a file of integer counts, [queries, labels], found {name!r}: '
-        f'{error}') from error
+    raise ValueError('votes must be a file of integer counts, [queries, labels], found '
+                     f'{name!r}: {error}') from error
   return votes
 
 
 def answer_votes(settings: settings_lib.AccountSettings) -> VotesAnswer:
-  """Epsilon on the votes of a file, or its release with noise.
-
-  Raises:
-    OSError: If the file can't be read.
-    ValueError: If a setting is missing, or the votes have no such bound.
-  """
+  """Epsilon on the votes of a file, or its release with noise; raises as `answer`."""
   is_release = any(getattr(settings, name) is not None for name in settings_lib.RELEASE)
   for name in ('delta', 'votes', *settings_lib.RELEASE * is_release):
     if getattr(settings, name) is None:
-      raise ValueError(
-          f'{name} must be given for query=data_dependent'
-          + ' and a release with noise' * (name in settings_lib.RELEASE))
+      raise ValueError(f'{name} must be given for query=data_dependent')
   votes = read_votes(settings.votes)
   mechanism = settings.about.replace(queries=len(votes))
   event = mechanism.release()

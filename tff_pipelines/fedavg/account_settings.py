@@ -26,8 +26,7 @@ class _VotesFile:
       'each label. What is computed from them is private.')
   release_order: float | None = _data_dependent(
       None, 'Release epsilon on the votes with noise (smooth sensitivity), at this '
-      'Renyi order, below 1 / (2 --release_smoothness). For ae_vote with '
-      '--level=instance and --noise=gaussian.', above=1)
+      'Renyi order. For ae_vote with --level=instance and --noise=gaussian.', above=1)
   release_smoothness: float | None = _data_dependent(
       None, 'Smoothness beta of that release.', above=0)
   release_noise: float | None = _data_dependent(
@@ -44,13 +43,11 @@ class AccountSettings(settings.Settings):
 
   query: str = declarations.like(
       answers.Query, 'kind', choices=(*answers.KINDS, DATA_DEPENDENT),
-      help='What to find: epsilon, delta, noise_multiplier, rounds, bits (the fewest '
-      'that keep --epsilon or, without --noise_multiplier, that need within 1% of the '
-      'central Gaussian\'s noise), table (a row for several bits, or numbers of rounds) '
-      'or data_dependent (epsilon on --votes; private).')
+      help='What to find; bits are the fewest that keep --epsilon or, without '
+      '--noise_multiplier, that need within 1% of the central Gaussian\'s noise.')
   mechanism: str | None = setting(
-      None, 'Release to account for: ' + ', '.join(mechanisms.MECHANISMS) + '.',
-      group='query', choices=tuple(mechanisms.MECHANISMS), essential=True)
+      None, 'Release to account for.', group='query',
+      choices=tuple(mechanisms.MECHANISMS), essential=True)
   ledger: tuple[str, ...] | None = setting(
       None, 'Recompute epsilon from this ledger, or from several (by commas), of runs '
       'on the same clients.', group='query', essential=True)
@@ -60,8 +57,7 @@ class AccountSettings(settings.Settings):
   explain: bool = setting(
       False, 'Show the steps to each number.', group='run', essential=True)
   plot: str | None = setting(
-      None, 'PNG file for figures that compare mechanisms.',
-      group='run', essential=True)
+      None, 'PNG file for figures of mechanisms.', group='run', essential=True)
 
   def check(self) -> None:
     super().check()
@@ -70,23 +66,20 @@ class AccountSettings(settings.Settings):
     if self.query == DATA_DEPENDENT and self.mechanism is not None and (
         self._family.kind is not mechanisms.VoteMechanism):
       raise ValueError('query=data_dependent needs mechanism=ae_vote or knn_vote, '
-                       f'found mechanism={self.mechanism}')
+                       f'found {self.mechanism}')
     if self.explain and (self.format == 'csv' or self.query in (
         'table', DATA_DEPENDENT)):
-      raise ValueError(
-          'explain needs query=epsilon, delta, noise_multiplier, rounds or bits, and '
-          f'format=text or json, found query={self.query}, format={self.format}')
+      raise ValueError('explain needs query and format of other values, found '
+                       f'query={self.query}, format={self.format}')
     if self.explain and self.bound == 'paper':
-      raise ValueError('explain needs bound=tight, found bound=paper: its numbers are '
-                       'those of a published formula')
+      raise ValueError('explain needs bound=tight, found bound=paper')
     if self.plot is not None and not self.plot.lower().endswith('.png'):
       raise ValueError(f'plot must end in .png, found {self.plot!r}')
 
   def check_paths(self) -> None:
     for path in self.ledger or ():
       if not os.path.isfile(path):
-        raise ValueError(f'ledger must be the ledger.jsonl of a run, found {path!r}, '
-                         'which is no file')
+        raise ValueError(f'ledger must be the ledger.jsonl of a run, found {path!r}')
     if self.votes is not None and not os.path.isfile(self.votes):
       raise ValueError(f'votes must be a file, found {self.votes!r}')
     if self.plot is not None:

@@ -22,11 +22,10 @@ from tff_pipelines.mean.settings import KEY, MeanSettings, SUMS
 _IDEAL = guarantee.Caveat(
     'ideal distributions',
     'epsilon of all releases together is that of ideal distributions: sampling error '
-    'of the noise consumes nothing of delta there, as it does in the target of each')
+    'of the noise consumes delta in the target of each only')
 _MORE = guarantee.Caveat(
     'later sweeps may add releases',
-    'a later sweep may add releases of other mechanisms to this ledger, whose noise a '
-    'trusted server adds or clients do')
+    'a later sweep may add releases of other mechanisms to this ledger')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -157,30 +156,25 @@ def cells(settings: MeanSettings) -> tuple[list[Cell], list[guarantee.Caveat]]:
     ValueError: If a cell can't be done, or only on a degenerate grid, and
       degenerate grids are not allowed; or if no cell can be done.
   """
-  calibrated, notes, degenerate = [], [], {}
+  calibrated, notes = [], []
   for n, d, mechanism in itertools.product(
       settings.num_clients, settings.dimension, settings.mechanisms):
     all_bits = settings.bits if mechanism in SUMS else (None,)
     for bits, epsilon in itertools.product(all_bits, settings.epsilon):
-      name = f'{mechanism} n={n} d={d} bits={bits}'
+      name = f'{mechanism} n={n} d={d} bits={bits} epsilon={epsilon:g}'
       try:
         cell = _cell(settings, mechanism, n, d, bits, epsilon)
       except ValueError as error:
         if bits is None:
           raise
-        reason = f'{name} epsilon={epsilon:g}: {error}'
         if not settings.allow_degenerate:
-          raise ValueError(reason) from error
-        notes.append(guarantee.Caveat('settings left out', f'left out {reason}'))
+          raise ValueError(f'{name}: {error}') from error
+        notes.append(guarantee.Caveat('settings left out', f'left out {name}: {error}'))
         continue
       calibrated.append(cell)
-      if bits is not None and cell.plan.params.degeneracy() is not None:
-        degenerate.setdefault(name, []).append(cell)
-  for name, group in degenerate.items():
-    epsilons = ','.join(f'{cell.epsilon:g}' for cell in group)
-    notes.append(guarantee.Caveat(
-        'degenerate grid', f'degenerate grid at {name} epsilon={epsilons}: '
-        f'{group[-1].plan.params.degeneracy()}'))
+      if bits is not None and (reason := cell.plan.params.degeneracy()) is not None:
+        notes.append(guarantee.Caveat('degenerate grid', f'degenerate grid at {name}: '
+                                      f'{reason}'))
   if not calibrated:
     raise ValueError(f'nothing is left to do: {"; ".join(notes)}')
   return calibrated, notes

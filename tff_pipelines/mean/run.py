@@ -1,8 +1,7 @@
 """A sweep of mean estimations: each setting is charged, then executed.
 
-A setting is executed by the factory that a training run would use: its pure
-functions say what a client contributes, how contributions add up and what the
-server releases, here with all clients in one graph. Each repeat is a round.
+A setting is executed by the pure functions of the factory that a training run would
+use, here with all clients in one graph. Each repeat is a round.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -26,8 +26,8 @@ def orders(max_order: int = MAX_ORDER) -> np.ndarray:
 def checked(curve: np.ndarray, what: str) -> np.ndarray:
   """Returns a curve; ValueError if a value is NaN or negative, never a small epsilon."""
   if np.isnan(curve).any() or (curve < 0).any():
-    raise ValueError(f'the Renyi divergence of {what} must be from 0 to infinity, found '
-                     'NaN or a negative value')
+    raise ValueError(f'the Renyi divergence of {what} must be from 0 to infinity, '
+                     'found NaN or a negative value')
   return curve
 
 

@@ -250,8 +250,7 @@ def _best_of_tilts(total: _Total, theta: float, slack: float,
                    epsilon_of: Callable[[float], float]) -> float | None:
   """The tightest of the answers for falling theta; each is safe on its own.
 
-  Where losses are bounded or very unequal the Chernoff theta is too large, and
-  the masses between epsilon and the peak drown in round-off.
+  Where losses are bounded or very unequal the Chernoff theta is too large.
   """
   best = None
   for _ in range(_MAX_TILTS):

@@ -63,10 +63,7 @@ class Event(abc.ABC):
     source: Publication of the bound, with the theorem's number.
 
   Raises:
-    TypeError: On the definition of a kind that leaves something unsaid, or misstates
-      it: a method, an adjacency or a source that is missing or unknown, parameters
-      that are others than here, an event inside that is not in `event` or `events`,
-      a name that another kind has, or a kind as base class.
+    TypeError: On the definition of a kind that leaves something unsaid or misstates it.
   """
 
   source: ClassVar[str]
@@ -116,8 +113,7 @@ class Event(abc.ABC):
   def repeated(self) -> 'Event':
     """The event that is added if the same release is repeated.
 
-    A run that is restarted may repeat a round that was seen but not committed, with
-    fresh noise and a fresh sample.
+    A restarted run may repeat a round that was seen, with fresh noise and sample.
     """
 
   @abc.abstractmethod
@@ -155,10 +151,9 @@ class Event(abc.ABC):
   def seen_by_participants(self, colluders: float = 1.0) -> 'Event':
     """The release as seen by k = `colluders` >= 1 participants who pool what they know.
 
-    A participant knows the cohort of a round that it is in, and subtracts the share of
-    the noise that it added. Of the noise, of variance v/h in all (v counted on, h the
-    honest fraction), the other shares are left: (v/h)(1 - k/m) in a cohort of m.
-    Nothing is amplified. See docs/participation.md.
+    Of the noise, of variance v/h in all (v counted on, h the honest fraction), they
+    leave (v/h)(1 - k/m) in a cohort of m. Nothing is amplified. See
+    docs/participation.md.
     """
     validate.finite(colluders=colluders)
     if colluders < 1:
@@ -262,6 +257,9 @@ def check_event(**arguments: Any) -> None:
 Inner = Annotated[Event, check_event]
 
 
+# The worst pair of a release that hides nothing.
+EVERYTHING: tuple[Factor, ...] = ((pairs.Leak(probability=1.0), 1),)
+
 # Answers of methods, for the bodies of kinds.
 
 
@@ -294,11 +292,7 @@ def yes(self) -> bool:
 
 
 class Release(Event, abstract=True):
-  """One release that samples nothing, described as if it were the only one.
-
-  So whoever knows the cohorts sees it as it is; a repetition costs the same; each of
-  several counts; a group of clients is in all of it.
-  """
+  """One release that samples nothing, described as if it were the only one."""
 
   def without_sampling(self) -> Event:
     return self
@@ -394,10 +388,8 @@ def _plain(value: Any) -> Any:
   if isinstance(value, Event):
     return value.to_json()
   if isinstance(value, tuple):
-    return [_plain(item) for item in value]
-  if isinstance(value, np.generic):
-    return value.item()
-  return value
+    return list(map(_plain, value))
+  return value.item() if isinstance(value, np.generic) else value
 
 
 def from_json(data: Any) -> Event:
@@ -429,9 +421,7 @@ def innermost_kind(data: dict[str, Any]) -> type[Event]:
 def _restored(value: Any) -> Any:
   if isinstance(value, dict):
     return from_json(value)
-  if isinstance(value, list):
-    return tuple(_restored(item) for item in value)
-  return value
+  return tuple(map(_restored, value)) if isinstance(value, list) else value
 
 
 def scaled(noise_variance: float, surviving_fraction: float) -> float:

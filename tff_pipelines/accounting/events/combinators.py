@@ -9,7 +9,7 @@ from typing import Self
 from dp_accounting import dp_event
 import numpy as np
 
-from tff_pipelines.accounting.divergences import curves, pairs
+from tff_pipelines.accounting.divergences import curves
 from tff_pipelines.accounting.events import base, sampled
 from tff_pipelines.common import caveats as caveats_lib, validate
 
@@ -28,7 +28,7 @@ class NoPrivacy(base.Release, base.WithoutShares):
     return curves.no_guarantee(max_order)
 
   def factors(self, amplification: str) -> tuple[base.Factor, ...]:
-    return ((pairs.Leak(probability=1.0), 1),)
+    return base.EVERYTHING
 
   def replace_one(self) -> 'NoPrivacy':
     return self
@@ -98,10 +98,8 @@ class _Product(base.Event, abstract=True):
   def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
     listed = [(event.factors(amplification), times)
               for event, times in self._participated(amplification)]
-    if any(inner is None for inner, _ in listed):
-      return None
-    return tuple((pair, count * times) for inner, times in listed
-                 for pair, count in inner)
+    return None if any(inner is None for inner, _ in listed) else tuple(
+        (pair, count * times) for inner, times in listed for pair, count in inner)
 
   def skellam_coordinates(self) -> int:
     return sum(count * event.skellam_coordinates()

@@ -87,8 +87,8 @@ class Nfdp(base.Release, base.WithoutShares):
     if self.draw_probability >= (1 - 1e-9) / self.records:
       caveats.append(caveats_lib.Caveat(
           'delta not below 1/records',
-          f'delta {delta} is not below 1/records = {1 / self.records:.6g}: this is not a '
-          'meaningful guarantee'))
+          f'delta {delta} is not below 1/records = {1 / self.records:.6g}: any one '
+          'sampled record may be exposed entirely; this is not a meaningful guarantee'))
     return tuple(caveats)
 
 
@@ -203,7 +203,7 @@ class LocalDiscreteGaussian(_LocalGaussian):
   source = 'arXiv 2004.00010, Proposition 5'
 
   def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
-    return sum_events.gaussian_factors(0.0) if self.noise_multiplier == 0 else None
+    return base.EVERYTHING if self.noise_multiplier == 0 else None
 
 
 class LocalAnswers(base.Equivalent, base.Release, base.WithoutShares):
@@ -212,8 +212,7 @@ class LocalAnswers(base.Equivalent, base.Release, base.WithoutShares):
   Clients answer in groups, alternately: query n, counted from 0 over the whole run,
   goes to every client of group n modulo `groups`. So no client has given more than
   ceil(n / groups) answers after n queries, and the steps of a run, composed, cost
-  what the client with the maximum number of answers has spent. Clients protect
-  themselves: what one of them spends does not depend on the others.
+  what the client with the maximum number of answers has spent.
 
   Attributes:
     event: One answer of one client.

@@ -126,7 +126,8 @@ class CentralRelease(base.Release, base.WithoutShares, abstract=True):
     return min(1.0, self.dimension * _DRAW_ERROR)
 
   def failure_probability(self) -> float:
-    return failure(self.noise_variance, self.items, self.threshold) if self.items else 0.0
+    return 0.0 if not self.items else failure(
+        self.noise_variance, self.items, self.threshold)
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     return curves.gaussian(self.noise_multiplier, max_order) - math.log1p(
@@ -172,10 +173,8 @@ class EvaluationRelease(CentralRelease):
 
   def as_gaussian(self, distance: float) -> base.Event:
     removed = math.log(8 / distance) / (2 * math.pi**2)
-    if removed >= self.noise_variance / 2:
-      return self
-    return sum_events.CentralGaussian(noise_multiplier=math.sqrt(
-        self.noise_variance - removed) / self.l2_sensitivity)
+    return self if removed >= self.noise_variance / 2 else sum_events.CentralGaussian(
+        noise_multiplier=math.sqrt(self.noise_variance - removed) / self.l2_sensitivity)
 
 
 def count(lines: Iterable[Mapping[str, Any]], *kinds: type[CentralRelease]) -> int:

@@ -43,7 +43,7 @@ class Sampled(base.Event, abstract=True):
 
   def _refuse_failures(self, release: base.Event) -> None:
     if release.failure_probability():
-      raise ValueError(f'event {type(self.event).__name__} cannot be amplified')
+      raise ValueError(f'{type(self.event).__name__} cannot be amplified: it may fail')
 
   def skellam_coordinates(self) -> int:
     return self.event.skellam_coordinates()
@@ -87,9 +87,8 @@ class _Poisson(_SameNeighbours, abstract=True):
     return self.redrawn_probability
 
   def participations(self, count: int, amplification: str) -> int:
-    if amplification != 'none' or self.max_participations is None:
-      return count
-    return min(count, self.max_participations)
+    limit = None if amplification != 'none' else self.max_participations
+    return count if limit is None else min(count, limit)
 
   def repeated(self) -> base.Event:
     # A round that was not committed is in no client's count.
@@ -109,8 +108,7 @@ class _Poisson(_SameNeighbours, abstract=True):
           'suppression depends on single clients',
           'whether a round is opened reveals a single client with probability '
           f'{probability} (counted in epsilon), if clients drop out independently of '
-          'each other, of their data and of other rounds, and no more often than assumed'
-          ))
+          'each other, of their data and of other rounds, and as rarely as stated'))
     elif (self.honest_fraction() or 1.0) < 1:
       caveats.append(caveats_lib.Caveat(
           'no dropouts and no collusion assumed',
@@ -121,9 +119,7 @@ class _Poisson(_SameNeighbours, abstract=True):
 class PoissonSampled(_Poisson):
   """A release from clients that are selected independently with one probability.
 
-  Holds against observers to whom the cohort and its size stay hidden, when the
-  release does not depend on its size. Where it does, as rounds of too few clients
-  are suppressed, `pivotal_probability` bounds how often that reveals a client.
+  Holds against observers to whom the cohort and its size stay hidden.
 
   Attributes:
     sampling_rate: q.
@@ -131,9 +127,8 @@ class PoissonSampled(_Poisson):
       such limit. Whoever sees the cohorts sees a client in so many rounds at most;
       against all others the limit changes nothing (docs/participation.md).
     pivotal_probability: rho, the fraction of the rounds in which the number of other
-      clients is such that a release shows that a client participates. Amplification of
-      the client's loss is lost there, except for a loss of nothing in the rounds
-      without it. See `cohorts.pivotal_probability`.
+      clients is such that a release shows that a client participates, so that its loss
+      is not amplified. See `cohorts.pivotal_probability`.
     least_cohort: Minimum number of clients in a round: a smaller cohort is drawn again
       before any client is told; None if a cohort may be of one.
     redrawn_probability: Fraction of the rounds in which that may tell of a client; it
@@ -170,10 +165,9 @@ class PoissonSampled(_Poisson):
       return None
     if isinstance(pair, pairs.Leak):
       return inner  # Nothing is claimed for being left out of a bare release.
-    sampled = ((pairs.Poisson(pair=pair, sampling_rate=self.sampling_rate), 1),)
-    if not self.redrawn_probability:
-      return sampled
-    return (*sampled, (pairs.Leak(probability=self.redrawn_probability), 1))
+    leak = ((pairs.Leak(probability=self.redrawn_probability), 1),
+            ) if self.redrawn_probability else ()
+    return (pairs.Poisson(pair=pair, sampling_rate=self.sampling_rate), 1), *leak
 
   def without_sampling(self) -> base.Event:
     return self.event
@@ -280,12 +274,12 @@ class _Sized(Sampled, abstract=True):
 class FixedSizeSampled(_Sized):
   """A release from a cohort of fixed size, sampled without replacement.
 
-  For replace-one neighbours it has twice the zero-out sensitivities throughout, with
-  or without amplification. For zero-out neighbours it has its own profile where noise
-  is Gaussian, and else that of replace-one, of which zeroing is a case.
+  For replace-one neighbours it has twice the zero-out sensitivities throughout. For
+  zero-out neighbours it has its own profile where noise is Gaussian, and else that of
+  replace-one, of which zeroing is a case.
 
   Attributes:
-    neighbours: 'replace-one' or 'zero-out'.
+    neighbours: Adjacency, 'replace-one' or 'zero-out'.
   """
 
   neighbours: str = base.REPLACE_ONE
@@ -312,9 +306,8 @@ class FixedSizeSampled(_Sized):
 
   def _unsampled(self) -> base.Event:
     """The release whose selected client is another one, or zero."""
-    if self.neighbours == base.ZERO_OUT:
-      return self.event
-    return self.event.replace_one()
+    is_zero_out = self.neighbours == base.ZERO_OUT
+    return self.event if is_zero_out else self.event.replace_one()
 
   def failure_probability(self) -> float:
     return self._unsampled().failure_probability()
@@ -346,9 +339,7 @@ class FixedSizeSampled(_Sized):
             noise_multiplier=pair.noise_multiplier, fraction=self._fraction), 1),)
       return dataclasses.replace(self, neighbours=base.REPLACE_ONE).factors(
           amplification)
-    if pair is None:
-      return None
-    return ((pairs.WithoutReplacement(pair=pair, fraction=self._fraction), 1),)
+    return pair and ((pairs.WithoutReplacement(pair=pair, fraction=self._fraction), 1),)
 
   def without_sampling(self) -> base.Event:
     # Not the bare event: the unamplified number is for the same neighbours.
@@ -374,9 +365,8 @@ class FixedSizeSampled(_Sized):
         self.event.replace_one().to_dp_accounting())
 
   def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
-    if self._is_everyone:
-      return self.event.caveats()
-    return unique((*self.event.caveats(), _HIDDEN_COHORT))
+    hidden = () if self._is_everyone else (_HIDDEN_COHORT,)
+    return unique((*self.event.caveats(), *hidden))
 
 
 class EpochSampled(base.Equivalent, _Sized, _SameNeighbours):

@@ -212,9 +212,8 @@ class GaussianNoise(base.Release, base.WithoutShares, abstract=True):
 
 def gaussian_factors(noise_multiplier: float) -> tuple[base.Factor, ...]:
   """The worst pair of one release with Gaussian noise."""
-  if noise_multiplier == 0:
-    return ((pairs.Leak(probability=1.0), 1),)
-  return ((pairs.Gaussian(noise_multiplier=noise_multiplier), 1),)
+  return base.EVERYTHING if noise_multiplier == 0 else (
+      (pairs.Gaussian(noise_multiplier=noise_multiplier), 1),)
 
 
 class _GaussianSum(GaussianNoise, ClientSum, abstract=True):
@@ -317,10 +316,8 @@ class SkellamCount(ClientSum, base.WithoutShares):
         variance=self.noise_variance, max_order=max_order)
 
   def factors(self, amplification: str) -> tuple[base.Factor, ...]:
-    if self.noise_variance == 0:
-      return ((pairs.Leak(probability=1.0), 1),)
-    return ((pairs.Skellam(shift=self.l1_sensitivity,
-                           variance=self.noise_variance), 1),)
+    return base.EVERYTHING if self.noise_variance == 0 else (
+        (pairs.Skellam(shift=self.l1_sensitivity, variance=self.noise_variance), 1),)
 
   def skellam_coordinates(self) -> int:
     return 1

@@ -10,8 +10,7 @@ Schemes, with k = `neighbours`:
 * 'knn': each agent casts k votes, for the labels of the k records of its own
   nearest to the query, divided by the constant k at the end.
 
-Where labels do not exclude each other an agent names up to `attributes` of them,
-and the release says of each label whether its noisy count is large enough.
+Where labels do not exclude each other an agent names up to `attributes` of them.
 """
 
 import math

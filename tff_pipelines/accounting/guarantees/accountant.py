@@ -25,9 +25,6 @@ _BLOCKS = (128, 256, 512, curves.MAX_ORDER)
 def default_delta(population: int) -> float:
   """The delta of a run that is given none: well below 1/population.
 
-  A delta of 1/N, of N clients (or records, where one is protected), is met by publishing
-  one random client outright.
-
   Returns:
     1/N^1.1 rounded down to two digits, and at most 1e-5 from N = 10,000 on; 1 for
     N = 1, which no run accepts.
@@ -112,11 +109,8 @@ def _by_pld(event: base.Event, accountant: str, amplification: str,
 
 
 def _no_pairs(event: base.Event) -> ValueError:
-  return ValueError(
-      'accountant=pld needs an event whose worst pair is known (Gaussian or Skellam '
-      'noise, votes, pure or noise-free DP; Poisson sampling with amplification='
-      f'tight; {skellam_as_gaussian.NEEDS}), found {type(event).__name__}; use '
-      'accountant=rdp or auto')
+  return ValueError('accountant=pld needs an event whose worst pair is known '
+                    f'({skellam_as_gaussian.NEEDS}), found {type(event).__name__}')
 
 
 def as_gaussian(event: base.Event, delta: float, epsilon: float) -> base.Event:
@@ -180,8 +174,7 @@ def _epsilon(event: base.Event, delta: float, accountant: str, amplification: st
 
 def _checked_result(name: str, value: float) -> float:
   if math.isnan(value) or value < 0:
-    raise ValueError(f'{name} came out as {value!r}: the arithmetic failed and '
-                     'no guarantee can be given')
+    raise ValueError(f'{name} came out as {value!r}: no guarantee can be given')
   return value
 
 
@@ -254,11 +247,9 @@ def bound(event: base.Event, delta: float, *, accountant: str = 'auto',
 
   Args:
     event, delta, accountant, amplification: As in `epsilon`.
-    population: Number of clients, to judge delta by; None if unknown.
-    records: Number of records, to judge delta by where neighbouring inputs differ in
-      one; None if it is not public.
-    stated_delta: Delta of the guarantee as it is stated, to be judged, where a part of
-      it is consumed by something else; None for `delta`.
+    population, records: Number of clients, or of records where neighbouring inputs
+      differ in one, to judge delta by; None if unknown.
+    stated_delta: Delta to be judged, where a part is consumed; None for `delta`.
   """
   _check(event, accountant, amplification)
   validate.below_one(delta=delta)
@@ -282,21 +273,19 @@ def warnings_about(epsilon: float, delta: float, units: int | None,
 
   Args:
     epsilon, delta: The values.
-    units: Number of clients or records, to judge delta by; None if unknown.
-    of: Their name: 'population' or 'records'.
+    units, of: Number of clients or records, to judge delta by, or None; 'population' or
+      'records'.
   """
   shown = decimals.rounded_up(delta, 6)
   return [caveats_lib.Caveat(name, text) for applies, name, text in (
       (epsilon == math.inf, 'no finite epsilon',
        f'no finite epsilon is guaranteed at delta={shown}'),
       (LARGE_EPSILON < epsilon < math.inf, 'large epsilon',
-       f'epsilon={decimals.rounded_up(epsilon, 4)} is above {LARGE_EPSILON:g}: as a '
-       'worst-case guarantee it says next to nothing'),
+       f'epsilon={decimals.rounded_up(epsilon, 4)} says next to nothing'),
       # The number itself is as private as a record.
       (units is None and of == 'records' and delta > SMALL_DELTA,
        'delta to be compared with the records',
        f'delta={shown} says little unless it is well below 1 over the number of records'),
       (units is not None and delta >= 1 / units, f'delta not below 1/{of}',
-       f'delta={shown} is not below 1 over the number of '
-       f'{"clients" if of == "population" else of}: publishing one of them outright '
-       'would satisfy such a delta')) if applies]
+       f'delta={shown} is not below 1/{of}: publishing one outright would satisfy it')
+      ) if applies]

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 import contextlib
 import dataclasses
-import math
 from typing import Any
 
 from aggregators import params as params_lib
@@ -12,7 +11,7 @@ from tff_pipelines.accounting.guarantees import (
     accountant, bounds, calibration, mechanisms, observers, votes)
 from tff_pipelines.accounting.guarantees.bounds import Bound
 from tff_pipelines.accounting.guarantees.guarantee import Caveat, Guarantee, Terms
-from tff_pipelines.common import declarations, files, validate
+from tff_pipelines.common import declarations, decimals, files, validate
 
 Mechanism = mechanisms.Mechanism
 
@@ -37,14 +36,14 @@ class Query:
       None, 'Delta.', low=0, below=1, essential=True,
       otherwise='the ledger\'s, or 1/N^1.1')
   accountant: str = _query(
-      'auto', 'Accountant. auto: privacy loss distributions (pld) where the worst '
-      'case is known, else Renyi divergences (rdp).', choices=base.ACCOUNTANTS)
+      'auto', 'Accountant. auto: privacy loss distributions (pld) where the worst case '
+      'is known, else Renyi divergences (rdp).', choices=base.ACCOUNTANTS)
   amplification: str = _query(
       'tight', 'Bound on amplification by sampling; generic is the published one.',
       choices=base.AMPLIFICATIONS)
   colluders: int = _query(
-      1, 'Number of participants who pool what they know, for epsilon against '
-      'participants, who know their own shares of the noise.', low=1, unit='clients')
+      1, 'Number of participants who pool what they know of the noise.', low=1,
+      unit='clients')
   clients_per_person: int = _query(
       1, 'Clients that one person may own: epsilon of such a person as well.', low=1,
       unit='clients')
@@ -132,10 +131,8 @@ def _solved(query: Query, mechanism: Mechanism) -> Mechanism:
     return mechanism.replace(**{family.counter: most})
   if query.kind == 'bits':
     if not family.params or mechanism.scale is not None:
-      raise ValueError(
-          'query=bits needs a mechanism on a grid (skellam, discrete_gaussian, '
-          'skellam_central) and no scale, found '
-          f'mechanism={mechanism.mechanism}')
+      raise ValueError('query=bits needs a mechanism on a grid and no scale, found '
+                       f'mechanism={mechanism.mechanism}')
     if mechanism.noise_multiplier is None:
       return _with_bits(query, mechanism)
     return mechanism.replace(bits=calibration.bits(
@@ -167,20 +164,15 @@ def _with_bits(query: Query,
       if trial.params().degeneracy() is None and (
           trial.noise_multiplier <= (1 + _NEAR) * gaussian):
         return trial
-  raise ValueError(
-      f'bits: not even {calibration.MAX_BITS} come within {_NEAR:g} of the central '
-      f'Gaussian\'s noise multiplier {gaussian:.6g}')
+  raise ValueError(f'bits={calibration.MAX_BITS} do not come within {_NEAR:g} of the '
+                   f'central Gaussian\'s noise multiplier {gaussian:.6g}')
 
 
 def answer(query: Query, mechanism: Mechanism) -> Answer:
   """Answers every query but a table.
 
-  Args:
-    query: The question.
-    mechanism: What it is asked about; the field that is asked for is ignored.
-
-  Raises:
-    ValueError: If the question is incomplete, out of range or without a solution.
+  The field that is asked for is ignored. ValueError if the question is incomplete, out
+  of range or without a solution.
   """
   return explained(query, mechanism)[0]
 
@@ -190,20 +182,17 @@ def explained(query: Query, mechanism: Mechanism
   """`answer` with the views and the method that gave the numbers."""
   family, is_published = mechanism.family, getattr(mechanism, 'bound', None) == 'paper'
   if is_published and query.kind != 'epsilon':
-    raise ValueError(
-        f'bound=paper answers query=epsilon only, found query={query.kind}')
+    raise ValueError(f'bound=paper answers query=epsilon only, found {query.kind}')
   if family.only is not None and query.kind not in family.only:
-    raise ValueError(f'query={query.kind} does not apply to mechanism='
-                     f'{mechanism.mechanism}{family.why}')
+    raise ValueError(f'query must be {" or ".join(family.only)} for mechanism='
+                     f'{mechanism.mechanism}, found {query.kind}')
   solved = _solved(query, mechanism)
   event = solved.event()
   # Missing shares are the others': all that is missing is seen as collusion.
   surviving = getattr(mechanism, 'surviving_fraction', 1.0) or 1.0
-  method = observers.Method(
-      accountant=query.accountant, amplification=query.amplification,
-      population=getattr(mechanism, 'population', None),
-      colluders=query.colluders / surviving,
-      clients_per_person=query.clients_per_person)
+  method = observers.Method(**declarations.shared(
+      observers.Method, query, population=getattr(mechanism, 'population', None),
+      colluders=query.colluders / surviving))
   views = dict.fromkeys(bounds.KEYS, observers.View(event))
   if mechanism.mechanism == 'none':
     fields = dict(
@@ -244,9 +233,9 @@ def _of_numbers(query: Query, mechanism: Mechanism,
   found, notes = observers.numbers(
       views if is_sum else {bounds.OUTSIDERS: views[bounds.OUTSIDERS]}, delta, method)
   outsiders = found[bounds.OUTSIDERS]
-  others = [note for note in notes if note not in outsiders.caveats]
   if not 0 < delta < 1:
     # Delta came out as 0 or 1: there is nothing more to optimise.
+    notes = [note for note in notes if note not in outsiders.caveats]
     outsiders = Bound(
         epsilon=query.epsilon,
         accountant='pld' if event.factors(query.amplification) else 'rdp')
@@ -255,14 +244,11 @@ def _of_numbers(query: Query, mechanism: Mechanism,
       outsiders=dataclasses.replace(
           outsiders, amplification=query.amplification,
           epsilon=query.epsilon if query.kind == 'delta' else outsiders.epsilon))
-  notes = [*outsiders.caveats]
   if is_sum and mechanism.sampling != 'none' and (
       server := found[bounds.SERVER].epsilon) > accountant.LARGE_EPSILON:
     notes.append(Caveat(
-        'large epsilon against the server',
-        'against the server and whoever knows the cohorts '
-        f'epsilon={_whole(server)} says next to nothing'))
-  notes += others
+        'large epsilon against the server', 'against the server and whoever knows the '
+        f'cohorts epsilon={decimals.rounded_up(server)} says next to nothing'))
   if mechanism.family.params:
     params = mechanism.params()
     notes += _caveats_of_params(query, mechanism, params, delta)
@@ -270,11 +256,6 @@ def _of_numbers(query: Query, mechanism: Mechanism,
         scale=params.scale, local_stddev_grid=params.local_stddev_grid,
         bits=mechanism.bits, dimension_padded=params.padded_dimension)
   return {**fields, 'caveats': tuple(dict.fromkeys(notes))}
-
-
-def _whole(epsilon: float) -> str:
-  """A large epsilon in words, rounded up."""
-  return str(math.ceil(epsilon)) if math.isfinite(epsilon) else 'infinite'
 
 
 def _caveats_of_params(
@@ -296,13 +277,13 @@ def _caveats_of_params(
   if alone > accountant.LARGE_EPSILON:
     notes.append(Caveat(
         'little noise if all others collude',
-        'local noise is too small if all others collude: a client\'s own share '
-        f'leaves it epsilon={_whole(alone)} in one round'))
+        'if all others collude, the noise of a client\'s own share leaves it '
+        f'epsilon={decimals.rounded_up(alone)} in one round'))
   if not params.noise.is_divisible and mechanism.sampling == 'poisson':
     notes.append(Caveat(
         'approximate amplification',
-        'discrete Gaussian shares do not add up to one distribution as the cohort '
-        'varies: amplification by Poisson sampling holds approximately only'))
+        'amplification by Poisson sampling holds approximately only: the kind of the '
+        'sum of discrete Gaussian shares varies with the cohort'))
   return notes
 
 
@@ -311,9 +292,8 @@ def _of_subset(query: Query, event: base.Event) -> dict[str, Any]:
   notes = [*event.caveats()]
   if query.delta is not None:
     notes.append(Caveat(
-        'delta not used',
-        f'delta={query.delta:g} was given but is not used: records and '
-        'subset_size determine delta'))
+        'delta not used', f'delta={query.delta:g} is not used: records and subset_size '
+        'determine delta'))
   return dict(
       delta=event.draw_probability, caveats=tuple(notes),
       outsiders=Bound(epsilon=event.published_epsilon, accountant='theorem'))
@@ -328,21 +308,16 @@ def _of_published_votes(query: Query, mechanism: mechanisms.VoteMechanism
       delta=delta, outsiders=Bound(epsilon=epsilon, accountant='rdp',
                                    amplification=query.amplification),
       caveats=(
-          *event.caveats(), *accountant.warnings_about(epsilon, delta, None),
-          Caveat('published conversion', 'bound=paper converts from Renyi DP as '
-                 'published, which is not tight')))
+          *event.caveats(), *accountant.warnings_about(epsilon, delta, None), Caveat(
+              'published conversion', 'bound=paper converts as published, not tightly'
+              )))
 
 
 def table(query: Query, mechanism: Mechanism) -> list[Answer]:
   """Rows to choose from: over the bits of a grid, else over the rounds.
 
-  With a target epsilon each row is calibrated to it, otherwise the noise
-  multiplier is the same in all. A row whose setting is impossible or degenerate
-  says so in its caveats.
-
-  Args:
-    query: Query of any kind, which is ignored.
-    mechanism: What it is asked about, with its largest number of rounds.
+  With a target epsilon each row is calibrated to it, otherwise the noise multiplier is
+  the same in all. A row whose setting is impossible says so in its caveats.
   """
   family = mechanism.family
   calibrates = query.epsilon is not None and family.knob is not None

@@ -33,31 +33,26 @@ def _check_target(epsilon: float, delta: float) -> None:
 
 
 def _epsilon(event: base.Event, total_variation: float | None, delta: float,
-             accountant: str, amplification: str) -> float:
+             **how: str) -> float:
   """Epsilon at the delta that sampling error leaves; infinite if too little is left."""
-  part = noise_budget.consumed_by(event, total_variation, delta, amplification,
-                                   accountant)
-  if noise_budget.is_too_much(part, delta):
-    return math.inf
-  return accountant_lib.epsilon(
-      event, noise_budget.remaining(delta, part), accountant=accountant,
-      amplification=amplification)
+  part = noise_budget.consumed_by(event, total_variation, delta, **how)
+  return math.inf if noise_budget.is_too_much(part, delta) else accountant_lib.epsilon(
+      event, noise_budget.remaining(delta, part), **how)
 
 
 def _beyond(total_variation: float, epsilon: float, delta: float) -> ValueError:
   part = noise_budget.consumed(total_variation, epsilon)
-  return ValueError(
-      f'epsilon={epsilon:g} at delta={delta:.3g} is beyond what is proved of the '
-      f'noise: at such an epsilon its sampling error consumes {part:.3g} of delta, '
-      'and at most half may be; a smaller epsilon or a larger delta would do, or '
-      'noise_multiplier in place of epsilon')
+  return ValueError(f'epsilon={epsilon:g} at delta={delta:.3g} is beyond what is '
+                    f'proved of the noise: its error consumes {part:.3g} of delta')
+
+
+def _met_without(epsilon: float, delta: float) -> ValueError:
+  return ValueError(f'epsilon={epsilon!r} at delta={delta!r} is met without noise')
 
 
 def noise_multiplier(build_event: Callable[[float], base.Event], *, epsilon: float,
-                     delta: float, accountant: str = 'auto',
-                     amplification: str = 'tight',
-                     total_variation: Callable[[float], float | None] = lambda z: 0.0
-                     ) -> float:
+                     delta: float, total_variation: Callable[
+                         [float], float | None] = lambda z: 0.0, **how: str) -> float:
   """The minimum noise multiplier that meets the target.
 
   Args:
@@ -65,10 +60,11 @@ def noise_multiplier(build_event: Callable[[float], base.Event], *, epsilon: flo
       Epsilon must fall as the noise grows. A DistributedSumParams built for each
       noise multiplier takes care of the scale, which depends on it.
     epsilon: Target > 0.
-    delta, accountant, amplification: As in `accountant.epsilon`.
+    delta: As in `accountant.epsilon`.
     total_variation: From a noise multiplier to the distance of everything that is
       released from the ideal distributions in its event, for what sampling error
       consumes of delta (`noise_budget`); None where no bound is known.
+    **how: `accountant` and `amplification`, as in `accountant.epsilon`.
 
   Returns:
     z with epsilon(build_event(z)) <= epsilon at the remaining delta, at most 1e-6
@@ -82,37 +78,31 @@ def noise_multiplier(build_event: Callable[[float], base.Event], *, epsilon: flo
 
   def excess(z: float) -> float:
     """log of the epsilon at z over the target: > 0 is not private enough."""
-    achieved = _epsilon(
-        build_event(z), total_variation(z), delta, accountant, amplification)
+    achieved = _epsilon(build_event(z), total_variation(z), delta, **how)
     return math.log(achieved / epsilon) if achieved > 0 else -math.inf
 
   deviation = total_variation(1.0)
   if noise_budget.is_too_much(noise_budget.consumed(deviation or 0.0, epsilon), delta):
     raise _beyond(deviation, epsilon, delta)
   low, high = None, 1.0
-  if accountant != 'rdp':
+  if how.get('accountant') != 'rdp':
     # Renyi divergences are quick, and their answer is a little above.
     with contextlib.suppress(ValueError):
       high = noise_multiplier(
-          build_event, epsilon=epsilon, delta=delta, accountant='rdp',
-          amplification=amplification)
+          build_event, epsilon=epsilon, delta=delta, **{**how, 'accountant': 'rdp'})
   at_high = excess(high)
   while at_high > 0:
     low = high
     high *= 4 if math.isinf(at_high) else max(1.1, min(4.0, 1.05 * math.exp(at_high)))
     if high > _LARGEST_NOISE:
-      raise Unreachable(
-          f'epsilon={epsilon!r} cannot be reached at delta={delta!r}: not even '
-          f'by a noise multiplier of {low:.3g}; on a grid more bits may do, as '
-          'much noise leaves few of its values to the signal')
+      raise Unreachable(f'epsilon={epsilon!r} cannot be reached at delta={delta!r} by '
+                        f'noise_multiplier={low:.3g}; on a grid more bits may do')
     at_high = excess(high)
   while low is None:
     trial = high * (0.25 if math.isinf(at_high) else min(
         0.9, max(0.25, 0.95 * math.exp(at_high))))
     if trial < _SMALLEST_NOISE:
-      raise ValueError(
-          f'epsilon={epsilon!r} at delta={delta!r} is met without noise: there '
-          'is nothing to calibrate')
+      raise _met_without(epsilon, delta)
     at_trial = excess(trial)
     if at_trial > 0:
       low = trial
@@ -125,13 +115,13 @@ def noise_multiplier(build_event: Callable[[float], base.Event], *, epsilon: flo
 
 
 def rounds(build_event: Callable[[int], base.Event], *, epsilon: float, delta: float,
-           accountant: str = 'auto', amplification: str = 'tight',
-           total_variation: Callable[[int], float | None] = lambda count: 0.0) -> int:
+           total_variation: Callable[[int], float | None] = lambda count: 0.0,
+           **how: str) -> int:
   """The maximum number of rounds that keep epsilon within the target.
 
   Args:
     build_event: From a number of rounds >= 1 to everything that is released.
-    epsilon, delta, accountant, amplification: As for `noise_multiplier`.
+    epsilon, delta, **how: As for `noise_multiplier`.
     total_variation: From a number of rounds, as in `noise_multiplier`.
 
   Raises:
@@ -140,8 +130,7 @@ def rounds(build_event: Callable[[int], base.Event], *, epsilon: float, delta: f
   _check_target(epsilon, delta)
 
   def meets(count: int) -> bool:
-    return _epsilon(build_event(count), total_variation(count), delta, accountant,
-                    amplification) <= epsilon
+    return _epsilon(build_event(count), total_variation(count), delta, **how) <= epsilon
 
   if not meets(1):
     raise ValueError('rounds: not even 1 meets the target')
@@ -155,13 +144,13 @@ def rounds(build_event: Callable[[int], base.Event], *, epsilon: float, delta: f
 
 
 def bits(build_event: Callable[[int], base.Event], *, epsilon: float, delta: float,
-         accountant: str = 'auto', amplification: str = 'tight') -> int:
+         **how: str) -> int:
   """The minimum bits whose epsilon is within the target, at a given noise.
 
   Args:
     build_event: From a number of bits to everything that is released; its
       ValueError means that the bits are too few.
-    epsilon, delta, accountant, amplification: As for `noise_multiplier`.
+    epsilon, delta, **how: As for `noise_multiplier`.
 
   Raises:
     ValueError: If not even 30 bits meet the target.
@@ -174,12 +163,10 @@ def bits(build_event: Callable[[int], base.Event], *, epsilon: float, delta: flo
     except ValueError as error:
       last = error
       continue
-    if accountant_lib.epsilon(event, delta, accountant=accountant,
-                              amplification=amplification) <= epsilon:
+    if accountant_lib.epsilon(event, delta, **how) <= epsilon:
       return count
-  raise ValueError(
-      f'bits: not even {MAX_BITS} meet epsilon={epsilon!r} at '
-      f'delta={delta!r}') from last
+  raise ValueError(f'bits={MAX_BITS} do not meet epsilon={epsilon!r} at delta={delta!r}'
+                   ) from last
 
 
 def unreachable_reason(
@@ -241,15 +228,11 @@ def analytic_noise_multiplier(*, epsilon: float, delta: float) -> float:
   validate.open_unit_interval(delta=delta)
   low, high = 1e-6, 1.0
   if analytic_delta(low, epsilon) <= delta:
-    raise ValueError(
-        f'epsilon={epsilon!r} at delta={delta!r} is met without noise: there is '
-        'nothing to calibrate')
+    raise _met_without(epsilon, delta)
   while analytic_delta(high, epsilon) > delta:
     low, high = high, 4 * high
     if high > 1e12:
-      raise ValueError(
-          f'epsilon={epsilon!r} at delta={delta!r} cannot be reached by any '
-          'noise multiplier up to 1e12')
+      raise ValueError(f'epsilon={epsilon!r} at delta={delta!r} cannot be reached')
   return roots.least_meeting(
       # Above 0, for its logarithm.
       lambda z: math.log(max(analytic_delta(z, epsilon), 1e-320) / delta), low, high)

@@ -1,7 +1,6 @@
 """How the numbers of a guarantee came about, step by step.
 
-Every number here is computed by `observers.bound`, as those of the guarantee are: of
-one release, of all, without amplification, and with what sampling error consumes.
+Every number here is computed by `observers.bound`, as those of the guarantee are.
 """
 
 import collections
@@ -56,10 +55,7 @@ def steps(guarantee: Guarantee, views: Mapping[str, observers.View],
           method: observers.Method) -> list[Step]:
   """The steps to all numbers of a guarantee, observer after observer.
 
-  Args:
-    guarantee: The numbers, of one delta.
-    views: Observer -> what it sees, for all observers of the numbers.
-    method: How the numbers were computed.
+  `views` has what each observer of the numbers sees.
   """
   return [step for observer, number in guarantee.by_observer.items()
           for step in _of_observer(observer, number, views[observer],
@@ -141,10 +137,6 @@ def _fields(event: base.Event) -> Iterator[Step]:
       and field.name not in ('event', 'events'))
   if shown:
     yield Step(f'{type(event).__name__}: {shown}', level=2)
-  honest = getattr(event, 'min_honest_fraction', None)
-  if honest is not None and honest < 1:
-    yield Step(f'counted on: {honest:g} of the shares of the noise, by '
-               'min_honest_fraction', level=2)
   for part in base.parts(event):
     yield from _fields(part)
 
@@ -156,10 +148,8 @@ def _left(event: base.Event, seen: base.Event,
   if event.has_shares() and cohort is None:
     yield Step('a cohort may be of one participant, who knows all of its noise', level=2)
   if before and after and cohort:
-    yield Step(
-        f'without the shares of {method.colluders:g} in cohorts of at least '
-        f'{cohort:g}: noise of the variance {after:.6g}; against others {before:.6g} '
-        'is counted on', level=2)
+    yield Step(f'without the shares of {method.colluders:g} in cohorts of at least '
+               f'{cohort:g}: noise of variance {after:.6g}, not {before:.6g}', level=2)
 
 
 def _noise(event: base.Event) -> float | None:

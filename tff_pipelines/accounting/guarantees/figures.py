@@ -116,11 +116,7 @@ def vector_scales(axes, *, clip: float, dimension: int, cohort: int,
 def draw(path: str | os.PathLike) -> None:
   """Draws all panels into one PNG file.
 
-  Args:
-    path: Path of the file, overwritten if it is there; ends in .png.
-
-  Raises:
-    OSError: If it cannot be written.
+  It is overwritten if it is there; OSError if it cannot be written.
   """
   figure, axes = pyplot.subplots(2, 3, figsize=(16, 9))
   try:

@@ -42,8 +42,7 @@ def epsilon(event: base.Event, clients: int, delta: float, *, accountant: str = 
     event: Everything that was released, as it is stated for one client.
     delta, accountant, amplification: As for `accountant.epsilon`.
     known: Whether it is against those who know the cohorts: nothing is amplified.
-    total_variation: Distance of all releases together from ideal ones, which consumes
-      delta; None where no bound is proved.
+    total_variation: As in `observers.View`.
 
   Returns:
     (epsilon >= 0, `inf` if nothing is proved; whether it is that of ideal releases, as
@@ -117,6 +116,5 @@ def chained(of: Callable[[float], float], clients: int, delta: float) -> float:
 
 def _log_sum(epsilon: float, clients: int) -> float:
   """log(1 + e^epsilon + ... + e^((g-1) epsilon))."""
-  if epsilon == math.inf:
-    return math.inf
-  return float(np.logaddexp.reduce(epsilon * np.arange(clients)))
+  return epsilon if epsilon == math.inf else float(
+      np.logaddexp.reduce(epsilon * np.arange(clients)))

@@ -1,8 +1,6 @@
 """All numbers of a guarantee and their terms, in JSON and in words.
 
-Here an epsilon becomes a line of the terminal, a sentence of the full report or of the
-accountant's answer, a line of the privacy statement, and the keys of a summary. Numbers
-are rounded up, so that no digit promises more than is guaranteed.
+Numbers are rounded up, so that no digit promises more than is guaranteed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,8 +17,7 @@ Caveat = caveats.Caveat
 
 SEEDED = Caveat(
     'seeded: not private',
-    'seeded run: no privacy guarantee (noise and whatever else is random follow from '
-    'a seed, so they are predictable)')
+    'seeded run: no privacy guarantee (whatever is random is predictable)')
 SIMULATED = Caveat(
     'secure aggregation simulated',
     'secure aggregation is simulated: the sums that a protocol would open are computed '
@@ -31,9 +28,8 @@ SUPPRESSED = Caveat(
     'noise than was planned: no epsilon holds against it')
 UNBOUNDED = Caveat(
     'participants: a cohort may be of one',
-    'against a participant epsilon is unbounded: it subtracts its own share of the '
-    'noise, and a cohort may have no other clients; state a minimum '
-    '(min_cohort_size), or sample cohorts of a fixed size')
+    'against a participant epsilon is unbounded: a cohort may have no other clients; '
+    'state a minimum (min_cohort_size), or sample cohorts of a fixed size')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,13 +38,11 @@ class Terms:
 
   Attributes:
     privacy_unit: Unit that is added, removed or changed between neighbouring inputs.
-    observers: Observers against whom epsilon holds.
-    against: The same in a few words, for one line.
-    observers_server: Observers against whom the number for the server holds; None if
-      no such number is stated, because the server is trusted or sees what all see.
-    against_server: The same in a few words.
-    observers_participant: Participants against whom a number of their own holds, as
-      they know their own shares of the noise; None if no such number is stated.
+    observers, against: Observers against whom epsilon holds; the same in a few words.
+    observers_server, against_server: The same of the number for the server; None if
+      none is stated, because the server is trusted or sees what all see.
+    observers_participant: Participants against whom a number of their own holds; None
+      if none is stated.
     sampling: Sampling of the participants of a round; None if it is not known.
     trust_model: Who is trusted with what; None if it is not known.
     source: Source of the bounds, with theorems' numbers.
@@ -84,10 +78,8 @@ class Guarantee:
     participant: Bound against a participant, `inf` if a cohort may be of one; None if
       none is stated.
     least_cohort: Minimum cohort that it holds for; None if one may be of one.
-    person: Bound against the observers for a person who owns `clients_per_person`
-      clients; None if none is stated.
-    person_server: The same against the server.
-    clients_per_person: Clients that this person owns.
+    person, person_server: Bounds against the observers and against the server for a
+      person who owns `clients_per_person` clients; None if none is stated.
     seeded: Whether the numbers would hold only without the seed.
     further: Further numbers that belong to these, by their key in the summary.
     caveats: Caveats of the numbers.
@@ -282,7 +274,6 @@ class Guarantee:
 
   def sentences(self) -> str:
     """Three sentences, for a reader who has not read a paper on it."""
-    neighbours = self.adjacency_in_words or base.ADJACENCY_IN_WORDS[base.ANY]
     trust = self.terms.trust_model or 'the ledger does not say who is trusted'
     numbers = self.numbers()
     epsilon, server, participant = (
@@ -290,16 +281,14 @@ class Guarantee:
             bounds.OUTSIDERS, bounds.SERVER, bounds.PARTICIPANT))
     if epsilon is None:
       return (
-          'There is no guarantee: the release may reveal any input. '
-          f'It would be stated for inputs that differ as follows: {neighbours}. '
-          f'Trust: {trust}.')
+          f'There is no guarantee: the release may reveal any input. Trust: {trust}.')
     odds = decimals.rounded_up(math.exp(epsilon), 3) if epsilon < 700 else (
         'any number of')
     first = (
         'Whatever is released, the probability of any result with one of two '
         f'neighbouring inputs is at most e^{decimals.rounded_up(epsilon)} = {odds} '
         f'times that with the other, plus {decimals.rounded_up(self.delta)}.')
-    second = f'Neighbouring inputs differ as follows: {neighbours}.'
+    second = f'Neighbouring inputs differ as follows: {self.adjacency_in_words}.'
     own = ''
     if participant is not None:
       own = (', against participants who subtract their own shares of the noise '

@@ -1,23 +1,19 @@
 """The privacy ledger: an append-only file with one JSON line a release.
 
-A round is protected against a crash by writing it twice, in this order: the
-line is formed (`next_line`), committed together with the model's checkpoint,
-and then appended (`append_line`). After a crash `reconcile` completes the file
-from the checkpoint. A release is thus never forgotten, and never counted twice.
+A round is written twice: its line is formed (`next_line`), committed together with the
+model's checkpoint, and then appended (`append_line`). After a crash `reconcile`
+completes the file. A release is thus never forgotten, and never counted twice.
 
-Every line holds the hash of the line before it and its own; a missing, edited
-or reordered line breaks the chain. Lines cut off at the end leave an intact
-chain: only comparing with a known count, as kept in the checkpoint, shows them.
-The chain has no key: it shows accidents and careless edits, not the forgery of
-the whole file.
+Every line holds the hash of the line before it and its own; a missing, edited or
+reordered line breaks the chain. Lines cut off at the end leave an intact chain: only a
+known count, as kept in the checkpoint, shows them. The chain has no key: it shows
+accidents and careless edits, not the forgery of the whole file.
 
-A ledger is the operator's. Its outcomes and times reveal dropouts and cohorts,
-which observers of the amplified epsilon are assumed not to know.
+A ledger is the operator's: outcomes and times reveal dropouts and cohorts.
 
-Every line holds how often the run had been started. A run that was interrupted may
-have released the round of its next line before, unseen by the ledger: `seen_event`
-counts one repetition of that round for each start that its line counts and the line
-before does not.
+Every line holds how often the run had been started. An interrupted run may have
+released the round of its next line before: `seen_event` counts one repetition of that
+round for each start that its line counts and the line before does not.
 """
 
 import collections
@@ -104,8 +100,8 @@ def _record(line: str, what: str, check: Callable[[dict[str, Any]], None]
 
 def _check_texts(record: Mapping[str, Any], *names: str) -> None:
   for name in names:
-    if not isinstance(record[name], str):
-      raise ValueError(f'{name} must be a text, found {record[name]!r}')
+    if not isinstance(record[name], str) or not record[name]:
+      raise ValueError(f'{name} must be a non-empty text, found {record[name]!r}')
 
 
 def _check_round(record: Mapping[str, Any]) -> None:
@@ -141,6 +137,11 @@ def _check_header(header: Mapping[str, Any]) -> None:
       raise ValueError(f'{name} must be a list, found {value!r}')
   if not isinstance(header['seeded'], bool):
     raise ValueError(f'seeded must be true or false, found {header["seeded"]!r}')
+
+
+def _numbered(number: int, line: str) -> dict[str, Any]:
+  """`_record` of a line of a file, counted from 1."""
+  return _record(line, f'line {number}', _check_header if number == 1 else _check_round)
 
 
 class Ledger:
@@ -219,11 +220,15 @@ class Ledger:
 
   def header(self) -> dict[str, Any]:
     """The first line; ValueError unless it is intact."""
+    return self._records(1)[0]
+
+  def _records(self, most: int | None = None) -> list[dict[str, Any]]:
+    """The header and the lines after it, up to so many; ValueError if damaged."""
     complete, _ = self._split()
     if not complete:
       raise ValueError(f'{self.path} must begin with a header line')
     try:
-      return _record(complete[0], 'line 1', _check_header)
+      return list(itertools.starmap(_numbered, enumerate(complete[:most], start=1)))
     except ValueError as error:
       raise ValueError(f'{self.path} {error}') from None
 
@@ -251,16 +256,12 @@ class Ledger:
       One line without a newline.
     """
     base.check_event(event=event)
-    validate.one_of(OUTCOMES, outcome=outcome)
-    if not isinstance(configuration_hash, str) or not configuration_hash:
-      raise ValueError('configuration_hash must be a non-empty string, found '
-                       f'{configuration_hash!r}')
-    validate.integer(starts=starts, low=1)
     _, count, previous = self._at_head()
-    return _sealed({
-        'round': count + 1, 'event': event.to_json(), 'outcome': outcome,
-        'starts': starts, 'time': _now(), 'configuration': configuration_hash,
-        'previous': previous})
+    record = {'round': count + 1, 'event': event.to_json(), 'outcome': outcome,
+              'starts': starts, 'time': _now(), 'configuration': configuration_hash,
+              'previous': previous}
+    _check_round({**record, 'hash': None})
+    return _sealed(record)
 
   def append_line(self, line: str) -> None:
     """Writes a line that `next_line` formed, durably.
@@ -274,9 +275,8 @@ class Ledger:
       fcntl.flock(file, fcntl.LOCK_EX)
       _, count, previous = self._at_head()
       if record['previous'] != previous or record['round'] != count + 1:
-        raise ValueError(
-            f'line must continue {self.path} as round {count + 1}, found round '
-            f'{record["round"]!r} after another line')
+        raise ValueError(f'line must continue {self.path} as round {count + 1}, found '
+                         f'round {record["round"]!r}')
       files.append(self.path, f'{line}\n'.encode(), durable=True)
       self._head = (file.seek(0, os.SEEK_END), count + 1, record['hash'])
 
@@ -292,14 +292,9 @@ class Ledger:
     """
     if not self.path.exists():
       raise ValueError(f'{self.path} is missing: what was released is not known')
-    header = self.header()
-    try:
-      records = [_record(line, f'line {number}', _check_round)
-                 for number, line in enumerate(self._split()[0][1:], start=2)]
-    except ValueError as error:
-      raise ValueError(f'{self.path} {error}') from None
-    return [header, *records][-1]['configuration'], max(
-        (record['starts'] for record in records), default=0)
+    records = self._records()
+    return records[-1]['configuration'], max(
+        (record['starts'] for record in records[1:]), default=0)
 
   def drop_torn(self) -> None:
     """Removes a last line that was not written to its end.
@@ -333,17 +328,14 @@ class Ledger:
     complete, torn = self._split()
     if torn:
       if not line.startswith(torn):
-        raise ValueError(
-            f'{self.path} must end in a part of the committed line, found '
-            'another torn line')
+        raise ValueError(f'{self.path} must end in a part of the committed line')
       self._truncate(complete)
     self._head = None
     _, count, _ = self._at_head()
     if record['round'] <= count:
       if complete[record['round']] != line:
         raise ValueError(
-            f'{self.path} must hold the committed line as round '
-            f'{record["round"]}, found another')
+            f'{self.path} must hold the committed line as round {record["round"]}')
       return
     self.append_line(line)
 
@@ -366,8 +358,7 @@ class Ledger:
     previous = _NO_HASH
     for number, text in enumerate(complete, start=1):
       try:
-        record = _record(
-            text, f'line {number}', _check_header if number == 1 else _check_round)
+        record = _numbered(number, text)
       except ValueError as error:
         problems.append(str(error))
         previous = None
@@ -376,9 +367,8 @@ class Ledger:
         problems.append(f'line {number} must be round {number - 1}, found round '
                         f'{record["round"]!r:.50}')
       if previous is not None and record['previous'] != previous:
-        problems.append(
-            f'line {number} does not follow the line before it: a line is '
-            'missing, edited or out of order')
+        problems.append(f'line {number} does not follow the line before it: a line is '
+                        'missing, edited or out of order')
       previous = record['hash']
     count = len(complete) - 1
     if expected_count is not None and count != expected_count:

@@ -16,15 +16,14 @@ _CHARGED_FIRST = ('LocalAnswers', 'PostProcessing')
 
 _UNENDED = Caveat(
     'a round may be missing',
-    'the ledger has no line of a round that was interrupted and never repeated; the '
-    'server may have seen its sum')
+    'the ledger has no line of a round that was interrupted and never repeated, whose '
+    'sum the server may have seen')
 
 
 def broken(problems: list[str]) -> answers.Answer:
   """The answer where the chain of a ledger does not hold: no epsilon.
 
-  Args:
-    problems: As `Ledger.verify` finds them, at least one.
+  `problems` are those that `Ledger.verify` finds, at least one.
   """
   shown = problems[:_MAX_SHOWN_PROBLEMS]
   if len(problems) > len(shown):
@@ -125,8 +124,7 @@ def _delta(header: Mapping[str, Any]) -> float:
   if header['delta'] is not None:
     return header['delta']
   if header['population'] is None:
-    raise ValueError(
-        'delta must be given: the ledger states neither delta nor population')
+    raise ValueError('delta must be given: the ledger has neither it nor population')
   return accountant_lib.default_delta(header['population'])
 
 
@@ -136,12 +134,10 @@ def _check_together(ledgers: Sequence[ledger_lib.Ledger],
   heads, adjacencies = {}, {}
   for ledger, header in zip(ledgers, headers):
     if header['seeded']:
-      raise ValueError('ledger must be of a run without a seed, which has no epsilon, '
-                       f'found {ledger.path}')
+      raise ValueError(f'ledger must be of a run without a seed, found {ledger.path}')
     other = heads.setdefault(ledger.path.read_bytes(), ledger.path)
     if other is not ledger.path:
-      raise ValueError(
-          f'ledger must name different ones, found {other} and {ledger.path}')
+      raise ValueError(f'ledger must name different ones: {other} and {ledger.path}')
     adjacencies[ledger.event().adjacency] = ledger.path
   adjacencies.pop(base.ANY, None)
   if len(adjacencies) > 1:

@@ -68,9 +68,8 @@ class Mechanism:
 class SumMechanism(Mechanism):
   """Rounds of a sum over clients, and of the count that an adaptive clip adds."""
 
-  noise_multiplier: float | None = _sum_params(
-      'noise_multiplier', None, help='Noise standard deviation over the clip, or of a '
-      'count in clients.')
+  noise_multiplier: float | None = _sum_params('noise_multiplier', None, help=
+      'Noise standard deviation over the clip, or of a count in clients.')
   rounds: int = _sums(1, 'Number of rounds.', low=1, essential=True)
   cohort_size: float | None = _sum_params('cohort_size', None, low=None, above=0)
   population: int | None = _sums(None, 'Number of clients.', low=1, essential=True)
@@ -85,10 +84,9 @@ class SumMechanism(Mechanism):
       None, 'Maximum number of rounds that select one client.', low=1,
       otherwise='no limit')
   min_cohort_size: int | None = _poisson(
-      None, 'Minimum number of clients in a round: a smaller cohort is drawn again '
-      'before any client is told, which epsilon includes. Makes epsilon finite against '
-      'a participant, who knows its share of the noise.', low=1, unit='clients',
-      otherwise='a cohort may be of one')
+      None, 'Minimum number of clients in a round: a smaller cohort is drawn again. '
+      'Makes epsilon finite against a participant, who knows its share of the noise.',
+      low=1, unit='clients', otherwise='a cohort may be of one')
   clip: float | None = _sum_params('clip', None)
   bits: int | None = _sum_params('bits', None)
   dimension: int | None = _sum_params('dimension', None)
@@ -97,8 +95,8 @@ class SumMechanism(Mechanism):
   beta: float = _sum_params('beta')
   k_stddevs: float = _sum_params('k_stddevs')
   adaptive_clipping: bool = _sums(
-      False, 'Let the clip follow a quantile of the updates\' norms: each round also '
-      'releases the noisy count of clients at most the clip, which epsilon includes.')
+      False, 'Let the clip follow a quantile of the updates\' norms; the noisy count '
+      'that this takes is released too.')
   clip_count_stddev: float | None = _adaptive(
       None, 'Noise of the count behind an adaptive clip.', above=0, unit='clients',
       otherwise='--cohort_size / 20')
@@ -106,19 +104,14 @@ class SumMechanism(Mechanism):
   assumed_colluders: int = _sum_params('assumed_colluders')
   dropout_rate: float = _sums(
       0.0, 'Upper bound on the probability that a selected client drops out, '
-      'independently of other clients, of rounds and of its data. What suppressed '
-      'rounds reveal under Poisson sampling depends on it.', low=0, below=1)
+      'independently of other clients, of rounds and of its data.', low=0, below=1)
   surviving_fraction: float = _sums(
       1.0, 'Fraction of the planned noise that is there when nothing tops it up.',
       low=0, high=1)
 
   def sampling_scheme(
       self, simulation_seed: int | None = None) -> schemes.SamplingScheme:
-    """The scheme that selects the clients of each round, as `event` accounts for it.
-
-    Args:
-      simulation_seed: None for the operating system's entropy.
-    """
+    """The scheme that selects the clients of each round; without a seed by entropy."""
     return schemes.build(
         self.sampling, population=self.population, cohort_size=self.cohort_size,
         simulation_seed=simulation_seed, adjacency=self.fixed_adjacency,
@@ -164,15 +157,11 @@ class SumMechanism(Mechanism):
     return self.surviving_fraction if 'surviving_fraction' in self.family.uses else 1.0
 
   def release(self) -> base.Event:
-    """The event of one round before clients are sampled.
-
-    A sum and the count of an adaptive clip share one sample of the clients, so their
-    curves add before it amplifies them.
-    """
+    """The event of one round, the count of an adaptive clip included."""
     released = super().release()
-    if 'adaptive_clipping' not in self.family.uses or not self.adaptive_clipping:
-      return released
-    return events.Together(events=(released, self.clip_count()))
+    has_count = 'adaptive_clipping' in self.family.uses and self.adaptive_clipping
+    return events.Together(
+        events=(released, self.clip_count())) if has_count else released
 
   def round_event(self, round_index: int = 1) -> base.Event:
     """The event of one round, counted from 1, sampling included."""
@@ -214,8 +203,8 @@ class VoteMechanism(_Queries):
   noise_stddev: float | None = _answered(
       None, 'Noise of a vote, where an agent\'s votes sum to 1.', above=0)
   level: str = _answered(
-      'agent', 'The unit that a vote protects: an agent with all its data, or one '
-      'record.', choices=voting.LEVELS)
+      'agent', 'The unit that a vote protects: an agent, or one record (instance).',
+      choices=voting.LEVELS)
   bound: str = _answered(
       'tight', 'Sensitivity and conversion of votes; paper is the published one.',
       choices=voting.BOUNDS)
@@ -274,7 +263,6 @@ class Family(NamedTuple):
     trust_model: A description of who is trusted with what.
     uses: Names of the settings that matter to it, those of a query included.
     only: Kinds of the queries that apply to it; None for all.
-    why: The reason why others do not.
   """
 
   kind: type[Mechanism]
@@ -282,7 +270,6 @@ class Family(NamedTuple):
   trust_model: str
   uses: set[str]
   only: tuple[str, ...] | None = None
-  why: str = ''
 
   @property
   def params(self) -> bool:
@@ -330,8 +317,6 @@ _BALLOT = (
     'agents add shares of the noise and the votes meet in secure aggregation; '
     'only the winning label leaves it')
 _NO_SERVER = 'no server is trusted: every client protects itself'
-_PER_QUERY = (': epsilon is its parameter, for one query; give delta and ask for the '
-              'total epsilon')
 
 
 def _integers(noise: noises.Noise, kind: Any) -> Family:
@@ -353,7 +338,7 @@ MECHANISMS: dict[str, Family] = {
     'none': Family(
         SumMechanism, lambda _: events.NoPrivacy(),
         'everyone who sees the models is trusted with the data', _ALWAYS | {'rounds'},
-        ('epsilon', 'delta'), ', which has no guarantee to reach'),
+        ('epsilon', 'delta')),
     'skellam_count': Family(
         SumMechanism, _count, _DISTRIBUTED, _ROUNDS | {'surviving_fraction'}),
     'ae_vote': Family(VoteMechanism, _vote, _BALLOT, _VOTE),
@@ -361,9 +346,9 @@ MECHANISMS: dict[str, Family] = {
     'nfdp': Family(
         NfdpMechanism, _with(events.Nfdp, *_SUBSET),
         'no noise: sampling a subset is all the protection', set(_SUBSET),
-        ('epsilon',), ': records and subset_size determine both epsilon and delta'),
+        ('epsilon',)),
     **{name: Family(LocalMechanism, _with(kind, 'epsilon'), _NO_SERVER,
-                    _ALWAYS | {'queries'}, ('epsilon',), _PER_QUERY)
+                    _ALWAYS | {'queries'}, ('epsilon',))
        for name, kind in (('piecewise', events.Piecewise), ('duchi', events.Duchi),
                           ('laplace', events.LocalLaplace))},
 }

@@ -6,8 +6,7 @@ are within a total variation distance t of the ideal ones, whatever the data, th
 one that runs: one t for each of the two neighbours, the second times e^epsilon. So
 epsilon is computed at the remaining delta:
 
-* Nothing is consumed where nothing deviates (t = 0), and no number is known where no
-  bound on t is proved (None); whatever prints it says so.
+* No number is known where no bound on t is proved (None); whatever prints it says so.
 * The consumed delta is computed at an upper bound of epsilon, at half of delta or at
   the remaining delta, so it is never too small. Renyi divergences give it quickly; the
   accountant of the guarantee does where theirs is too large.
@@ -100,12 +99,7 @@ def of_sum(params: params_lib.DistributedSumParams | None,
 
 
 def describe_sum(params: params_lib.DistributedSumParams | None, adaptive: bool) -> str:
-  """The samplers of the noise in words; see `of_sum`.
-
-  Args:
-    params: As for `of_sum`.
-    adaptive: Whether a noisy count moves the clip.
-  """
+  """The samplers of the noise in words, and of the count of an adaptive clip."""
   if params is None:
     return ('Gaussian numbers in floating point, cut off beyond 9.3 standard '
             f'deviations: {NO_BOUND}; {_PHILOX}')

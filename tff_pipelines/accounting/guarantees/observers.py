@@ -70,8 +70,7 @@ def by_observer(once: Any, repeated: Any, *, is_local: bool) -> dict[str, Any]:
   """Observer -> what it sees: the server sees what restarts repeat, a participant not.
 
   Args:
-    once: All releases.
-    repeated: The same with those that restarts repeated.
+    once, repeated: All releases; the same with those that restarts repeated.
     is_local: Whether clients protect themselves: then all see repetitions.
   """
   models = repeated if is_local else once
@@ -103,9 +102,8 @@ def bound(view: View, delta: float, method: Method,
       amplification=amplification, population=method.population,
       records=method.records, stated_delta=delta)
   ideal = () if not noise_budget.is_too_much(consumed, delta) else (caveats.Caveat(
-      IDEAL,
-      'epsilon is that of ideal distributions: at such an epsilon the sampling '
-      f'error of the noise would consume {consumed:.3g} of delta, more than half'),)
+      IDEAL, 'epsilon is that of ideal distributions: the sampling error of the noise '
+      f'would consume {consumed:.3g} of delta, more than half'),)
   return dataclasses.replace(
       result, delta=delta, observer=observer, consumed_delta=consumed,
       amplification=None if event.without_sampling() == event else amplification,
@@ -132,11 +130,7 @@ def numbers(views: Mapping[str, View], delta: float, method: Method
 
 
 def caveats_of(found: Mapping[str, bounds.Bound]) -> list[caveats.Caveat]:
-  """The caveats of several numbers: all of the outsiders', else those of the number.
-
-  Args:
-    found: Observer -> bound; that of outsiders is there.
-  """
+  """The caveats of several numbers: all of the outsiders', else those of the number."""
   notes = list(found[bounds.OUTSIDERS].caveats)
   for who in (bounds.SERVER, bounds.PARTICIPANT):
     if who in found and found[who].is_finite:

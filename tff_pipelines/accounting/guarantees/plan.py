@@ -19,15 +19,13 @@ from tff_pipelines.accounting.guarantees import (
 from tff_pipelines.accounting.guarantees.bounds import Bound
 from tff_pipelines.accounting.guarantees.guarantee import (
     Caveat, Guarantee, SEEDED, SIMULATED, SUPPRESSED, Terms)
+from tff_pipelines.common import declarations
 
 _AT_SMALL_DELTA = ('epsilon_at_delta_1e-6', 'epsilon_server_at_delta_1e-6')
 
 
 class Plan(abc.ABC):
   """The guarantee that a run plans, spends and reports.
-
-  A subclass has the parameters that its mechanism executes and says by `event` what a
-  round releases; epsilon, the ledger and the report follow from that.
 
   Attributes:
     terms, delta: As in `Guarantee`.
@@ -77,7 +75,6 @@ class Plan(abc.ABC):
 
   def further(self, released: base.Event) -> dict[str, Any]:
     """Further numbers of the guarantee, by their key in the summary."""
-    del released
     return {}
 
   def released(self, rounds: int) -> base.Event:
@@ -97,10 +94,7 @@ class Plan(abc.ABC):
   @property
   def method(self) -> observers.Method:
     """How its numbers are computed."""
-    return observers.Method(
-        accountant=self.accountant, amplification=self.amplification,
-        population=self.population, records=self.records,
-        clients_per_person=self.clients_per_person)
+    return observers.Method(**declarations.shared(observers.Method, self))
 
   def bound(self, event: base.Event, releases: int, *,
             observer: str = bounds.OUTSIDERS, delta: float | None = None) -> Bound:
@@ -109,8 +103,7 @@ class Plan(abc.ABC):
     Args:
       event: Everything that was released, as outsiders see it.
       releases: Number of its rounds; sampling error consumes delta in each.
-      observer: The observer.
-      delta: None for that of the guarantee.
+      observer, delta: The observer; None for the delta of the guarantee.
     """
     view = observers.View(
         event, self.total_variation and releases * self.total_variation)
@@ -123,8 +116,7 @@ class Plan(abc.ABC):
 
     Args:
       rounds: Number of committed rounds.
-      repeats: Number of rounds that restarts repeated; they count where clients
-        protect themselves.
+      repeats: Rounds that restarts repeated, which count in local privacy.
       lost: Released in addition, by rounds that were lost and run again.
     """
     if not rounds or not self.is_private:
@@ -148,10 +140,10 @@ class Plan(abc.ABC):
     Args:
       rounds: Number of committed rounds, >= 1; of all releases, where `released` is
         given.
-      repeats: Number of rounds that the server may have seen again after restarts.
+      repeats: Rounds that the server may have seen again after restarts.
       suppressed: Whether any was suppressed: the server saw less noise there.
-      seen: Everything that the server may have seen; None if nothing was repeated.
-      released: Everything that these rounds released; None for `released(rounds)`.
+      seen: All that the server may have seen; None if nothing was repeated.
+      released: All that these rounds released; None for `released(rounds)`.
     """
     notes = [SEEDED] if self.seed is not None else []
     if self.terms.secure_aggregation:

@@ -21,8 +21,8 @@ def planned(*, l2_sensitivity: float, dimension: int, items: int, epsilon: float
 
   Args:
     l2_sensitivity, dimension, items: As in `preliminary.CentralRelease`.
-    epsilon: Epsilon of this release alone, at delta.
-    delta: Delta of the run; keys of a single client take FAILURE_FRACTION of it.
+    epsilon, delta: Epsilon of this release alone, at the delta of the run, of which
+      keys of a single client take FAILURE_FRACTION.
     replace_one_of: Number of clients, to state it for a replaced client; None for
       zero-out.
     kind: Class of the release.
@@ -58,8 +58,7 @@ def planned_evaluation(metrics: int, *, epsilon: float, delta: float,
         replace_one_of=replace_one_of, kind=preliminary.EvaluationRelease)
     if release_of(event).noise_variance <= _MAX_VARIANCE:
       return event
-  raise ValueError(f'private_evaluation={epsilon:g} is too small: the sampler can\'t '
-                   'draw noise of that size')
+  raise ValueError(f'private_evaluation={epsilon:g} is too small for the sampler')
 
 
 def release_of(event: base.Event) -> preliminary.CentralRelease:

@@ -23,8 +23,7 @@ def checked_counts(votes: Sequence[int]) -> np.ndarray:
   """The counts of one query; ValueError unless they are integers >= 0 of 2 labels."""
   counts = np.asarray(votes)
   if counts.ndim != 1 or counts.size < 2:
-    raise ValueError(
-        f'votes must be one count for each of 2 labels or more, found {votes!r}')
+    raise ValueError(f'votes must have a count of each of 2 labels, found {votes!r}')
   if not np.issubdtype(counts.dtype, np.integer) or (counts < 0).any():
     raise ValueError(f'votes must be integers from 0 on, found {votes!r}')
   return counts
@@ -63,8 +62,7 @@ def log_wrong_probability(event: Vote, votes: Sequence[int]) -> float:
 
 def _check_one_label(event: Vote, what: str) -> None:
   if event.attributes > 1:
-    raise ValueError(f'attributes must be 1 for {what}: with more there is no one '
-                     f'winner; found {event.attributes!r}')
+    raise ValueError(f'attributes must be 1 for {what}, found {event.attributes!r}')
 
 
 def _log_union(gaps: np.ndarray, stddev: float) -> float:
@@ -130,9 +128,6 @@ def data_dependent_epsilon(event: Vote,
     event: One query; with bound='paper' it counts by `published_curve`.
     votes_of_queries: For each query the integer counts of the labels.
     delta: Strictly between 0 and 1.
-
-  Returns:
-    At most the epsilon of the Renyi accountant for any votes.
   """
   validate.open_unit_interval(delta=delta)
   times = _counted(votes_of_queries)
@@ -172,8 +167,7 @@ def published_curve(event: Vote, votes: Sequence[int],
     A curve nowhere above the data-independent one; not to be published.
   """
   if event.noise != 'gaussian':
-    raise ValueError('noise must be gaussian for the published formula, found '
-                     f'{event.noise!r}')
+    raise ValueError(f'noise must be gaussian as published, found {event.noise!r}')
   _check_one_label(event, 'the published formula')
   curve = event.curve(max_order, 'tight')
   counts = np.sort(checked_counts(votes))[::-1] / event.votes
@@ -241,9 +235,8 @@ def threshold(stddev: float, order: float) -> float:
 
 def cost(log_q: float, stddev: float, order: float) -> float:
   """The data-dependent cost of one query as the release uses it."""
-  if log_q >= threshold(stddev, order):
-    return order / stddev**2  # Of any votes.
-  return _dependent(log_q, stddev, order)
+  is_of_any_votes = log_q >= threshold(stddev, order)
+  return order / stddev**2 if is_of_any_votes else _dependent(log_q, stddev, order)
 
 
 def _shifted(log_q: float, stddev: float, labels: int, way: int) -> float:
@@ -288,9 +281,8 @@ def check_conditions(stddev: float, labels: int, order: float) -> None:
       _dependent(x, stddev, order) for x in grid_up])
   for name, values in (('C5', costs), ('C6', steps)):
     if (np.diff(values) < -1e-12 * np.abs(values).max()).any():
-      raise ValueError(
-          f'order={order!r} does not meet condition {name} of the smooth '
-          f'sensitivity at noise_stddev={stddev!r} and {labels} labels')
+      raise ValueError(f'order={order!r} does not meet condition {name} of the smooth '
+                       f'sensitivity at noise_stddev={stddev!r}, {labels} labels')
 
 
 def _log_q(votes: Sequence[int], stddev: float) -> float:
@@ -330,10 +322,9 @@ def exact_cost(event: Vote, votes_of_queries: Iterable[Sequence[int]],
   """
   if (event.noise, event.scheme, event.level, event.attributes,
       event.max_weight) != ('gaussian', 'ae', 'instance', 1, 1):
-    raise ValueError(
-        'smooth sensitivity is proved for noise=gaussian, scheme=ae, '
-        'level=instance, one label and unweighted votes only, found '
-        f'{event!r}')
+    raise ValueError('smooth sensitivity is proved for noise=gaussian, scheme=ae, '
+                     'level=instance, one label and unweighted votes only, found '
+                     f'{event!r}')
   stddev = event.noise_stddev
   validate.positive(noise_stddev=stddev, order=order)
   times = _counted(votes_of_queries)
@@ -357,9 +348,7 @@ def release_cost(beta: float, noise: float, order: float) -> float:
   """
   validate.positive(beta=beta, noise=noise)
   if not 1 < order < 1 / (2 * beta):
-    raise ValueError(
-        f'order must be in (1, 1/(2 beta)) = (1, {1 / (2 * beta):.6g}), found '
-        f'{order!r}')
+    raise ValueError(f'order must be in (1, {1 / (2 * beta):.6g}), found {order!r}')
   return order * math.exp(2 * beta) / noise**2 + (
       -0.5 * math.log1p(-2 * order * beta) + beta * order) / (order - 1)
 
@@ -376,9 +365,8 @@ def release(event: Vote, votes_of_queries: Iterable[Sequence[int]], *,
   """Releases the data-dependent cost of many queries with smooth noise.
 
   The Renyi cost of Gaussian votes at one order, summed over the queries, is released
-  as cost + SS * N(0, noise^2), SS being its smooth sensitivity (arXiv 1802.08908).
-  Proved for Gaussian noise, one vote moved from one label to another. The conditions
-  of the proof on the order and the noise are checked numerically.
+  as cost + SS * N(0, noise^2), SS being its smooth sensitivity (arXiv 1802.08908). The
+  conditions of the proof on the order and the noise are checked numerically.
 
   Args:
     event: One query: 'ae', instance level, Gaussian noise.

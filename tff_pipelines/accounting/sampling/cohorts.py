@@ -32,22 +32,20 @@ def pivotal_probability(population: int, sampling_rate: float,
                         dropout_rate: float) -> float:
   """The probability that one client's participation decides that a round is opened.
 
-  A round that is suppressed (too few shares for its sum to be opened) without a
-  client, and opened with it, reveals that the client participates, and amplification
-  by sampling is lost in it. Clients are selected, and drop out, independently of each
-  other, of their data and of other rounds. With m other clients, m' of them in the
-  sum, these are the rounds where `aggregators.params.has_enough` is false of (m', m)
-  and true of (m' + 1, m + 1). A round that is opened without the client is opened
-  with it too; if it drops out the round may be suppressed, but that is the same
-  whatever its data are.
+  A round that is suppressed without a client and opened with it reveals that the client
+  participates, and amplification by sampling is lost in it. Clients are selected, and
+  drop out, independently of each other, of their data and of other rounds. With m other
+  clients, m' of them in the sum, these are the rounds where
+  `aggregators.params.has_enough` is false of (m', m) and true of (m' + 1, m + 1). A
+  round that is opened without the client is opened with it too; if it drops out the
+  round may be suppressed, but that is the same whatever its data are.
 
   Args:
     population: N >= 1 clients.
     sampling_rate: q in (0, 1].
     min_honest_fraction: h in (0, 1], the fraction of the shares that a round needs.
     assumed_colluders: c >= 0, clients of a round that are assumed to collude.
-    dropout_rate: In [0, 1). Upper bound on the probability, the same for all clients,
-      that a selected client drops out.
+    dropout_rate: In [0, 1), of each selected client: an upper bound.
 
   Returns:
     The largest probability over the other clients for any such rate of dropouts, in

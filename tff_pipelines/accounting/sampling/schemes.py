@@ -32,9 +32,6 @@ def _given(**arguments: Any) -> dict[str, Any]:
 class SamplingScheme(abc.ABC):
   """A rule by which rounds, counted from 1, select clients.
 
-  A scheme may keep a state between rounds: the checkpoint of a round holds the result of
-  `state` after the round was sampled, and `restore` receives it when the run resumes.
-
   Class attributes:
     name: Name of the scheme, as in the flags.
     summary: A few words for the help of the flags.
@@ -80,9 +77,6 @@ class SamplingScheme(abc.ABC):
   def event(self, release: base.Event, round_index: int,
             pivotal_probability: float = 0.0) -> base.Event:
     """The event of one round.
-
-    Where a round that is repeated after a restart costs something else than the round
-    itself, `repeated` of the event says so: a ledger knows events and no scheme.
 
     Args:
       release: The release from the clients that the round selected.
@@ -224,9 +218,8 @@ class Poisson(SamplingScheme):
     return subsets.uniform(random_bits, self.population, size)
 
   def state(self) -> dict[str, np.ndarray]:
-    if self.max_participations is None:
-      return {}
-    return {'participations': self._participations.copy()}
+    return {} if self.max_participations is None else {
+        'participations': self._participations.copy()}
 
   def restore(self, state: Mapping[str, np.ndarray]) -> None:
     if self.max_participations is None:
@@ -312,8 +305,6 @@ class FixedSize(_Sized):
   summary = 'exactly --cohort_size'
 
   def sample(self, round_index: int) -> np.ndarray:
-    if self.cohort_size == self.population:
-      return np.arange(self.population)
     return subsets.uniform(
         self._random_bits(round_index), self.population, self.largest_cohort)
 
@@ -413,10 +404,7 @@ FIXED_ADJACENCIES = (base.REPLACE_ONE, base.ZERO_OUT)
 IN_WORDS = '; '.join(f'{name}: {scheme.summary}' for name, scheme in SCHEMES.items())
 
 
-def build(name: str, *, population: int | None, cohort_size: float | None,
-          simulation_seed: int | None = None, adjacency: str = base.REPLACE_ONE,
-          max_participations: int | None = None, min_cohort_size: int | None = None,
-          rounds: int = 1) -> SamplingScheme:
+def build(name: str, *, rounds: int = 1, **arguments: Any) -> SamplingScheme:
   """Builds the scheme of a name in `SCHEMES`; arguments are those of its class.
 
   Raises:
@@ -424,11 +412,9 @@ def build(name: str, *, population: int | None, cohort_size: float | None,
       to another scheme than `Poisson`, which alone has them.
   """
   validate.one_of(SCHEMES, sampling=name)
-  limits = _given(max_participations=max_participations, min_cohort_size=min_cohort_size)
   if name == Poisson.name:
-    limits['rounds'] = rounds
-  elif limits:
-    key, value = limits.popitem()
-    raise ValueError(f'{key} must not be given for sampling={name}, found {value!r}')
-  return SCHEMES[name](population=population, cohort_size=cohort_size,
-                       simulation_seed=simulation_seed, adjacency=adjacency, **limits)
+    return Poisson(rounds=rounds, **arguments)
+  for limit in ('max_participations', 'min_cohort_size'):
+    if (value := arguments.pop(limit, None)) is not None:
+      raise ValueError(f'{limit} must not be given for {name}, found {value!r}')
+  return SCHEMES[name](**arguments)
