@@ -26,9 +26,6 @@ def _features(count, dimension=D):
   return RNG.normal(size=[count, dimension]).astype(np.float32)
 
 
-# Teachers.
-
-
 @pytest.mark.parametrize('count', [3, 40])  # Fewer and more than coordinates.
 def test_ridge_minimises_the_penalised_error(count):
   x, targets = _features(count), RNG.normal(size=[count, K])
@@ -63,9 +60,6 @@ def test_a_teacher_knows_its_records_and_gives_soft_labels_of_them():
       soft, expected / expected.sum(axis=1, keepdims=True), rtol=1e-3)
 
 
-# Alternation.
-
-
 @pytest.mark.parametrize('groups, size', [(5, 1), (4, 3), (1, 6)])
 def test_owners_alternate_and_none_answers_more_than_one_query_ahead(
     groups, size):
@@ -77,9 +71,6 @@ def test_owners_alternate_and_none_answers_more_than_one_query_ahead(
     counts[answering] += 1
     assert counts.max() == -(-(query + 1) // groups)
     assert counts.max() - counts.min() <= 1
-
-
-# Choice of queries.
 
 
 def test_margins_are_equation_5_and_order_by_the_largest_probability():
@@ -108,9 +99,6 @@ def test_active_choice_takes_the_least_sure_and_random_choice_any():
       candidates, 5, sampling='active', probabilities=None,
       random=np.random.default_rng(0))
   np.testing.assert_array_equal(first, one)
-
-
-# Asking.
 
 
 def _owner(weights, queries, **more):

@@ -76,7 +76,6 @@ def predicted(programs, trained):
     return list(csv.DictReader(file))
 
 
-@pytest.mark.slow
 def test_statement_has_the_numbers_of_the_summary_and_no_other_keys(
     trained, exported):
   summary = _summary(trained[1])

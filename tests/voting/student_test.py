@@ -74,11 +74,9 @@ def digits():
 @pytest.mark.parametrize('kind', ['encoder', 'network'])
 def test_students_of_images_train_and_predict(digits, kind):
   if kind == 'encoder':
-    architecture = student_lib.of_encoder(
-        encoder.initial_weights(16, 0), 10, 0)
+    architecture = student_lib.of_encoder(encoder.initial_weights(16, 0), 10, 0)
   else:
-    architecture = student_lib.of_network(
-        voting_models.cnn((16, 16), 10), 0)
+    architecture = student_lib.of_network(voting_models.cnn((16, 16), 10), 0)
   student = student_lib.Student(
       architecture, digits.x[:150], digits.x[:150].reshape(150, -1),
       np.arange(150), digits.y[:150], 10, method='labels',

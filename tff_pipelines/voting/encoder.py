@@ -100,8 +100,8 @@ def train(images: np.ndarray, *, seed: int,
   fewer than 2 images, or if a weight becomes NaN or infinite.
   """
   if len(images) < 2:
-    raise ValueError('public images must be 2 or more to learn features from, '
-                     f'found {len(images)}')
+    raise ValueError(
+        f'public images must be 2 or more to learn features from, found {len(images)}')
   rng = np.random.default_rng([seed, 1])
   state = adam.initial_state([
       *initial_weights(images.shape[1], seed),
@@ -112,9 +112,8 @@ def train(images: np.ndarray, *, seed: int,
   def loss(weights, rows, step):
     batch = tf.gather(records, rows)
     step_key = keys.derive(keys.derive(key, 1), step)
-    views = tf.concat([
-        distortions.strong(batch, keys.derive(step_key, i))
-        for i in range(2)], axis=0)
+    views = tf.concat(
+        [distortions.strong(batch, keys.derive(step_key, i)) for i in range(2)], axis=0)
     features, _ = apply(weights, views)
     projected = layers.dense(tf.nn.relu(features), *weights[len(WEIGHTS):])
     return contrast(*tf.split(projected, 2))
@@ -126,8 +125,7 @@ def train(images: np.ndarray, *, seed: int,
       on_epoch(epoch + 1)
   weights = [w.numpy() for w in state[0][:len(WEIGHTS)]]
   if not all(np.isfinite(w).all() for w in weights):
-    raise ValueError('the public feature map is not finite: lower '
-                     '--feature_learning_rate')
+    raise ValueError('the feature map is not finite: lower --feature_learning_rate')
   return weights
 
 

@@ -58,7 +58,7 @@ class PublicFeatures:
     """Features, float32 [n, d]; for 'none' the records themselves.
 
     With `alone` each record goes through the map independently: products of many rows
-    round each by its index and by how many there are.
+    round each by its index and by their number.
     """
     if self.kind == 'none':
       return x
@@ -98,8 +98,8 @@ def check(public: np.ndarray, config: FeatureConfig) -> tuple[int, ...]:
   if config.kind == 'standard':
     return (size,)
   if len(public) < 2:
-    raise ValueError('features=pca needs 2 public records or more, found '
-                     f'{len(public)}')
+    raise ValueError(
+        f'features=pca needs 2 public records or more, found {len(public)}')
   return (min(config.dimensions, size, len(public) - 1),)
 
 
@@ -177,8 +177,8 @@ def as_grid(task: VotingTask) -> VotingTask:
   public = flat(task.public)
   most = knn.largest_feature(public.shape[1])
   if most < 1:
-    raise ValueError('features must have at most 2^24 coordinates for exact '
-                     f'distances, found {public.shape[1]}')
+    raise ValueError(
+        f'features must have fewer than 2^24 coordinates, found {public.shape[1]}')
   reach = float(np.percentile(np.abs(public), 99.9))
   step = (reach or 1.0) / most
   return _with_records(task, lambda x: np.clip(

@@ -16,8 +16,7 @@ from tff_pipelines.voting.settings import VoteSettings
 # A caveat of every run: which classes an agent has is private.
 _CLASSES = caveats.Caveat(
     'classes taken as public',
-    'the classes are taken as public knowledge; whether any agent has records of each '
-    'of them is not looked at')
+    'the classes are taken as public knowledge, whichever of them agents have')
 # Keys that only votes and their baselines report; None where an algorithm has none.
 DETAILS = (
     'level', 'noise', 'bound', 'queries', 'answered', 'labels_right', 'neighbours',

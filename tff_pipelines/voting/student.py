@@ -58,8 +58,8 @@ def spread_labels(features: np.ndarray, rows: np.ndarray, labels: np.ndarray,
   records that no label reaches have equal weights.
   """
   if len(features) < 2:
-    raise ValueError('public records must be 2 or more to spread labels over, '
-                     f'found {len(features)}')
+    raise ValueError(
+        f'public records must be 2 or more to spread labels, found {len(features)}')
   graph = _graph(np.asarray(features, np.float64))
   start = np.zeros((len(features), num_classes))
   np.add.at(start, (rows, labels), 1.0)
@@ -136,8 +136,7 @@ class Student:
     float [P, d], and its own after the fraction `own_labels_after` of the epochs.
     """
     if not len(rows):
-      raise ValueError('labels must be at least one to train a student, found '
-                       'none: no query was answered')
+      raise ValueError('no query was answered: a student needs at least one label')
     self.name, self.epochs, self.epochs_done = architecture.name, training.epochs, 0
     self._architecture, self._test = architecture, test
     self._public = classifiers.to_float(tf.constant(public))
@@ -188,8 +187,8 @@ class Student:
         self.state, tf.constant(self.epochs_done), tf.constant(targets))
     self.epochs_done += 1
     if not all(np.isfinite(w).all() for w in self.state[0]):
-      raise ValueError('the student is not finite after epoch '
-                       f'{self.epochs_done}: lower --student_learning_rate')
+      raise ValueError(f'the student is not finite after epoch {self.epochs_done}: '
+                       'lower --student_learning_rate')
 
   def restore(self, arrays: list[np.ndarray], epochs_done: int) -> None:
     self.state = adam.state_of_arrays(arrays)
