@@ -60,8 +60,8 @@ class Prepared:
   def examples(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """All owners' records, owner by owner, and the test records.
 
-    `x`: float32 [n, dimension], each record's features independent of all others,
-    centred and scaled by public constants, as gradient descent needs. `y`: int32 [n].
+    `x`, float32 [n, dimension], are features of each record alone, centred and scaled
+    by public constants, as gradient descent needs; `y`, int32 [n].
     """
     x, y = (np.concatenate([getattr(held, name) for held in self.task.holdings])
             for name in ('x', 'y'))
@@ -121,8 +121,7 @@ def mechanism_of(plan: plan_lib.LdpPlan) -> local_dp.LocalMechanism:
 class LdpRounds(rounds_lib.ChargedRounds):
   """Steps of queries; all except the answers follows from them and from public data.
 
-  `student` is that of all answers that are kept, `accuracies` are its own; None and
-  empty if there are none.
+  `student`, None without answers, is that of all that are kept; `accuracies` are its.
   """
 
   unit = 'query'

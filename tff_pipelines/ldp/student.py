@@ -2,9 +2,8 @@
 
 The mean answer to a query is its mean soft label plus noise of known variance, so the
 first student minimises the squared error. A second one continues by expectation
-maximisation: the student's own opinion of every public image, times what the noisy
-answer says of the image, is its new label. It is rejected if held-out answers speak
-against it. Everything is computed from answers and public images.
+maximisation: a public image's new label is the student's opinion times what the noisy
+answer says. It is rejected if held-out answers speak against it.
 """
 
 from collections.abc import Iterator
@@ -117,8 +116,7 @@ class Trainer:
              variance: float) -> bool:
     """Whether held-out answers do not speak against refinement.
 
-    They are as noisy as the others. So it takes `_DOUBTS` standard errors of their
-    noise to reject what as a rule helps, and helps more where there is more noise.
+    It takes `_DOUBTS` standard errors of their noise to reject what as a rule helps.
     """
     if len(rows) < _FEWEST_ANSWERS:
       return False

@@ -1,7 +1,7 @@
 """The privacy statement of a model, in JSON and in plain words, to be published.
 
-Everything in it comes from the run's summary, key by key: nothing of the operator's
-(cohorts, times, paths, diagnostics) is among `KEYS`.
+All comes from the run's summary; nothing of the operator's (cohorts, times, paths,
+diagnostics) is among `KEYS`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,7 @@
 """Public feature maps of a voting task, the task seen through one, and its queries.
 
-A map follows from the server's public records alone, so it is public, and what an agent
-computes of a record by it depends on that record alone. The choice of the public
-records that agents are asked about costs no privacy either.
+A map and the choice of queries follow from the server's public records alone, so they
+are public; what an agent computes of a record by a map depends on that record alone.
 """
 
 from collections.abc import Callable
@@ -21,17 +20,15 @@ from tff_pipelines.voting import encoder, knn
 # File of a run's folder that keeps its map.
 MAP = 'features.npz'
 
-# Features of pca and contrastive have this length: a scale at which models train
-# well by rates around 0.1.
+# Length of features of pca and contrastive, for learning rates around 0.1.
 LENGTH = 8.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FeatureConfig:
-  """Parameters of a feature map.
+  """'none': records as they are. 'standard': coordinates are scaled as in public.
 
-  'none': records as they are. 'standard': coordinates are scaled as in public. 'pca':
-  principal components, as many as `dimensions`. 'contrastive': `voting.encoder`.
+  'pca': principal components, as many as `dimensions`. 'contrastive': `voting.encoder`.
   """
 
   kind: str
@@ -104,7 +101,7 @@ def check(public: np.ndarray, config: FeatureConfig) -> tuple[int, ...]:
 
 
 def fit(public: np.ndarray, config: FeatureConfig,
-        on_epoch: Callable[[int], object] | None = None) -> PublicFeatures:
+        on_epoch: Callable[[int], object] = lambda done: None) -> PublicFeatures:
   """The map that follows from public records; raises ValueError as `check`."""
   shape, arrays = check(public, config), {}
   if config.kind == 'contrastive':
@@ -187,7 +184,7 @@ def as_grid(task: VotingTask) -> VotingTask:
 
 def choose_queries(features: np.ndarray, count: int, choice: str,
                    seed: int) -> np.ndarray:
-  """Chooses public records that agents are asked about: int64 [count], sorted.
+  """Chooses queries: int64 [count], sorted.
 
   With 'spread' the nearest to the centres of as many clusters of features [n, d].
   """

@@ -1,7 +1,7 @@
 """The run report of a vote and its baselines, besides their guarantees.
 
-All algorithms report the same fields, so that they can be compared. Vote counts and
-margins are never among them: they are as private as the votes.
+All algorithms report the same fields. Vote counts and margins, as private as the votes,
+are never among them.
 """
 
 from collections.abc import Mapping, Sequence

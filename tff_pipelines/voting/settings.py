@@ -108,8 +108,7 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
       otherwise='agent for ae and dp_fedavg, else instance')
   bound: str = _noise('tight', 'Bound that noise is calibrated by; paper is the '
       'published formula. Both numbers are reported.', choices=voting.BOUNDS)
-  noise: str = _privacy('skellam', 'skellam, gaussian: agents add shares, of integers '
-      'or not. gaussian_central: the server adds noise.',
+  noise: str = _privacy('skellam', 'gaussian_central: the server adds it, not agents.',
       choices=voting_params.NOISES, when={'algorithm': (*VOTES, 'dp_fedavg')})
   clip: float = _privacy(0.3, 'L2 clip of an update; in dp_fedsgd of a gradient.',
       above=0, unit='model units', when=_CLIPPED)
@@ -131,8 +130,7 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
       low=1, essential=True, when={'algorithm': ('knn',)})
   threshold: float | None = _vote(
       None, 'Noisy count that the winner of a query must exceed.', unit='agents')
-  features: str | None = _features(None, 'Public feature map. standard: scaled '
-      'coordinates. pca: principal components. contrastive: a network for images.',
+  features: str | None = _features(None, 'Public feature map.',
       choices=('none', 'standard', 'pca', 'contrastive'),
       otherwise='standard for vectors; contrastive for images, none in baselines')
   pca_dimensions: int = _features(
@@ -178,9 +176,8 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
       otherwise='by the number of public records')
   student_batch_size: int = _student(128, 'Records of a step of the student.', low=1)
   student_learning_rate: float = _student(0.001, 'Learning rate of Adam.', above=0)
-  own_labels_after: float = _student(1 / 3, 'Fraction of epochs after which the '
-      'student\'s own labels take over; 1 for never.', low=0, high=1,
-      when={'algorithm': VOTES, 'student': ('spread',)})
+  own_labels_after: float = _student(1 / 3, 'Fraction of epochs before own labels.',
+      low=0, high=1, when={'algorithm': VOTES, 'student': ('spread',)})
   student_seed: int = _student(0, 'Seed of the order and distortion of records.', low=0)
 
   clients_per_call: int | None = train.like('clients_per_call', when=_AVERAGING)
