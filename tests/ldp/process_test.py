@@ -27,17 +27,12 @@ def _features(count, dimension=D):
 
 
 @pytest.mark.parametrize('count', [3, 40])  # Fewer and more than coordinates.
-def test_ridge_minimises_the_penalised_error(count):
+def test_ridge_minimises_the_penalised_error_and_a_path_is_ridge(count):
   x, targets = _features(count), RNG.normal(size=[count, K])
   weights = algorithm.ridge(x, targets, 0.5).astype(np.float64)
   gradient = x.T.astype(np.float64) @ (
       x @ weights + 1 / K - targets) + 0.5 * weights
   assert np.abs(gradient).max() < 1e-4
-
-
-@pytest.mark.parametrize('count', [3, 40])
-def test_a_path_is_ridge_at_each_penalty(count):
-  x, targets = _features(count), RNG.normal(size=[count, K])
   strengths = (0.1, 1.0, 7.0)
   for strength, weights in zip(
       strengths, algorithm.ridge_path(x, targets, strengths)):

@@ -1,6 +1,5 @@
 """Export, evaluate and predict as a user runs them, on one small run of files."""
 
-import csv
 import datetime
 import json
 import os
@@ -11,7 +10,7 @@ import numpy as np
 from pyarrow import parquet
 import pytest
 
-from tests.publish import alone
+from tests.publish import alone, checked
 from tests.tasks.sources import populations
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.common import files
@@ -72,8 +71,7 @@ def predicted(programs, trained):
   done = programs.run(PREDICT, f'--run={run}', f'--output={folder / "rows.csv"}',
                       f'--data_path={folder / "private.jsonl"}')
   assert done.code == 0, done.stderr
-  with open(folder / 'rows.csv', encoding='utf-8') as file:
-    return list(csv.DictReader(file))
+  return checked.rows(folder / 'rows.csv')
 
 
 def test_statement_has_the_numbers_of_the_summary_and_no_other_keys(

@@ -18,8 +18,7 @@ from tff_pipelines.common import decimals
 from tff_pipelines.common.caveats import Caveat
 from tff_pipelines.fedmd.settings import FedMdSettings
 
-# Noise is this much larger than calibrated, so that no rounding of a product leaves
-# it below what is accounted for.
+# Noise is this much larger than calibrated: no rounding leaves it below.
 _NOISE_EXCESS = 1.0 + 1e-9
 # Maximum of unequal weights: hundredths take few of the bits of a sum.
 FULL_WEIGHT = 100
@@ -46,9 +45,8 @@ DELTA_IN_WORDS = {
 class FedMdPlan(guarantee.Plan):
   """The guarantee of a run for every single record of every party.
 
-  Rounds are counted from 1; the first one is the parties' own training. `records` are
-  the parties' numbers of private records, each >= 1; `recorded` is the `configuration`
-  of an earlier start, whose numbers are taken over.
+  Round 1 is the parties' own training. `records` are the parties' numbers of private
+  records; `recorded` is the `configuration` of an earlier start, which is taken over.
   """
 
   settings: FedMdSettings
@@ -88,10 +86,9 @@ class FedMdPlan(guarantee.Plan):
     return self.recorded.get('public_per_round', self.settings.public_records)
 
   def weight(self, party: int) -> int:
-    """Weight of a party in the consensus; negative where its agreement decides.
+    """Weight of a party; negative where its agreement decides.
 
-    weighting=records: `FULL_WEIGHT` times the party's number of records over the
-    largest party's, rounded up.
+    weighting=records: `FULL_WEIGHT` of the largest party's records, rounded up.
     """
     weighting = self.settings.weighting
     if weighting == 'records':

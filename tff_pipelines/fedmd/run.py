@@ -40,7 +40,7 @@ def _fit_config(settings: FedMdSettings, prefix: str) -> process_lib.FitConfig:
 
 def draw_subset(records: int, draws: int, replacement: bool,
                 seed: int | None) -> np.ndarray:
-  """Draws the indices of the records that a party trains on, int64 [draws].
+  """Indices of the records that a party trains on, int64 [draws].
 
   Only a draw without a seed, by the system's entropy, has a privacy guarantee.
   """

@@ -61,7 +61,7 @@ class FedMdSettings(settings.RunSettings):
   revisit_epochs: int = _rounds(2, 'Epochs of a round on own records.', low=0)
   public_per_round: int | None = _shared(None, 'Public records of a round.', low=1,
       unit='records', otherwise='5000; 200 of digits')
-  weighting: str = _shared('equal', 'Weights of parties; agreement: with the consensus.',
+  weighting: str = _shared('equal', 'Weights of parties; agreement: with consensus.',
       choices=('equal', 'records', 'agreement'))
   bits: int = _shared(20, 'Bits of an entry of the sum of predictions.', low=4, high=30)
   logit_bound: float = _rounds(30.0, 'Bound that logits are clipped to.', low=1e-3,
@@ -114,8 +114,7 @@ class FedMdSettings(settings.RunSettings):
   @property
   def public_records(self) -> int:
     """Public records of a round, the default of the task filled in."""
-    default = 200 if self.task == 'digits' else 5000
-    return default if self.public_per_round is None else self.public_per_round
+    return self.public_per_round or (200 if self.task == 'digits' else 5000)
 
   @property
   def mirrors(self) -> bool:

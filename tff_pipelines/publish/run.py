@@ -61,10 +61,7 @@ class FinishedRun:
     return serving
 
   def own_figures(self) -> dict[str, dict[str, float | None]]:
-    """Held-out set -> metric -> value, computed again; the mean over all parties.
-
-    Raises ValueError if the data are not those of the run.
-    """
+    """Held-out set -> metric -> its mean over parties; ValueError for other data."""
     experiment = self.experiment
     task = experiment.build_task()
     recorded = configurations.read(self.folder)['identity']

@@ -54,8 +54,7 @@ class PublicFeatures:
   def __call__(self, x: np.ndarray, alone: bool = False) -> np.ndarray:
     """Features, float32 [n, d]; for 'none' the records themselves.
 
-    With `alone` each record goes through the map independently: products of many rows
-    round each by its index and by their number.
+    With `alone` each by itself: products of many rows round each by its index.
     """
     if self.kind == 'none':
       return x

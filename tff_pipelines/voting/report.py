@@ -43,10 +43,7 @@ def describe(task: VotingTask, lines: Sequence[tuple[str, str]]) -> report.Descr
 def outcome(task: VotingTask, settings: VoteSettings, metrics: Mapping[str, float], *,
             fields: Mapping[str, Any], labels: str = '', lines: Sequence[str] = (),
             **attributes: Any) -> report.Outcome:
-  """The outcome of a run of any algorithm, with `metrics` on the test examples.
-
-  `labels` follows them in the result; `lines` are further ones of the full report.
-  """
+  """The outcome of a run; `labels` and `lines` go to the result and the full report."""
   details, compared = fields['details'], ''
   sent = details['uplink_bytes_per_agent']
   other = details.get('uplink_of_federated_averaging')

@@ -86,10 +86,7 @@ class VoteRounds(rounds_lib.Rounds):
 def student_view(task: VotingTask, settings: VoteSettings,
                  features: features_lib.PublicFeatures, flat: np.ndarray
                  ) -> tuple[student_lib.Architecture, np.ndarray, dict]:
-  """The student's network, and the public and the test records as it sees them.
-
-  `flat`, float32 [P, d], are the public records through the feature map.
-  """
+  """The student's network, its public records (`flat` if mapped), its test records."""
   public, test, seed = task.public, task.test, settings.student_seed
   images = len(task.record_shape) == 2
   name = settings.student_model or (

@@ -59,10 +59,7 @@ def _of_client(name: str, text: str, **attributes: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VoteSettings(settings.RunSettings, settings.TaskSettings):
-  """Settings of a vote or of one of its baselines.
-
-  Settings of the data are None where the task decides.
-  """
+  """Settings of a vote or a baseline; those of data are None where the task decides."""
 
   options_by_task = voting_tasks.OPTIONS
 
