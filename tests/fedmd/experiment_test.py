@@ -1,6 +1,5 @@
 """FedMD meets the contract of all experiments."""
 
-
 import pytest
 
 from tests.experiment import contract

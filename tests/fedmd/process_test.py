@@ -115,7 +115,6 @@ def _by_hand(mean, rounds):
 
 @pytest.mark.parametrize('knowledge', ['softmax', 'logits'])
 def test_rounds_are_those_of_the_algorithm(in_process, process, knowledge):
-  del in_process
   mean = _mean(knowledge=knowledge)
   if knowledge != 'softmax':
     process = _build(mean)
@@ -145,7 +144,6 @@ def _after_first_round(process, count=3):
 
 
 def test_party_that_drops_out_keeps_its_state_and_returns(in_process, process):
-  del in_process
   server, parties = _after_first_round(process)
   data = _data(3)
   away = parties[1]
@@ -160,7 +158,6 @@ def test_party_that_drops_out_keeps_its_state_and_returns(in_process, process):
 
 
 def test_party_that_joins_late_first_fits_its_own_records(in_process, process):
-  del in_process
   server, (first, second, _) = _after_first_round(process)
   late = _parties(3)[2]
   no_more = collections.OrderedDict(
@@ -178,7 +175,6 @@ def test_party_that_joins_late_first_fits_its_own_records(in_process, process):
 @pytest.mark.parametrize('value', [np.nan, np.inf])
 def test_party_with_nan_or_infinite_weights_is_left_out(
     in_process, process, value):
-  del in_process
   server, parties = _after_first_round(process)
   broken = collections.OrderedDict(parties[1])
   broken['weights'] = np.array(broken['weights'])
@@ -199,7 +195,6 @@ def test_party_with_nan_or_infinite_weights_is_left_out(
 
 @pytest.mark.slow
 def test_training_that_explodes_leaves_the_weights_as_they_were(in_process):
-  del in_process
   process = _build(
       initial_epochs=3, private=dataclasses.replace(PRIVATE, learning_rate=1e38))
   output = process.next(process.initialize(), _announced(0), _parties(2), _data(2))
@@ -213,7 +208,6 @@ def test_training_that_explodes_leaves_the_weights_as_they_were(in_process):
 
 
 def test_round_without_a_consensus_has_nothing_to_digest(in_process, process):
-  del in_process
   server, parties = _after_first_round(process)
   broken = [collections.OrderedDict(
       party, weights=np.full_like(party['weights'], np.nan)) for party in parties]
@@ -228,7 +222,6 @@ def test_round_without_a_consensus_has_nothing_to_digest(in_process, process):
 
 
 def test_last_round_shares_nothing(in_process, process):
-  del in_process
   server, parties = _after_first_round(process)
   output = process.next(server, _announced(1, share=False), parties, _data(3))
   assert not output['state']['known']
@@ -266,7 +259,6 @@ def test_workers_compute_the_same_as_this_process(
 
 
 def test_consensus_is_the_mean_by_the_weights_of_parties(in_process, process):
-  del in_process
   consensus = []
   for weights in ((1, 0), (0, 1), (3, 1)):
     data = _data(2)
@@ -280,7 +272,6 @@ def test_consensus_is_the_mean_by_the_weights_of_parties(in_process, process):
 
 
 def test_party_is_weighted_by_its_agreement_with_the_consensus(in_process, process):
-  del in_process
   server, parties = _after_first_round(process, 2)
   images = _images(RECORDS, 1000)
   classes = np.asarray(server['consensus']).argmax(-1)
@@ -297,7 +288,6 @@ def test_party_is_weighted_by_its_agreement_with_the_consensus(in_process, proce
 
 
 def test_seeded_noise_comes_from_the_parties_keys(in_process):
-  del in_process
   mean = _mean(noise='gaussian', noise_scale=1.0)
   process = _build(mean, simulation_seed=5)
   first, second = (

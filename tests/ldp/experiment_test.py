@@ -1,8 +1,4 @@
-"""The experiments of local distillation keep the contract of all experiments.
-
-Federated averaging among the baselines is in tests/programs/ldp_test: its rounds keep
-the contract in tests/fedavg.
-"""
+"""Local distillation keeps the contract of all experiments; dp_fl in tests/fedavg."""
 
 import functools
 

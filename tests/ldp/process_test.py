@@ -26,21 +26,13 @@ def _features(count, dimension=D):
   return RNG.normal(size=[count, dimension]).astype(np.float32)
 
 
-# Teachers.
-
-
 @pytest.mark.parametrize('count', [3, 40])  # Fewer and more than coordinates.
-def test_ridge_minimises_the_penalised_error(count):
+def test_ridge_minimises_the_penalised_error_and_a_path_is_ridge(count):
   x, targets = _features(count), RNG.normal(size=[count, K])
   weights = algorithm.ridge(x, targets, 0.5).astype(np.float64)
   gradient = x.T.astype(np.float64) @ (
       x @ weights + 1 / K - targets) + 0.5 * weights
   assert np.abs(gradient).max() < 1e-4
-
-
-@pytest.mark.parametrize('count', [3, 40])
-def test_a_path_is_ridge_at_each_penalty(count):
-  x, targets = _features(count), RNG.normal(size=[count, K])
   strengths = (0.1, 1.0, 7.0)
   for strength, weights in zip(
       strengths, algorithm.ridge_path(x, targets, strengths)):
@@ -63,9 +55,6 @@ def test_a_teacher_knows_its_records_and_gives_soft_labels_of_them():
       soft, expected / expected.sum(axis=1, keepdims=True), rtol=1e-3)
 
 
-# Alternation.
-
-
 @pytest.mark.parametrize('groups, size', [(5, 1), (4, 3), (1, 6)])
 def test_owners_alternate_and_none_answers_more_than_one_query_ahead(
     groups, size):
@@ -77,9 +66,6 @@ def test_owners_alternate_and_none_answers_more_than_one_query_ahead(
     counts[answering] += 1
     assert counts.max() == -(-(query + 1) // groups)
     assert counts.max() - counts.min() <= 1
-
-
-# Choice of queries.
 
 
 def test_margins_are_equation_5_and_order_by_the_largest_probability():
@@ -108,9 +94,6 @@ def test_active_choice_takes_the_least_sure_and_random_choice_any():
       candidates, 5, sampling='active', probabilities=None,
       random=np.random.default_rng(0))
   np.testing.assert_array_equal(first, one)
-
-
-# Asking.
 
 
 def _owner(weights, queries, **more):

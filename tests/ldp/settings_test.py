@@ -6,12 +6,8 @@ from tff_pipelines.experiment import cli
 from tff_pipelines.ldp.settings import BaselineSettings, LdpSettings
 
 
-def _parse(*arguments):
-  return cli.parsed(LdpSettings, arguments)
-
-
-def _parse_baseline(*arguments):
-  return cli.parsed(BaselineSettings, arguments)
+def _parse(*arguments, kind=LdpSettings):
+  return cli.parsed(kind, arguments)
 
 
 def test_without_flags_digits_are_learned_by_the_piecewise_mechanism():
@@ -53,9 +49,10 @@ def test_values_out_of_range_are_named(arguments, message):
 
 
 def test_baselines_have_values_of_their_own():
-  settings = _parse_baseline('--algorithm=dp_sgd', '--num_clients=9')
+  settings = _parse('--algorithm=dp_sgd', '--num_clients=9', kind=BaselineSettings)
   assert settings.rounds == 60 and settings.task_options == {'num_clients': 9}
-  given = _parse_baseline('--algorithm=dp_fl', '--rounds=3', '--clip=0.5')
+  given = _parse(
+      '--algorithm=dp_fl', '--rounds=3', '--clip=0.5', kind=BaselineSettings)
   assert (given.rounds, given.clip, given.learning_rate) == (3, 0.5, 15.0)
   assert given == BaselineSettings(algorithm='dp_fl', rounds=3, clip=0.5)
   assert given.configuration()['clip'] == 0.5
@@ -73,4 +70,4 @@ def test_baselines_have_values_of_their_own():
     (['--stand_ins=3', '--records_per_client=5'], 'stand_ins')])
 def test_mistakes_about_baselines_are_named(arguments, message):
   with pytest.raises(ValueError, match=message):
-    _parse_baseline(*arguments)
+    _parse(*arguments, kind=BaselineSettings)

@@ -128,7 +128,7 @@ def test_subsets_of_an_unseeded_run_are_drawn_once(
 # Ranges of single settings: tests/fedmd/settings_test.py.
 @pytest.mark.parametrize('arguments, message', [
     (['--noreplacement', '--subset_size=287'], 'subset_size must be at most 286'),
-    (['--public_per_round=721'], 'public_per_round=721 is more than the 720'),
+    (['--public_per_round=721'], 'public_per_round must be at most 720'),
     (['--task=cifar'], 'task=cifar needs data_path')])
 def test_wrong_flag_is_named_and_nothing_is_written(
     programs, arguments, message, tmp_path):

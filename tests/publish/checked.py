@@ -53,15 +53,7 @@ def images(programs, folder, shape, tmp_path, *party):
 def round_trip(programs, folder, tmp_path, data, *party):
   """Checks that TensorFlow alone gives the predictions that `predict` writes.
 
-  Args:
-    programs: Fixture of tests/conftest.py.
-    folder: Folder of a finished run.
-    tmp_path: Folder of new files.
-    data: Flags of `predict` that name the data.
-    *party: Flag of the party, if there is one.
-
-  Returns:
-    Rows of the predictions, and the statement.
+  `data` are flags of `predict`. Returns rows of the predictions, and the statement.
   """
   _run(programs, 'predict', f'--run={folder}', *party, *data,
        f'--output={tmp_path / "rows.csv"}')

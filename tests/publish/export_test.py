@@ -60,7 +60,3 @@ def test_names_that_tensorflow_would_change_are_refused_by_a_saved_model(tmp_pat
   predict = export.predict_function(serving, trained.weights)
   np.testing.assert_array_equal(
       predict(tf.ones([4, 3]))['value'], np.full([4, 2], 3.0))
-
-
-def test_a_folder_without_a_model_has_none(tmp_path):
-  assert models.read(tmp_path) is None

@@ -1,6 +1,5 @@
 """Export, evaluate and predict as a user runs them, on one small run of files."""
 
-import csv
 import datetime
 import json
 import os
@@ -11,7 +10,7 @@ import numpy as np
 from pyarrow import parquet
 import pytest
 
-from tests.publish import alone
+from tests.publish import alone, checked
 from tests.tasks.sources import populations
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.common import files
@@ -72,11 +71,9 @@ def predicted(programs, trained):
   done = programs.run(PREDICT, f'--run={run}', f'--output={folder / "rows.csv"}',
                       f'--data_path={folder / "private.jsonl"}')
   assert done.code == 0, done.stderr
-  with open(folder / 'rows.csv', encoding='utf-8') as file:
-    return list(csv.DictReader(file))
+  return checked.rows(folder / 'rows.csv')
 
 
-@pytest.mark.slow
 def test_statement_has_the_numbers_of_the_summary_and_no_other_keys(
     trained, exported):
   summary = _summary(trained[1])
@@ -235,18 +232,11 @@ def test_a_run_whose_data_are_gone_still_serves(programs, trained, tmp_path):
   assert done.code == 2 and 'gone.jsonl does not exist' in done.stderr
 
 
-def _unfinished(run):
-  (run / files.SUMMARY).unlink()
-
-
-def _longer(run):
-  summary = _summary(run)
-  files.write_json(run / files.SUMMARY, {**summary, 'rounds': summary['rounds'] - 1})
-
-
-def _less_than_it_cost(run):
-  summary = _summary(run)
-  files.write_json(run / files.SUMMARY, {**summary, 'epsilon': summary['epsilon'] / 2})
+def _summarised(name, change):
+  def damage(run):
+    summary = _summary(run)
+    files.write_json(run / files.SUMMARY, {**summary, name: change(summary[name])})
+  return damage
 
 
 def _edited(run):
@@ -254,27 +244,23 @@ def _edited(run):
   (run / files.LEDGER).write_text(text.replace('"round":1', '"round":3'))
 
 
-def _other_model(run):
-  arrays = files.read_arrays(run / models.ARRAYS)
-  arrays['convolution_0/bias'] = np.zeros(9, np.float32)
-  files.write_arrays(run / models.ARRAYS, arrays)
-
-
-def _not_finite(run):
-  arrays = files.read_arrays(run / models.ARRAYS)
-  arrays['output/bias'][0] = np.nan
-  files.write_arrays(run / models.ARRAYS, arrays)
-
-
-def _damaged(run):
-  (run / models.DESCRIPTION).write_text('{')
+def _with_bias(layer, value):
+  def damage(run):
+    arrays = files.read_arrays(run / models.ARRAYS)
+    arrays[f'{layer}/bias'] = np.array(value, np.float32)
+    files.write_arrays(run / models.ARRAYS, arrays)
+  return damage
 
 
 @pytest.mark.parametrize('damage, message', [
-    (_unfinished, 'is not finished'), (_longer, 'is not finished'),
-    (_less_than_it_cost, 'its ledger does not prove the guarantee'),
-    (_edited, 'the chain does not hold'), (_other_model, 'found those of another'),
-    (_not_finite, 'NaN or infinite weights'), (_damaged, 'missing or damaged')])
+    (lambda run: (run / files.SUMMARY).unlink(), 'is not finished'),
+    (_summarised('rounds', lambda rounds: rounds - 1), 'is not finished'),
+    (_summarised('epsilon', lambda epsilon: epsilon / 2),
+     'its ledger does not prove the guarantee'),
+    (_edited, 'the chain does not hold'),
+    (_with_bias('convolution_0', [0] * 9), 'found those of another'),
+    (_with_bias('output', [np.nan] + [0] * 9), 'NaN or infinite weights'),
+    (lambda run: (run / models.DESCRIPTION).write_text('{'), 'missing or damaged')])
 def test_runs_that_cannot_be_exported_say_why_in_one_line(
     programs, trained, tmp_path, damage, message):
   shutil.copytree(trained[1], tmp_path / 'run')

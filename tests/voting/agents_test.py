@@ -60,17 +60,12 @@ def test_an_agent_abstains_where_it_is_not_sure():
   assert none.sum() < ballot.sum()
 
 
-def test_an_agent_without_records_abstains():
-  queries = _examples(20, seed=1)['x']
-  empty = {name: value[:0] for name, value in _examples(3).items()}
-  np.testing.assert_array_equal(_ballot(empty, queries), 0)
-
-
-def test_a_model_that_is_not_finite_has_no_opinion():
-  queries = _examples(20, seed=1)['x']
-  examples = _examples(30)
-  examples['x'][3] = np.nan
-  np.testing.assert_array_equal(_ballot(examples, queries), 0)
+def test_an_agent_without_records_or_with_a_model_that_is_not_finite_abstains():
+  queries, damaged = _examples(20, seed=1)['x'], _examples(30)
+  damaged['x'][3] = np.nan
+  empty = {name: value[:0] for name, value in damaged.items()}
+  for examples in (empty, damaged):
+    np.testing.assert_array_equal(_ballot(examples, queries), 0)
 
 
 def test_the_same_key_gives_the_same_ballot_and_model():

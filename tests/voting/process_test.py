@@ -18,9 +18,8 @@ C, D, Q, AGENTS = 4, 6, 50, 5
 FLOATS = {'x': (np.dtype(np.float32), (D,)), 'y': (np.dtype(np.int32), ())}
 GRID = {'x': (np.dtype(np.int8), (D,)), 'y': (np.dtype(np.int32), ())}
 NETWORK = voting_models.softmax((D,), C)
-AGENT = voting_agents.AgentConfig(
-    training=voting_training.AdamConfig(
-        learning_rate=0.1, batch_size=16, epochs=10))
+AGENT = voting_agents.AgentConfig(training=voting_training.AdamConfig(
+    learning_rate=0.1, batch_size=16, epochs=10))
 
 
 def _examples(count, seed, grid=False):
@@ -59,8 +58,10 @@ def _process(kind, params, seed=None):
       GRID if kind == 'knn' else FLOATS)
 
 
-@pytest.mark.parametrize('kind, votes', [('ae', 1), ('knn', 7)])
-def test_agents_label_the_servers_queries(one_worker, kind, votes):
+@pytest.mark.parametrize('context, kind, votes', [
+    ('one_worker', 'ae', 1), ('one_worker', 'knn', 7), ('two_workers', 'knn', 7)])
+def test_agents_label_the_servers_queries(request, context, kind, votes):
+  request.getfixturevalue(context)
   grid = kind == 'knn'
   queries = _examples(Q, 99, grid)
   process = _process(kind, _params(votes=votes, noise_stddev=0.3))
@@ -68,14 +69,6 @@ def test_agents_label_the_servers_queries(one_worker, kind, votes):
                         _agents(grid))
   assert np.mean(np.asarray(output['labels']) == queries['y']) > 0.9
   assert not output['measurements']['suppressed']
-
-
-def test_several_workers_vote_too(two_workers):
-  queries = _examples(Q, 99, grid=True)
-  process = _process('knn', _params(votes=7))
-  output = process.next(process.initialize(), voting.public_value(queries['x']),
-                        _agents(grid=True))
-  assert np.mean(np.asarray(output['labels']) == queries['y']) > 0.9
 
 
 def test_a_dropout_suppresses_the_vote(in_process):

@@ -54,11 +54,6 @@ def _experiment(settings):
   return kind(settings)
 
 
-def _plan(settings, task):
-  """What `build_plan` gives; it looks at no folder."""
-  return _experiment(settings).build_plan(task, None)
-
-
 @pytest.fixture
 def check_task(monkeypatch):
   """Has an experiment start with a task, which raises where they do not fit."""
@@ -94,7 +89,7 @@ def test_no_record_decides_if_a_run_starts_and_what_is_public(
   for task in _pair(name):
     check_task(task, settings)
     public.append((
-        _plan(settings, task) if settings.is_vote else None,
+        experiment.build_plan(task, None) if settings.is_vote else None,
         task.num_classes, task.notes, experiment.network(task).shapes,
         experiment.identity(task)))
   assert public[0] == public[1]
@@ -172,22 +167,13 @@ def test_agents_vote_with_what_they_have(algorithm, tmp_path):
 
 def test_what_can_be_asked_goes_by_public_records(check_task):
   task = _task(_records(2, 1))
-  with pytest.raises(ValueError, match='queries must be at most the 30 public'):
+  with pytest.raises(ValueError, match='queries must be at most 30, found 31'):
     check_task(task, _settings(queries=31))
-  with pytest.raises(ValueError, match='client_shift must be 0 for records'):
+  with pytest.raises(ValueError, match='client_shift must be 0 without images'):
     check_task(task, _settings('ae', client_shift=1, clients_see='records'))
   empty = dataclasses.replace(
       task, agents=voting.AgentRecords({'agent0': _records(0, 1)}))
   check_task(empty, _settings())
-
-
-@pytest.mark.parametrize('changes, unit', [
-    ({}, 'one record of an agent (an agent is one agent of the file)'),
-    (dict(level='agent'), 'one agent of the file')])
-def test_the_privacy_unit_is_that_of_the_level(changes, unit):
-  task = dataclasses.replace(_task(*OTHERS), privacy_unit='one agent of the file')
-  plan = _plan(_settings(**changes), task)
-  assert plan.guarantee(1).to_json()['privacy_unit'] == unit
 
 
 def test_an_encoder_needs_features_of_its_kind(check_task):

@@ -74,11 +74,9 @@ def digits():
 @pytest.mark.parametrize('kind', ['encoder', 'network'])
 def test_students_of_images_train_and_predict(digits, kind):
   if kind == 'encoder':
-    architecture = student_lib.of_encoder(
-        encoder.initial_weights(16, 0), 10, 0)
+    architecture = student_lib.of_encoder(encoder.initial_weights(16, 0), 10, 0)
   else:
-    architecture = student_lib.of_network(
-        voting_models.cnn((16, 16), 10), 0)
+    architecture = student_lib.of_network(voting_models.cnn((16, 16), 10), 0)
   student = student_lib.Student(
       architecture, digits.x[:150], digits.x[:150].reshape(150, -1),
       np.arange(150), digits.y[:150], 10, method='labels',
@@ -100,10 +98,12 @@ def test_predictions_of_an_encoder_do_not_depend_on_the_batch(digits):
                                 for i in range(9)]), atol=1e-5)
 
 
-def test_no_answers_leave_nothing_to_learn():
+def test_no_answers_or_a_single_record_leave_nothing_to_learn():
   for method in ('labels', 'spread'):
     with pytest.raises(ValueError, match='no query was answered'):
       _student(rows=ROWS[:0], labels=TRUTH[:0], method=method)
+  with pytest.raises(ValueError, match='public records must be 2 or more'):
+    student_lib.spread_labels(np.eye(1), np.array([0]), np.array([0]), 4)
 
 
 @pytest.mark.filterwarnings('ignore:overflow', 'ignore:invalid')
@@ -150,8 +150,3 @@ def test_records_that_no_label_reaches_have_all_classes_alike():
   soft = student_lib.spread_labels(x, np.array([0]), np.array([1]), 3)
   np.testing.assert_allclose(soft[12:], 1 / 3)
   assert soft[5].argmax() == 1
-
-
-def test_labels_of_a_single_record_cannot_be_spread():
-  with pytest.raises(ValueError, match='public records must be 2 or more'):
-    student_lib.spread_labels(np.eye(1), np.array([0]), np.array([0]), 4)

@@ -18,29 +18,25 @@ from tff_pipelines.common import decimals
 from tff_pipelines.common.caveats import Caveat
 from tff_pipelines.fedmd.settings import FedMdSettings
 
-# Noise is this much larger than calibrated, so that no rounding of a product leaves
-# it below what is accounted for.
+# Noise is this much larger than calibrated: no rounding leaves it below.
 _NOISE_EXCESS = 1.0 + 1e-9
 # Maximum of unequal weights: hundredths take few of the bits of a sum.
 FULL_WEIGHT = 100
 
 _TRUST = {
-    'nfdp': 'no one is trusted with which records were drawn: the party draws its '
-            'subset alone and in secret, and that draw is all the protection',
-    'ldp': 'no one is trusted: every party adds noise to its own predictions; its '
-           'model stays with it',
+    'nfdp': 'no one is trusted with which records a party drew, alone and in secret',
+    'ldp': 'no one is trusted: a party adds noise to predictions and keeps its model',
     'np': 'all who see predictions or models are trusted with the records',
     'centralized': 'the server is trusted with all records of all parties',
 }
 _OBSERVERS = {
-    'nfdp': 'all but the party itself: the server, the other parties, and those who '
-            'see its predictions or its model',
+    'nfdp': 'all but the party itself, who may see its predictions or its model',
     'ldp': 'all but the party itself, who see its noisy predictions and not its model',
 }
 DELTA_IN_WORDS = {
     'nfdp': 'delta is the chance that a given record is drawn into the subset that '
-            'its party trains on; a record that is drawn may be exposed entirely, '
-            'one that is not has no influence on anything',
+            'its party trains on; a drawn record may be exposed entirely, another one '
+            'has no influence',
     'ldp': 'delta is the fraction of the outcomes for which nothing is promised',
 }
 
@@ -49,9 +45,8 @@ DELTA_IN_WORDS = {
 class FedMdPlan(guarantee.Plan):
   """The guarantee of a run for every single record of every party.
 
-  Rounds are counted from 1; the first one is the parties' own training. `records` are
-  the parties' numbers of private records, each >= 1; `recorded` is the `configuration`
-  of an earlier start, whose numbers are taken over.
+  Round 1 is the parties' own training. `records` are the parties' numbers of private
+  records; `recorded` is the `configuration` of an earlier start, which is taken over.
   """
 
   settings: FedMdSettings
@@ -62,8 +57,7 @@ class FedMdPlan(guarantee.Plan):
 
   def __post_init__(self):
     if min(self.records) < 1:
-      raise ValueError(
-          f'every party must have at least one record, found {self.records}')
+      raise ValueError(f'a party must have at least one record, found {self.records}')
     self.mean, self.event(1)  # Raise for settings that don't fit together.
 
   @property
@@ -92,10 +86,9 @@ class FedMdPlan(guarantee.Plan):
     return self.recorded.get('public_per_round', self.settings.public_records)
 
   def weight(self, party: int) -> int:
-    """Weight of a party in the consensus; negative where its agreement decides.
+    """Weight of a party; negative where its agreement decides.
 
-    weighting=records: `FULL_WEIGHT` times the party's number of records over the
-    largest party's, rounded up.
+    weighting=records: `FULL_WEIGHT` of the largest party's records, rounded up.
     """
     weighting = self.settings.weighting
     if weighting == 'records':
@@ -109,9 +102,8 @@ class FedMdPlan(guarantee.Plan):
                         replacement=settings.replacement)
     if event.draw_probability >= 1:
       raise ValueError(
-          f'subset_size={event.subset_size} of a party with {count} records draws each '
-          'of them for certain, so delta is 1: draw fewer, take mode=np, or with '
-          'mode=ldp give --epsilon and --delta')
+          f'subset_size={event.subset_size} draws each of the {count} records for '
+          'certain, so delta is 1: draw fewer, or with mode=ldp give --epsilon')
     return event
 
   @functools.cached_property
@@ -201,9 +193,8 @@ class FedMdPlan(guarantee.Plan):
       return bound
     return dataclasses.replace(bound, caveats=(*bound.caveats, Caveat(
         'restarts cost epsilon',
-        f'restarts may have repeated {releases - self.releases} rounds before the eyes '
-        f'of those who see predictions: epsilon is {decimals.epsilon(bound.epsilon)} '
-        f'and not the {self.target[0]:.6g} that the noise was calibrated to')))
+        f'restarts may have repeated {releases - self.releases} rounds: epsilon is '
+        f'{decimals.epsilon(bound.epsilon)}, not the {self.target[0]:.6g} planned')))
 
   def further(self, released: base.Event) -> dict[str, Any]:
     if not self.draws_subset or self.seed is not None:
@@ -218,8 +209,8 @@ class FedMdPlan(guarantee.Plan):
         privacy_unit=f'{unit}; a party is {self.party}',
         observers=_OBSERVERS.get(mode, 'no one'), against='all but the party itself',
         trust_model=_TRUST[mode], source=getattr(event, 'event', event).source,
-        sampler=f'{self.mean.noise} numbers in floating point: no bound on their '
-        'deviation is proved' if self.mean.has_noise else None,
+        sampler=f'{self.mean.noise}, in floating point: no deviation is proved'
+        if self.mean.has_noise else None,
         secure_aggregation=self.has_consensus)
 
   def notes(self) -> list[Caveat]:
@@ -227,21 +218,17 @@ class FedMdPlan(guarantee.Plan):
     is_ldp = settings.mode == 'ldp'
     return [Caveat(name, text) for holds, name, text in (
         (self.is_private, 'record counts public',
-         'the numbers of records of the parties are printed, and draws and epochs '
-         'follow from them: the guarantee is for records that are replaced, not for '
-         'added or removed ones'),
+         'the numbers of records of the parties are public: the guarantee is for '
+         'records that are replaced, not for added or removed ones'),
         (not self.is_private, 'no privacy',
          'no noise is added and all records are used: there is no privacy guarantee'),
         (is_ldp and settings.noise == 'gaussian', 'floating-point arithmetic',
-         'Gaussian noise in floating point carries the guarantee of ideal arithmetic '
-         'only'),
+         'noise in floating point carries the guarantee of ideal arithmetic only'),
         (is_ldp and self.measures_models, 'diagnostics outside the guarantee',
-         'diagnostics are on: accuracies of parties are those of their own models, '
-         'which stay with them, and are outside the guarantee'),
+         'accuracies of the parties\' own models are outside the guarantee'),
         (is_ldp and self.delta >= worst, 'delta not below 1/records',
-         f'delta {self.delta or 0:.6g} is not below 1/records = {worst:.6g}: such a '
-         'delta allows to expose single records entirely; this is not a meaningful '
-         'guarantee'),
+         f'delta {self.delta or 0:.6g} is not below 1/records = {worst:.6g}: it allows '
+         'to expose single records entirely and is not a meaningful guarantee'),
         (settings.weighting == 'records' and self.has_consensus, 'weights are public',
          'weighting=records makes the number of records of every party public'),
     ) if holds]

@@ -5,8 +5,7 @@ In a round a party *digests* the consensus on the public records of the round be
 digests. All of that is one graph; the party's architecture selects a branch of it.
 
 A party's state is placed at clients. All randomness that leads to it derives from a key
-in it, because contexts of several workers run the clients' part twice, once for the
-sums and once for the state.
+in it: several workers run the clients' part twice, for the sums and for the state.
 """
 
 import collections
@@ -35,10 +34,7 @@ LABELS = 'labels'
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FitConfig:
-  """Settings of a training by Adam.
-
-  `mirror`: whether a random half of the images of each epoch is mirrored left to right.
-  """
+  """A training by Adam; `mirror` flips a random half of an epoch's images sideways."""
 
   learning_rate: float
   batch_size: int
@@ -46,11 +42,10 @@ class FitConfig:
 
 
 def losses(kind: str, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-  """Computes one loss per example: float32 [batch].
+  """One loss per example, float32 [batch].
 
-  Kind 'labels' is for classes; else it is the knowledge that the consensus averages:
-  'logits' (mean absolute difference), 'softmax' or 'argmax' (cross entropy with the
-  mean probabilities, or with the fractions of the votes).
+  Targets are classes for the kind 'labels'; else those of a consensus: 'logits' (mean
+  absolute difference), 'softmax' or 'argmax' (cross entropy).
   """
   if kind == LABELS:
     return layers.softmax_cross_entropy(logits, targets)
@@ -64,8 +59,7 @@ def fit(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,
         config: FitConfig, rate_factor=1.0) -> tf.Tensor:
   """Trains a model by Adam, whose moments start at zero; returns its weights.
 
-  There may be no images. Targets are as for `losses`; all randomness derives from
-  `key`; the learning rate is multiplied by `rate_factor`.
+  There may be no images. Targets are as for `losses`; randomness derives from `key`.
   """
   count, batch_size = tf.shape(images)[0], config.batch_size
   learning_rate = config.learning_rate * tf.convert_to_tensor(rate_factor)
@@ -133,10 +127,7 @@ def agreement(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,
 
 def new_party(number: int, architecture: int, weights: np.ndarray,
               key: np.ndarray):
-  """The state of a party that has not participated yet.
-
-  `number` tells its state from others'; `architecture` is an index in the process's.
-  """
+  """The state of a party that has not participated; `number` tells it from others'."""
   return collections.OrderedDict(
       architecture=np.int32(architecture), key=np.asarray(key, np.int64),
       number=np.int32(number), rounds=np.int32(0),
@@ -152,19 +143,17 @@ def build(architectures: Sequence[Architecture], *,
   The server's state has `consensus`, float32 [records, classes], and `known`, whether
   there is one. `next` takes it, the announcement of the round, and the states
   (`new_party`) and data of the parties that participate. It returns `state`; `parties`,
-  their new states, whose order several workers may change; and `metrics`: `parties`,
-  the number of those whose predictions are in the consensus, `rejected`, of those whose
-  predictions were NaN or infinite, and `total_weight`.
+  their new states, whose order several workers may change; and `metrics`: numbers of
+  `parties` in the consensus and of those `rejected` for NaN or infinite predictions,
+  and `total_weight`.
 
-  The announcement has `digest_images`, the public records that the consensus is about,
-  and `predict_images`, those to predict on; numbers of epochs; `rate_factor`, for the
-  learning rates of digest and revisit; and `share`, False where parties send nothing of
-  their predictions, as in the last round. In a party's data a negative weight -w stands
-  for w times the fraction of `digest_images` on which its model, before it digests,
-  agrees with the consensus, rounded; or for w where there is no consensus yet.
-
-  The noise of seeded runs derives from the parties' keys; other noise is drawn again
-  whenever it is computed.
+  The announcement has `digest_images`, which the consensus is about, and
+  `predict_images`; numbers of epochs; `rate_factor`, of the learning rates of digest
+  and revisit; and `share`, False where parties send nothing of their predictions. A
+  negative weight -w of a party's data stands for w times the fraction of
+  `digest_images` on which its model, before it digests, agrees with the consensus,
+  rounded; or for w where there is none. The noise of seeded runs derives from the
+  parties' keys.
   """
   seeded = simulation_seed is not None and mean.has_noise
   shape = [mean.records, mean.classes]
@@ -195,10 +184,10 @@ def build(architectures: Sequence[Architecture], *,
 
   @tff.tensorflow.computation(party_type, data_type, server_type, announced_type)
   def participate(state, data, server, round_):
-    """Runs a round of one party, in one graph.
+    """Runs a round of one party, which in its first one first fits its own records.
 
-    In its first round, whichever, it first fits its own records. If its weights or
-    predictions become NaN or infinite, it keeps its weights, and predictions are NaN.
+    If weights or predictions become NaN or infinite, it keeps its weights and predicts
+    NaN.
     """
     key = keys.derive(state['key'], 0)
     own_epochs = tf.where(tf.equal(state['rounds'], 0), initial_epochs, 0)
@@ -239,7 +228,7 @@ def build(architectures: Sequence[Architecture], *,
       return run
 
     weights, logits, agreed = tf.switch_case(
-        state['architecture'], [branch(a) for a in architectures])
+        state['architecture'], list(map(branch, architectures)))
     is_good = (tf.reduce_all(tf.math.is_finite(weights)) &
                tf.reduce_all(tf.math.is_finite(logits)))
     new_state = collections.OrderedDict(

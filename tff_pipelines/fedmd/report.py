@@ -52,8 +52,7 @@ def _mechanism(plan: FedMdPlan) -> str:
             f'{"with" if settings.replacement else "without"} replacement')
   if plan.mean.has_noise:
     scale = 'standard deviation' if settings.noise == 'gaussian' else 'scale'
-    return (f'ldp: {settings.noise} noise of {scale} {plan.mean.noise_scale:.4g} on '
-            'every entry of a prediction')
+    return f'ldp: {settings.noise} noise, {scale} {plan.mean.noise_scale:.4g} an entry'
   return f'{settings.mode}: all records, no noise'
 
 
@@ -62,15 +61,14 @@ def describe(task: FedMdTask, plan: FedMdPlan) -> report.Description:
   rounds, details = f'{settings.rounds} after the first training', []
   if plan.has_consensus:
     rounds = (f'{settings.rounds}, {settings.knowledge} on {mean.records:,} of '
-              f'{len(task.public):,} public records, {_kilobytes(mean.sent_bytes)} '
-              'each')
+              f'{len(task.public):,} public records, {_kilobytes(mean.sent_bytes)}')
     details = communication_lines(plan)
   models = ', '.join(f'{a.name} ({a.size:,})' for a in task.architectures)
   if settings.mode in DELTA_IN_WORDS:
     details.append(f'{DELTA_IN_WORDS[settings.mode]}; epsilons are natural logarithms')
   if plan.draws_subset:
-    details.append('epsilon and delta are those of a record of the most exposed party; '
-                   'with the same delta epsilon 0 holds as well')
+    details.append('epsilon and delta are those of the most exposed party; with the '
+                   'same delta epsilon 0 holds as well')
   return report.Description(details=details, lines=[
       ('task', f'{task.name}, {len(task.parties)} parties of {_range(plan.records)} '
                f'records, {task.classes} classes'),
@@ -124,8 +122,7 @@ def outcome(plan: FedMdPlan, task: FedMdTask, states: Sequence[Mapping[str, Any]
     lowest = min(range(len(parties)), key=accuracies.__getitem__)
     title = ', '.join(filter(None, (task.name, settings.mode, shared)))
     measured = dict(
-        result=f'mean accuracy {held_out["test"]["accuracy"]:.4f}, of each party\'s '
-        'own model',
+        result=f'mean accuracy {held_out["test"]["accuracy"]:.4f} of own models',
         weakest=f'party {names[lowest]}, accuracy {accuracies[lowest]:.4f}'
         if len(parties) > 1 else None,
         figures={files.FIGURE: lambda path: draw(path, names, title, plan.delta)})

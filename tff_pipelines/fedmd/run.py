@@ -30,7 +30,6 @@ PARTIES = 'parties'
 
 
 def _bits(*purpose: Any) -> bytes:
-  """Derives 128 bits from a purpose and a seed."""
   return hashlib.sha256(' '.join(map(str, purpose)).encode()).digest()[:16]
 
 
@@ -41,7 +40,7 @@ def _fit_config(settings: FedMdSettings, prefix: str) -> process_lib.FitConfig:
 
 def draw_subset(records: int, draws: int, replacement: bool,
                 seed: int | None) -> np.ndarray:
-  """Draws the indices of the records that a party trains on, int64 [draws].
+  """Indices of the records that a party trains on, int64 [draws].
 
   Only a draw without a seed, by the system's entropy, has a privacy guarantee.
   """
@@ -55,10 +54,7 @@ def draw_subset(records: int, draws: int, replacement: bool,
 
 
 def pretrain(task: FedMdTask, settings: FedMdSettings) -> dict[str, np.ndarray]:
-  """Weights by architecture, trained on the labels of the public records alone.
-
-  Raises ValueError if a training diverges.
-  """
+  """Weights by architecture, trained on public labels; ValueError if one diverges."""
   pretrained, seed = {}, settings.initial_weights_seed
   for architecture in task.public_architectures:
     train = tf.function(functools.partial(
@@ -69,9 +65,8 @@ def pretrain(task: FedMdTask, settings: FedMdSettings) -> dict[str, np.ndarray]:
         np.int32(settings.pretrain_epochs),
         np.frombuffer(_bits('pretraining', seed), np.int64)).numpy()
     if not np.all(np.isfinite(weights)):
-      raise ValueError(
-          f'architecture {architecture.name} has NaN or infinite weights after '
-          'training on public records: lower --pretrain_learning_rate')
+      raise ValueError(f'{architecture.name} has NaN or infinite weights after '
+                       'pretraining: lower --pretrain_learning_rate')
     pretrained[architecture.name] = weights
   return pretrained
 
@@ -86,9 +81,9 @@ def _accuracy_of(architecture: fedmd_models.Architecture, test: Any) -> Callable
 class FedMdRounds(rounds_lib.Rounds):
   """The rounds of a run; the first one is the parties' own training.
 
-  The checkpointed state is an OrderedDict of `server`, `parties` (a list of their
-  states), `subsets` (a list of the indices of the records that they train on) and
-  `digest` (indices of the public records that the consensus is about).
+  The checkpointed state is an OrderedDict of `server`; lists of the `parties`' states
+  and `subsets`, indices of the records that they train on; and `digest`, indices of the
+  public records that the consensus is about.
   """
 
   def __init__(self, task: FedMdTask, plan: FedMdPlan,
@@ -206,8 +201,8 @@ def load_task(settings: FedMdSettings) -> FedMdTask:
   if settings.mode == 'centralized':
     return task.pooled()
   if settings.public_records > len(task.public):
-    raise ValueError(f'public_per_round={settings.public_records} is more than the '
-                     f'{len(task.public)} public records of task={settings.task}')
+    raise ValueError(f'public_per_round must be at most {len(task.public)} for '
+                     f'task={settings.task}, found {settings.public_records}')
   return task
 
 
@@ -250,8 +245,7 @@ class FedMdExperiment(run_lib.Experiment):
 
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
     outcome = report.outcome(plan, task, state['parties'], rounds.accuracies(state))
-    inputs = {'x': (np.dtype(np.uint8), task.public.x.shape[1:])}
-    trained = {}
+    inputs, trained = {'x': (np.dtype(np.uint8), task.public.x.shape[1:])}, {}
     for i, party in enumerate(state['parties']):
       architecture = task.architectures[int(party['architecture'])]
       trained[f'{files.PRIVATE}/{PARTIES}/party_{i}'] = models.Trained(

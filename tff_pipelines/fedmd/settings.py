@@ -25,14 +25,14 @@ class FedMdSettings(settings.RunSettings):
   task: str = _data('digits', 'Public and private images. digits: embedded. '
       'mnist_letters: MNIST and letters a to f. cifar: CIFAR-10 and CIFAR-100.',
       choices=tuple(fedmd_data.TASKS), essential=True)
-  data_path: str | None = _data(None, 'Folder of the .npz files of mnist_letters and '
-      'cifar.', essential=True, free=True, when=_WITH_FILES)
-  cache_dir: str | None = _data(None, 'Folder of TFF\'s federated EMNIST, to take the '
-      'letters from it.', free=True, when={'task': ('mnist_letters',)},
+  data_path: str | None = _data(
+      None, 'Folder of the .npz files.', essential=True, free=True, when=_WITH_FILES)
+  cache_dir: str | None = _data(None, 'Folder of TFF\'s federated EMNIST, for the '
+      'letters.', free=True, when={'task': ('mnist_letters',)},
       otherwise='letters from unipen62_writers.npz')
   num_clients: int = _data(10, 'Number of parties.', low=1, high=1000, essential=True)
-  records_per_client: int | None = _data(None, 'Private records of a party.',
-      low=1, otherwise='all, up to what the paper had')
+  records_per_client: int | None = _data(None, 'Private records of a party.', low=1,
+      otherwise='all, up to what the paper had')
   split: str = _data('iid', 'iid: random records each. noniid: a party is a writer, '
       'or has one kind of each class.', choices=fedmd_data.SPLITS, essential=True)
   data_seed: int = _data(0, 'Seed of the split.', low=0)
@@ -47,26 +47,21 @@ class FedMdSettings(settings.RunSettings):
       essential=True, otherwise='that of the draw')
   delta: float | None = _noisy(None, 'Delta of that target.', above=0, below=1,
       essential=True, otherwise='that of the draw')
-  diagnostics: bool = _noisy(False, 'Also measure, outside the guarantee, how accurate '
-      'the parties\' own models are, which stay with them.')
+  diagnostics: bool = _noisy(
+      False, 'Also measure the parties\' own models, outside the guarantee.')
   noise: str = _noisy('gaussian', 'Distribution of the noise of mode=ldp.',
       choices=('gaussian', 'laplace'))
 
-  knowledge: str = _shared('argmax', 'What parties share of their predictions: logits, '
-      'softmax probabilities, or argmax, the most likely class alone.',
-      choices=prediction_params.KNOWLEDGE, essential=True)
-  rounds: int = _rounds(20, 'Rounds of digest, revisit and predict, after the '
-      'parties\' first training.', low=1, essential=True)
-  initial_epochs: int = _rounds(20, 'Epochs of a party\'s first training on its own '
-      'records.', low=0)
-  digest_epochs: int = _shared(2, 'Epochs of a round on the public records and their '
-      'consensus.', low=0)
+  knowledge: str = _shared('argmax', 'What parties share of their predictions; argmax '
+      'is the most likely class.', choices=prediction_params.KNOWLEDGE, essential=True)
+  rounds: int = _rounds(
+      20, 'Rounds after the parties\' first training.', low=1, essential=True)
+  initial_epochs: int = _rounds(20, 'Epochs of a party\'s first training.', low=0)
+  digest_epochs: int = _shared(2, 'Epochs of a round on the consensus.', low=0)
   revisit_epochs: int = _rounds(2, 'Epochs of a round on own records.', low=0)
-  public_per_round: int | None = _shared(None, 'Public records that parties predict on '
-      'in a round.', low=1, unit='records',
-      otherwise='5000; 200 of digits')
-  weighting: str = _shared('equal', 'Weights of parties in the consensus: equal, by '
-      'their numbers of records, or by their agreement with the last consensus.',
+  public_per_round: int | None = _shared(None, 'Public records of a round.', low=1,
+      unit='records', otherwise='5000; 200 of digits')
+  weighting: str = _shared('equal', 'Weights of parties; agreement: with consensus.',
       choices=('equal', 'records', 'agreement'))
   bits: int = _shared(20, 'Bits of an entry of the sum of predictions.', low=4, high=30)
   logit_bound: float = _rounds(30.0, 'Bound that logits are clipped to.', low=1e-3,
@@ -74,26 +69,26 @@ class FedMdSettings(settings.RunSettings):
 
   architectures: tuple[str, ...] = _training(('conv2', 'conv3', 'mixed3'), 'Networks '
       'that parties have alternately: conv2, conv3, mixed3, dense2, dense3.')
-  pretrain_epochs: int = _training(16, 'Epochs on the labelled public records, before '
-      'parties start from the models.', low=0)
-  pretrain_learning_rate: float = _training(0.003, 'Learning rate of Adam on the '
-      'labelled public records.', above=0)
+  pretrain_epochs: int = _training(
+      16, 'Epochs on labelled public records, before parties start.', low=0)
+  pretrain_learning_rate: float = _training(
+      0.003, 'Learning rate of Adam on labelled public records.', above=0)
   pretrain_batch_size: int = _training(64, 'Labelled public records of a step.', low=1)
-  client_learning_rate: float = _training(0.002, 'Learning rate of Adam on a party\'s '
-      'own records.', above=0)
-  client_batch_size: int = _training(16, 'Examples of a step on a party\'s own '
-      'records.', low=1)
-  digest_learning_rate: float = _digest(0.002, 'Learning rate of Adam on the '
-      'consensus.', above=0)
+  client_learning_rate: float = _training(
+      0.002, 'Learning rate of Adam on a party\'s records.', above=0)
+  client_batch_size: int = _training(
+      16, 'Examples of a step on a party\'s records.', low=1)
+  digest_learning_rate: float = _digest(
+      0.002, 'Learning rate of Adam on the consensus.', above=0)
   digest_batch_size: int = _digest(128, 'Examples of a step on the consensus.', low=1)
-  final_rate_factor: float = _training(0.05, 'Fraction of learning rates left in the '
-      'last round; they fall in equal steps. 1 keeps them.', above=0, high=1)
-  mirror: bool | None = _training(None, 'Mirror half of the images in training; the '
-      'consensus on an image is its mirror image\'s too.', otherwise='for cifar only')
+  final_rate_factor: float = _training(0.05, 'Fraction of learning rates in the last '
+      'round, to which they fall in equal steps.', above=0, high=1)
+  mirror: bool | None = _training(
+      None, 'Mirror half of the images in training.', otherwise='for cifar only')
   initial_weights_seed: int = _training(0, 'Public seed of the initial weights.', low=0)
 
-  simulated_dropout_rate: float = declarations.setting(0.0, 'Fraction of the parties that '
-      'miss a round, independently.', group='run', low=0, below=1, when=_SHARED)
+  simulated_dropout_rate: float = declarations.setting(0.0, 'Probability that a party '
+      'misses a round.', group='run', low=0, below=1, when=_SHARED)
 
   def check(self) -> None:
     super().check()
@@ -101,9 +96,8 @@ class FedMdSettings(settings.RunSettings):
       raise ValueError('epsilon and delta must be given together, found '
                        f'epsilon={self.epsilon!r} and delta={self.delta!r}')
     if self.mode == 'ldp' and self.weighting == 'agreement':
-      raise ValueError(
-          'weighting=agreement needs another mode than ldp: how well a party\'s '
-          'model classifies public records is computed without noise')
+      raise ValueError('weighting=agreement needs another mode than ldp: agreement is '
+                       'computed without noise')
     if self.task in _WITH_FILES['task'] and self.data_path is None:
       raise ValueError(f'task={self.task} needs data_path, the folder of its files')
 
@@ -113,16 +107,14 @@ class FedMdSettings(settings.RunSettings):
       for name in ('subset_size', 'replacement'):
         yield name, 'an epsilon of its own in mode=ldp'
     if self.mode in ('nfdp', 'np') and self.knowledge == 'argmax':
-      yield 'bits', 'knowledge=argmax, whose votes are whole numbers'
+      yield 'bits', 'knowledge=argmax'
     if self.task == 'mnist_letters' and self.split == 'noniid':
-      yield 'records_per_client', (
-          'split=noniid of letters: a party has all letters of its writer')
+      yield 'records_per_client', 'split=noniid of letters'
 
   @property
   def public_records(self) -> int:
     """Public records of a round, the default of the task filled in."""
-    default = 200 if self.task == 'digits' else 5000
-    return default if self.public_per_round is None else self.public_per_round
+    return self.public_per_round or (200 if self.task == 'digits' else 5000)
 
   @property
   def mirrors(self) -> bool:

@@ -93,8 +93,7 @@ class SgdExperiment(_TrainedBaseline):
         delta=self.settings.delta, clients=1,
         records=sum(map(len, task.task.holdings)), terms=dict(
             privacy_unit='one record', against='observers of the model',
-            observers='those who see the model and do not learn which records were '
-                      'sampled',
+            observers='those who see the model, not which records were sampled',
             sampling='poisson, of records',
             trust_model='a curator is trusted with all records'))
 
@@ -177,8 +176,7 @@ class PateExperiment(_Baseline):
     rows, labels = kept.arrays['rows'], kept.arrays['labels']
     answered = labels >= 0
     if not answered.any():
-      raise ValueError('no query was answered: lower --threshold or --answers, or '
-                       'raise --epsilon')
+      raise ValueError('no query was answered: lower --threshold or raise --epsilon')
     # A label of a vote is taken for nearly sure.
     student = student_lib.Trainer(task.public, LdpSettings()).train(
         rows[answered], np.eye(task.task.num_classes)[labels[answered]], variance=0.05)
@@ -191,8 +189,8 @@ class PateExperiment(_Baseline):
         words=f', {number:,} of {len(rows):,} queries answered', files=(self.kept_as,),
         trained={'': serving.of_student(task, student)},
         caveats=[caveats.Caveat(
-            'vote repeated', f'the vote was interrupted and begun {votes} times; every '
-            'time counts')] if votes > 1 else [],
+            'vote repeated', f'the vote was begun {votes} times; every time counts'
+            )] if votes > 1 else [],
         next=report_lib.account_command(
             self.folder, f'--accountant={plan.accountant}'))
 

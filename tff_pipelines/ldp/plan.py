@@ -21,17 +21,11 @@ _CALIBRATED = ('epsilon_per_query', 'noise_multiplier', 'answers_per_client', 'd
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LdpPlan(guarantee.Plan):
-  """A calibrated plan.
+  """A calibrated plan, whose rounds are the answers of one owner.
 
-  Its guarantee is that of one owner, and its rounds are the answers of that owner.
-  Events of the ledger are steps, `step_event`.
-
-  Attributes:
-    dimension: Coordinates of an answer, >= 2.
-    holdings: Sets of records behind the owners; fewer if they stand in.
-    answers_per_client: Maximum number of answers of an owner.
-    delta: Delta of all answers; 0 for a pure guarantee.
-    epsilon_per_query, noise_multiplier: One is None, by the mechanism.
+  Events of the ledger are steps, `step_event`. `dimension` >= 2 is that of an answer;
+  `holdings`, sets of records, are fewer than owners if they stand in; `delta` is 0 for
+  a pure guarantee; by the mechanism, one of the numbers that are optional is None.
   """
 
   settings: settings_lib.LdpSettings
@@ -78,10 +72,7 @@ class LdpPlan(guarantee.Plan):
     return -(-queries // self.groups)
 
   def holding_answers(self, queries: int) -> int:
-    """Maximum number of answers from one set of records.
-
-    Owners have sets alternately: owner i has set i modulo `holdings`.
-    """
+    """Maximum number of answers from one set; owner i has set i modulo `holdings`."""
     full, rest = divmod(queries, self.groups)
     every_client = -(-self.settings.num_clients // self.holdings)
     return full * every_client + -(
@@ -89,14 +80,11 @@ class LdpPlan(guarantee.Plan):
 
   @property
   def total_variation(self) -> float:
-    """Distance between an answer and its ideal distribution.
+    """Distance between an answer and its ideal distribution, for uniform random bits.
 
-    The distributions of the pure mechanisms are ratios of integers, and epsilon is
-    that of these: nothing deviates. Random bits are taken as uniform.
+    The pure mechanisms' are ratios of integers, which epsilon is of: none deviates.
     """
-    if not self.is_gaussian:
-      return 0.0
-    return min(1.0, self.dimension * alias_table.TOTAL_VARIATION)
+    return min(1.0, self.dimension * alias_table.TOTAL_VARIATION * self.is_gaussian)
 
   def bound(self, event: base.Event, releases: int, *, observer: str = bounds.OUTSIDERS,
             delta: float | None = None) -> guarantee.Bound:
@@ -138,9 +126,9 @@ class LdpPlan(guarantee.Plan):
   def with_least_noise(self, epsilon: float, answers: int) -> 'LdpPlan':
     """The same with the minimum noise that keeps `answers` answers within epsilon."""
     def noisy(z: float) -> 'LdpPlan':
-      if self.is_gaussian:
-        return dataclasses.replace(self, noise_multiplier=z)
-      return dataclasses.replace(self, epsilon_per_query=1 / z)
+      return dataclasses.replace(self, **(
+          {'noise_multiplier': z} if self.is_gaussian else {'epsilon_per_query': 1 / z}
+      ))
 
     return noisy(calibration.noise_multiplier(
         lambda z: noisy(z).released(answers), epsilon=epsilon, delta=self.delta,
@@ -156,8 +144,8 @@ def build(settings: settings_lib.LdpSettings, *,
           recorded: Mapping[str, Any] | None = None, **attributes: Any) -> LdpPlan:
   """The calibrated plan of a distillation; ValueError if the budget can't be met.
 
-  Of the total, the cost of an answer and the number of answers two are needed; the
-  default is a total of DEFAULT_EPSILON and one answer of every owner.
+  Of the total (DEFAULT_EPSILON), the cost of an answer and the number of answers (1)
+  two are needed.
   """
   if recorded:
     return LdpPlan(settings=settings, **attributes,
@@ -186,8 +174,7 @@ def build(settings: settings_lib.LdpSettings, *,
   if None in (total, each):
     return plan
   if accountant.epsilon(plan.event(1), delta) > total:
-    raise ValueError(f'epsilon={total:g} is less than one answer costs: lower '
-                     'epsilon_per_query')
+    raise ValueError(f'epsilon={total:g} is less than one answer costs')
   return dataclasses.replace(plan, answers_per_client=calibration.rounds(
       plan.released, epsilon=total, delta=delta,
       total_variation=lambda count: count * plan.total_variation))

@@ -2,8 +2,8 @@
 
 Every data owner trains a teacher on its own records. A data user asks groups of owners
 about public images; each answers with the soft labels of its teacher, perturbed before
-they leave it. On the means of answers a student is trained, which says what to ask
-next. All are linear classifiers of public features, and so have closed forms.
+they leave it. A student learns from the means and says what to ask next. All are linear
+classifiers of public features, with closed forms.
 """
 
 import collections
@@ -65,10 +65,9 @@ def build_asking(mechanism: local_dp.LocalMechanism, *, num_queries: int,
   """Builds a computation that asks owners about public images.
 
   It takes features of the queries at the server, float32 [num_queries, dimension], and
-  owners at the clients: `weights` of the teacher, float32 [dimension, classes];
-  `queries`, int32 [any], those that it answers; and `key`, int64 [2], if seeded. Its
-  result is that of `LocalAnswersFactory` in probabilities: `means`, float32
-  [num_queries, classes], unbiased, and `answers`, int32 [num_queries].
+  at the clients owners: `weights` of the teacher, float32 [dimension, classes],
+  `queries` that it answers, int32 [any], and `key`, int64 [2], if seeded. It returns
+  `means`, float32 [num_queries, classes], unbiased, and `answers`, int32 [num_queries].
   """
   factory = LocalAnswersFactory(mechanism, num_queries, seeded=seeded)
   process = factory.create(factory.value_type)
@@ -113,9 +112,9 @@ def owners_of(query: int, *, groups: int, clients_per_query: int) -> range:
 
 
 def margins(probabilities: np.ndarray) -> np.ndarray:
-  """Mean margins of a student on images, [n] (arXiv 2202.02971, equation 5).
+  """Margins, [n], of the largest of probabilities [n, k] over the others' mean.
 
-  The mean, over the other classes, of the largest probability, [n, k], minus theirs.
+  arXiv 2202.02971, equation 5.
   """
   largest = probabilities.max(axis=1, keepdims=True)
   return (largest - probabilities).sum(axis=1) / (probabilities.shape[1] - 1)

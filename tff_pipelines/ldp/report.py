@@ -17,10 +17,7 @@ def outcome_of(task: DistillationTask, predicted: np.ndarray, *,
                fields: Mapping[str, Any], words: str = '',
                results: Mapping[str, Mapping[str, float]] | None = None,
                **attributes: Any) -> report.Outcome:
-  """The outcome of a run whose classifier predicted classes of the test records.
-
-  `words` follow the accuracy; without `results` it is that of `predicted`.
-  """
+  """The outcome of a run whose classifier `predicted` classes of the test records."""
   results = results or {'test': {'accuracy': float(np.mean(predicted == task.test.y))}}
   # Records of the other tasks are of people whom no epsilon protects.
   outside = [] if task.name == 'digits' else list(results)

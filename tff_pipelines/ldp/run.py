@@ -60,8 +60,8 @@ class Prepared:
   def examples(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """All owners' records, owner by owner, and the test records.
 
-    `x`: float32 [n, dimension], each record's features independent of all others,
-    centred and scaled by public constants, as gradient descent needs. `y`: int32 [n].
+    `x`, float32 [n, dimension], are features of each record alone, centred and scaled
+    by public constants, as gradient descent needs; `y`, int32 [n].
     """
     x, y = (np.concatenate([getattr(held, name) for held in self.task.holdings])
             for name in ('x', 'y'))
@@ -93,8 +93,7 @@ class Prepared:
 
 class PreparedExperiment(run_lib.Experiment):
   def __init__(self, settings: DataSettings, prepared: Prepared | None = None):
-    """Initializes the experiment; `prepared` is of settings of equal `preparation_key`.
-    """
+    """`prepared` is of settings of equal `preparation_key`."""
     super().__init__(settings)
     self._prepared = prepared
 
@@ -122,8 +121,7 @@ def mechanism_of(plan: plan_lib.LdpPlan) -> local_dp.LocalMechanism:
 class LdpRounds(rounds_lib.ChargedRounds):
   """Steps of queries; all except the answers follows from them and from public data.
 
-  `student` is that of all answers that are kept, `accuracies` are its own; None and
-  empty if there are none.
+  `student`, None without answers, is that of all that are kept; `accuracies` are its.
   """
 
   unit = 'query'
@@ -169,10 +167,10 @@ class LdpRounds(rounds_lib.ChargedRounds):
   def _left(self) -> dict[str, int]:
     """Reason to stop, in words -> number of queries that are left until then."""
     most, target = self._settings.max_queries, self._settings.target_accuracy
-    left = {'every public image has been asked about': len(self._prepared.public)}
+    asked, public = len(self._rows), len(self._prepared.public)
+    left = {'every public image has been asked about': public - asked}
     if most is not None:
-      left[f'max_queries={most} have been answered'] = most
-    left = {why: count - len(self._rows) for why, count in left.items()}
+      left[f'max_queries={most} have been answered'] = most - asked
     accuracy = self.accuracies.get('validation', {}).get('accuracy', -math.inf)
     if target is not None and accuracy >= target:
       left[f'the student has an accuracy of {accuracy:.4f} on the '
@@ -191,8 +189,8 @@ class LdpRounds(rounds_lib.ChargedRounds):
   def draw(self, line) -> dict[str, np.ndarray]:
     """Chooses queries and asks the owners, when a line has charged the step.
 
-    Returns `first_query`, which decides who answers; `rows`, int64 [Q], in the pool;
-    `means`, float32 [Q, classes]; `answers`, int32 [Q], how many owners answered.
+    Returns `first_query`, which decides who answers; `rows` of the pool, int64 [Q];
+    `means`, float32 [Q, classes]; `answers`, int32 [Q], numbers of owners.
     """
     settings, public = self._settings, self._prepared.public
     first, seed = line['event']['queries_before'], settings.seed
@@ -260,9 +258,8 @@ class LdpExperiment(PreparedExperiment):
         next=None if plan.delta else report_lib.account_command(
             self.folder, '--delta=0'),
         caveats=[caveats.Caveat(
-            'answers lost',
-            f'answers to {lost} queries were lost when the run was interrupted; they '
-            'count as given')] if lost else [],
+            'answers lost', f'answers to {lost} queries were lost; they count as given'
+            )] if lost else [],
         fields={
             'task': task.task.name, 'algorithm': 'ldp_distillation', 'model': 'ridge',
             'mechanism': settings.mechanism, 'noise_multiplier': plan.noise_multiplier,

@@ -1,7 +1,7 @@
 """Linear classifiers that distillation trained, together with the public feature map.
 
-The arrays of the map stand before those of the classifier, so that `model.npz` is all
-that a prediction takes: the public images that the map was fitted to are not needed.
+The arrays of the map stand before those of the classifier: `model.npz` is all that a
+prediction takes, without the public images.
 """
 
 from collections.abc import Sequence

@@ -47,12 +47,12 @@ class DataSettings(settings.TaskSettings):
       'y_test.', essential=True, free=True, when=_FILES)
   num_classes: int | None = _data(None, 'Number of classes; labels are below it.',
       low=2, when=_FILES, otherwise='as the file says; 10 for data sets known by name')
-  num_clients: int = _data(tasks_lib.NUM_CLIENTS, 'Number of data owners.', low=1,
-      essential=True)
+  num_clients: int = _data(
+      tasks_lib.NUM_CLIENTS, 'Number of data owners.', low=1, essential=True)
   public_records: int | None = _data(None, 'Unlabelled images of the public pool.',
       low=2, otherwise='a tenth of the training part')
-  validation_records: int | None = _data(None, 'Test records that are set aside to '
-      'measure --target_accuracy on.', low=0, otherwise='none; with a target '
+  validation_records: int | None = _data(None, 'Test records for --target_accuracy.',
+      low=0, otherwise='none; with a target '
       f'{_VALIDATION:,}, {_VALIDATION_DIGITS} of digits')
   partition: str | None = train.like('partition', otherwise='iid')
   dirichlet_alpha: float | None = train.like(
@@ -79,54 +79,51 @@ class DataSettings(settings.TaskSettings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LdpSettings(settings.RunSettings, DataSettings):
-  stand_ins: int | None = _data(None, 'Sets of records that stand in for the owners '
-      'alternately, for the reproduction of published experiments.', low=1)
-  records_per_client: int | None = _data(None, 'Records of each of the --stand_ins.',
-      low=1)
+  stand_ins: int | None = _data(None, 'Sets of records that stand in for the owners, '
+      'to reproduce published experiments.', low=1)
+  records_per_client: int | None = _data(
+      None, 'Records of each of the --stand_ins.', low=1)
 
-  mechanism: str = _privacy('piecewise', 'Mechanism that an owner perturbs its answers '
-      'by.', choices=('piecewise', 'duchi', 'laplace', 'gaussian'), essential=True)
+  mechanism: str = _privacy('piecewise', 'Mechanism of an owner.',
+      choices=('piecewise', 'duchi', 'laplace', 'gaussian'), essential=True)
   epsilon: float | None = _privacy(None, 'Target of all answers of an owner together, '
       'never exceeded.', above=0, essential=True,
       otherwise=f'{DEFAULT_EPSILON:g}, without --epsilon_per_query')
-  epsilon_per_query: float | None = _privacy(None, 'Epsilon of one answer of an owner.',
-      above=0, essential=True)
+  epsilon_per_query: float | None = _privacy(
+      None, 'Epsilon of one answer of an owner.', above=0, essential=True)
   answers_per_client: int | None = _privacy(None, 'Maximum number of answers of an '
-      'owner.', low=1, essential=True,
-      otherwise='1, or what both epsilons allow')
+      'owner.', low=1, essential=True, otherwise='1, or what both epsilons allow')
   delta: float | None = _privacy(None, 'Delta of all answers.', above=0, below=1,
-      essential=True, otherwise=f'for gaussian {DEFAULT_GAUSSIAN_DELTA:g}, or '
-      '1/N^1.1 for N owners if that is less, else none')
+      essential=True, otherwise='for gaussian 1/N^1.1 for N owners, at most '
+      f'{DEFAULT_GAUSSIAN_DELTA:g}, else none')
 
   clients_per_query: int = _queries(1, 'Owners that answer a query together; divides '
       '--num_clients.', low=1, essential=True)
-  queries_per_step: int = _queries(100, 'Queries that are asked before the student '
-      'learns again.', low=1, essential=True)
-  max_queries: int | None = _queries(None, 'Stop after this number, even if the budget '
-      'allows more.', low=1, essential=True)
-  target_accuracy: float | None = _queries(None, 'Stop when the student has it on '
-      '--validation_records.', above=0, high=1)
+  queries_per_step: int = _queries(
+      100, 'Queries before the student learns again.', low=1, essential=True)
+  max_queries: int | None = _queries(
+      None, 'Stop after this number of queries.', low=1, essential=True)
+  target_accuracy: float | None = _queries(
+      None, 'Stop when the student has it on --validation_records.', above=0, high=1)
   sampling: str = _queries('active', 'active: images that the student is least sure '
       'of. random: any.', choices=('active', 'random'), essential=True)
   sampling_seed: int = _queries(0, 'Public seed of random choices of queries.', low=0)
-  temperature: float = _clients(0.05, 'Temperature of an owner\'s soft labels; small '
-      'is hard.', above=0)
-  refine: str = _student('auto', 'Train the student also on its own labels of public '
-      'images. auto: unless held-out answers speak against it.',
-      choices=('auto', 'always', 'never'))
+  temperature: float = _clients(
+      0.05, 'Temperature of an owner\'s soft labels; small is hard.', above=0)
+  refine: str = _student('auto', 'Train the student on its own labels of images, too. '
+      'auto: if held-out answers allow it.', choices=('auto', 'always', 'never'))
   refine_steps: int = _refined(40, 'Steps of the refinement.', low=1)
   refine_strength: float = _refined(0.3, 'Ridge penalty of the refinement.', above=0)
-  sharpness: float = _student(8.0, 'Factor from the student\'s scores to the '
-      'logarithms of its probabilities.', above=0)
-  trust: float = _refined(0.6, 'Fraction of what the answers say that the refinement '
-      'believes.', above=0, high=1)
+  sharpness: float = _student(
+      8.0, 'Factor from the student\'s scores to its logits.', above=0)
+  trust: float = _refined(
+      0.6, 'Weight of the answers in the refinement.', above=0, high=1)
 
   def check(self) -> None:
     super().check()
     if None not in (self.epsilon, self.epsilon_per_query, self.answers_per_client):
-      raise ValueError(
-          'answers_per_client must not be given with both epsilon and epsilon_per_query'
-          f': it follows from them, found {self.answers_per_client!r}')
+      raise ValueError('answers_per_client must not be given with both epsilons, '
+                       f'found {self.answers_per_client!r}')
     if self.num_clients % self.clients_per_query:
       raise ValueError(f'clients_per_query must divide num_clients={self.num_clients}, '
                        f'found {self.clients_per_query!r}')
@@ -151,15 +148,10 @@ class LdpSettings(settings.RunSettings, DataSettings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BaselineSettings(settings.RunSettings, DataSettings):
-  """Settings of a baseline.
+  """Settings of a baseline; None where the algorithm has no such setting."""
 
-  Attributes without a value get the default of the algorithm; None if it does not use
-  them.
-  """
-
-  algorithm: str = declarations.setting('pate', 'dp_sgd: noisy gradients of records '
-      'that a curator holds. pate: noisy votes of teachers, counted by a curator. '
-      'dp_fl: federated averaging with distributed Skellam noise.',
+  algorithm: str = declarations.setting('pate', 'dp_sgd: noisy gradients of a curator. '
+      'pate: noisy votes of teachers. dp_fl: federated averaging.',
       group='algorithm', choices=('dp_sgd', 'pate', 'dp_fl'), essential=True)
   epsilon: float = train.like('epsilon', 8.0, when={})
   delta: float = train.like('delta', 1e-05, when={})
@@ -167,19 +159,19 @@ class BaselineSettings(settings.RunSettings, DataSettings):
       group='privacy', low=1, essential=True)
   clip: float | None = _by_algorithm('clip', 'L2 clip: of a gradient in dp_sgd, of an '
       'owner\'s update in dp_fl.', group='privacy', above=0, unit='model units')
-  record_rate: float = _privacy(0.2, 'Probability that a record is sampled for a step '
-      'of dp_sgd.', above=0, high=1, when={'algorithm': ('dp_sgd',)})
-  queries: int = _pate(1000, 'Public images that pate asks about at most.', low=1,
-      essential=True)
+  record_rate: float = _privacy(0.2, 'Probability that a step samples a record.',
+      above=0, high=1, when={'algorithm': ('dp_sgd',)})
+  queries: int = _pate(
+      1000, 'Public images that pate asks about at most.', low=1, essential=True)
   answers: int = _pate(500, 'Queries that pate answers at most.', low=1, essential=True)
-  threshold: float = _pate(0.5, 'Fraction of the owners that must agree, in pate.',
-      above=0, high=1)
-  threshold_noise: float = _pate(2.0, 'Noise of the check for agreement over the noise '
-      'of votes, in pate.', above=0)
+  threshold: float = _pate(
+      0.5, 'Fraction of the owners that must agree, in pate.', above=0, high=1)
+  threshold_noise: float = _pate(
+      2.0, 'Noise of the check for agreement over that of votes, in pate.', above=0)
   learning_rate: float | None = _by_algorithm('learning_rate', 'Learning rate of '
       'dp_sgd, of the server in dp_fl.', group='training', above=0)
-  client_learning_rate: float = _dp_fl(0.2, 'Learning rate of SGD at an owner, in '
-      'dp_fl.', above=0)
+  client_learning_rate: float = _dp_fl(
+      0.2, 'Learning rate of SGD at an owner, in dp_fl.', above=0)
   client_batch_size: int = _dp_fl(20, 'Records of a step at an owner, in dp_fl.', low=1)
   client_epochs: int = _dp_fl(1, 'Passes over own records in a round of dp_fl.', low=1)
 
@@ -202,8 +194,8 @@ class FigureSettings(settings.Settings):
   num_clients: int = _figure(1000, 'Clients whose mean is estimated, on the right.',
       low=1, essential=True)
   dimension: int = _figure(10, 'Coordinates of their vectors.', low=1, essential=True)
-  draws: int = _figure(20000, 'Outputs behind each point on the left; vectors behind '
-      'one on the right.', low=2, essential=True)
+  draws: int = _figure(
+      20000, 'Outputs, on the right vectors, behind a point.', low=2, essential=True)
 
   def check_paths(self) -> None:
     files.check_writable(self.output, 'output')

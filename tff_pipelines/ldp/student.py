@@ -2,9 +2,8 @@
 
 The mean answer to a query is its mean soft label plus noise of known variance, so the
 first student minimises the squared error. A second one continues by expectation
-maximisation: the student's own opinion of every public image, times what the noisy
-answer says of the image, is its new label. It is rejected if held-out answers speak
-against it. Everything is computed from answers and public images.
+maximisation: a public image's new label is the student's opinion times what the noisy
+answer says. It is rejected if held-out answers speak against it.
 """
 
 from collections.abc import Iterator
@@ -19,18 +18,16 @@ from tff_pipelines.ldp import process
 from tff_pipelines.ldp.settings import LdpSettings
 
 # Penalties of the first student that held-out answers choose from.
-_STRENGTHS = (0.3, 1.0, 3.0, 10.0)
-_FOLDS = 5
+_STRENGTHS, _FOLDS = (0.3, 1.0, 3.0, 10.0), 5
 # Fewer answers are not divided: this penalty is taken.
-_FEWEST_ANSWERS = 50
-_USUAL_STRENGTH = 1.0
+_FEWEST_ANSWERS, _USUAL_STRENGTH = 50, 1.0
 # Parameters of the trial that decides whether the student is refined.
 _REFINE_FOLDS, _TRIAL_STEPS, _DOUBTS = 3, 20, 2.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Student:
-  """A trained student; `refined` where it is the second one.
+  """A trained student, the second one if `refined`.
 
   `weights` are float32 [dimension, classes]; scores are divided by `spread`, the median
   of the largest on the pool; `strength` is the penalty of the first.
@@ -72,7 +69,7 @@ def _spread(scores: np.ndarray) -> float:
 
 class Trainer:
   def __init__(self, features: np.ndarray, settings: LdpSettings):
-    """Initializes the trainer; features are of all public images, [P, dimension]."""
+    """`features` are those of all public images, [P, dimension]."""
     self._features, self._settings = features, settings
 
   @functools.cached_property
@@ -84,10 +81,9 @@ class Trainer:
     return x @ vectors, vectors, np.maximum(values, 0).astype(np.float32)
 
   def train(self, rows: np.ndarray, answers: np.ndarray, variance: float) -> Student:
-    """Trains a student.
+    """Trains a student on answers to the images `rows`, each once.
 
-    `answers` to the images `rows`, each once, are float [Q, classes], mean soft labels
-    plus unbiased noise of at most this variance.
+    Answers, [Q, classes], are mean soft labels and unbiased noise up to this variance.
     """
     answers, settings = answers.astype(np.float64), self._settings
     strength = self._strength(rows, answers)
@@ -120,8 +116,7 @@ class Trainer:
              variance: float) -> bool:
     """Whether held-out answers do not speak against refinement.
 
-    They are as noisy as the others. So it takes `_DOUBTS` standard errors of their
-    noise to reject what as a rule helps, and helps more where there is more noise.
+    It takes `_DOUBTS` standard errors of their noise to reject what as a rule helps.
     """
     if len(rows) < _FEWEST_ANSWERS:
       return False

@@ -21,11 +21,13 @@ from tff_pipelines.publish.settings import EvaluateSettings, PredictSettings
 DATA = 'data'
 
 
-def _source(serving: task_lib.Serving, options: dict[str, Any],
-            labelled: bool) -> task_lib.ClientSource:
+def _opened(run: run_lib.FinishedRun, options: dict[str, Any], labelled: bool):
+  """The trained model, how it is served, and the source of further data."""
+  trained = run.trained()
+  serving = run.serving(trained)
   if serving.reader is None:
-    raise ValueError('the task opens no further files: its Task has no reader')
-  return serving.reader(labelled=labelled, **options)
+    raise ValueError('the task must have a reader of further files, found none')
+  return trained, serving, serving.reader(labelled=labelled, **options)
 
 
 def evaluate(settings: EvaluateSettings) -> None:
@@ -35,9 +37,7 @@ def evaluate(settings: EvaluateSettings) -> None:
   if not options:
     results, skipped = run.own_figures(), None
   else:
-    trained = run.trained()
-    serving = run.serving(trained)
-    source = _source(serving, options, labelled=True)
+    trained, serving, source = _opened(run, options, labelled=True)
     skips = getattr(source, 'skips', None)
     examples, _ = records.gather(source, skips=skips)
     results = report.finite_results(evaluation.Evaluator(
@@ -77,8 +77,7 @@ def _predictions(serving: task_lib.Serving, weights, source: task_lib.ClientSour
 def _columns(serving: task_lib.Serving, outputs: dict[str, np.ndarray]
              ) -> dict[str, list]:
   """Name of a column -> its cells: the class by name, and its probability."""
-  columns = {}
-  chances = outputs.pop('probabilities', None)
+  columns, chances = {}, outputs.pop('probabilities', None)
   if 'class' in outputs and outputs['class'].ndim == 1:
     chosen = outputs.pop('class')
     names = export.class_names(
@@ -97,10 +96,9 @@ def _columns(serving: task_lib.Serving, outputs: dict[str, np.ndarray]
 
 def predict(settings: PredictSettings) -> None:
   """Writes one row for each example: client, index, outputs; errors as `evaluate`."""
-  run = run_lib.read_finished(settings.run, settings.party)
-  trained = run.trained()
-  serving = run.serving(trained)
-  source = _source(serving, settings.reader_options, labelled=False)
+  trained, serving, source = _opened(
+      run_lib.read_finished(settings.run, settings.party), settings.reader_options,
+      labelled=False)
   skips = getattr(source, 'skips', None) or task_lib.Skips()
   rows = list(_predictions(serving, trained.weights, source, skips))
   if not rows:

@@ -43,17 +43,16 @@ def predict_function(serving: Serving, weights) -> Any:
 def class_names(serving: Serving, count: int | None) -> list[str] | None:
   """Names of the classes; None if the model has none, or another number of them."""
   breakdown = serving.model.breakdown
-  if breakdown is None or count not in (None, len(breakdown.names)):
-    return None
-  return list(breakdown.names)
+  return list(breakdown.names) if breakdown is not None and count in (
+      None, len(breakdown.names)) else None
 
 
 def _write_saved_model(folder: pathlib.Path, serving: Serving,
                        trained: models.Trained) -> None:
   for name in serving.inputs:
     if not _is_plain(name):
-      raise ValueError('format=savedmodel needs features whose names are of ASCII '
-                       f'letters, digits and underscores, found {name!r}')
+      raise ValueError('format=savedmodel needs features whose names are ASCII '
+                       f'identifiers, found {name!r}')
   module = tf.Module()
   module.variables_in_order = [
       tf.Variable(array, name=name, trainable=False)
@@ -71,20 +70,19 @@ def _write(folder: pathlib.Path, settings: ExportSettings, run: run_lib.Finished
     files.write_arrays(folder / models.ARRAYS, dict(trained.arrays))
   elif settings.format == 'keras':
     if serving.model.to_keras is None:
-      raise ValueError(f'format=keras is for models from Keras, found the model '
-                       f'{serving.model.name}: choose npz or savedmodel')
+      raise ValueError(
+          f'format=keras is for models from Keras, found {serving.model.name}')
     models.write_keras(folder / models.KERAS, serving.model.to_keras(trained.weights))
   else:
     _write_saved_model(folder / SAVED_MODEL, serving, trained)
-  outputs = predict_function(serving, trained.weights).get_concrete_function(
-  ).structured_outputs
-  probabilities = outputs.get('probabilities')
+  predict = predict_function(serving, trained.weights)
+  outputs = predict.get_concrete_function().structured_outputs
   files.write_json(folder / models.DESCRIPTION, {
       **trained.description(), 'outputs': {
           name: {'dtype': spec.dtype.name, 'shape': spec.shape[1:].as_list()}
           for name, spec in outputs.items()},
-      'classes': None if probabilities is None else class_names(
-          serving, probabilities.shape[-1])})
+      'classes': class_names(serving, outputs['probabilities'].shape[-1])
+                 if 'probabilities' in outputs else None})
   for name, text in serving.files.items():
     files.write_atomically(folder / name, text)
   reasons = [*serving.not_private, *([statement.PARTY] if settings.party else [])]
@@ -99,8 +97,7 @@ def export(settings: ExportSettings) -> pathlib.Path:
   """Exports the model of a run; OSError or ValueError for mistakes of the user."""
   run = run_lib.read_finished(settings.run, settings.party)
   if not verdict_on(run.folder).proves(run.summary):
-    raise ValueError(f'run={settings.run}: its ledger does not prove the guarantee '
-                     'that its summary states, so there is none to publish')
+    raise ValueError(f'run={settings.run}: its ledger does not prove the guarantee')
   trained = run.trained()
   serving = run.serving(trained)
   if not all(np.isfinite(array).all() for array in trained.weights):

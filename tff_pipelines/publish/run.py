@@ -37,13 +37,11 @@ class FinishedRun:
   def trained(self) -> models.Trained:
     """The trained model; ValueError if a party must be given, or there is none."""
     if self.party is None and self.experiment.family == _OF_PARTIES:
-      raise ValueError(
-          'party must be given, such as party_0: each has a model of its own')
+      raise ValueError('party must be given, such as party_0')
     folder = self.folder if self.party is None else self.parties / self.party
     trained = models.read(folder)
     if trained is None:
-      raise ValueError(f'{folder} has no {models.ARRAYS}: --resume writes it, if the '
-                       'run trained a model')
+      raise ValueError(f'{folder} has no {models.ARRAYS}: --resume writes it')
     return trained
 
   @property
@@ -59,15 +57,11 @@ class FinishedRun:
       raise ValueError(f'{self.folder}: {models.ARRAYS} must have the arrays of the '
                        f'model {serving.model.name}, found those of another')
     if serving.model.predict is None:
-      raise ValueError(
-          f'model {serving.model.name} has no predict: see tasks.task.Model')
+      raise ValueError(f'model {serving.model.name} must have a predict, found none')
     return serving
 
   def own_figures(self) -> dict[str, dict[str, float | None]]:
-    """Held-out set -> metric -> value, computed again; the mean over all parties.
-
-    Raises ValueError if the data are not those of the run.
-    """
+    """Held-out set -> metric -> its mean over parties; ValueError for other data."""
     experiment = self.experiment
     task = experiment.build_task()
     recorded = configurations.read(self.folder)['identity']
@@ -95,13 +89,11 @@ def read_finished(folder: str, party: str | None = None) -> FinishedRun:
   if family not in _FAMILIES:
     raise ValueError(f'run={folder} is a run of {family}, which trains no model')
   summary = _summary(path, configuration)
-  module, name = _FAMILIES[family]
-  module = importlib.import_module(module)
-  cls = getattr(module, name)
+  module = importlib.import_module(_FAMILIES[family][0])
+  cls = getattr(module, _FAMILIES[family][1])
   paths_file, declared = path / files.PATHS, settings_lib.declared(cls)
-  paths = {name: value for name, value in (
-      files.read_json(paths_file) if paths_file.exists() else {}).items()
-           if name in declared}
+  paths = files.read_json(paths_file) if paths_file.exists() else {}
+  paths = {name: value for name, value in paths.items() if name in declared}
   experiment = module.experiment(settings_lib.of_configuration(
       cls, configuration['settings'], output_dir=folder, resume=True, **paths))
   if party is not None:
@@ -125,6 +117,5 @@ def _summary(folder: pathlib.Path, configuration: dict[str, Any]) -> dict[str, A
   done = sum(line['outcome'] != ledger_lib.UNUSED for line in lines)
   if (summary['configuration'] != configuration['hash']
       or summary['rounds'] != done - preliminary.count(lines)):
-    raise ValueError(f'run={folder} is not finished: its summary is not that of the '
-                     'rounds in the ledger; continue it with --resume')
+    raise ValueError(f'run={folder} is not finished: continue it with --resume')
   return summary

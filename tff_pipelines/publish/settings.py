@@ -24,10 +24,10 @@ class _ModelSettings(settings.Settings):
 
   required = ('run',)
 
-  run: str | None = _model(None, 'Folder of the run that trained the model.',
-      essential=True)
-  party: str | None = _model(None, 'Party of a run of fedmd, such as party_0: its own '
-      'model.', essential=True)
+  run: str | None = _model(
+      None, 'Folder of the run that trained the model.', essential=True)
+  party: str | None = _model(
+      None, 'Party of a run of fedmd, such as party_0.', essential=True)
 
   def check(self) -> None:
     super().check()
@@ -50,8 +50,7 @@ class ExportSettings(_ModelSettings):
     if path.exists() and not path.is_dir():
       raise ValueError(f'output_dir={self.output_dir} must be a folder, found a file')
     if path.is_dir() and any(path.iterdir()):
-      raise ValueError(f'output_dir={self.output_dir} is not empty: choose another '
-                       'folder')
+      raise ValueError(f'output_dir={self.output_dir} is not empty')
     files.check_writable(path, 'output_dir')
 
 
@@ -89,14 +88,14 @@ class EvaluateSettings(_DataSettings):
 class PredictSettings(_DataSettings):
   required = ('run', 'output')
 
-  output: str | None = _run(None, 'New file of the predictions, .csv or .parquet.',
-      essential=True)
+  output: str | None = _run(
+      None, 'New file of the predictions, .csv or .parquet.', essential=True)
 
   def check(self) -> None:
     super().check()
     if not self.output.endswith(OUTPUTS):
-      raise ValueError(f'output must end with {" or ".join(OUTPUTS)}, found '
-                       f'{self.output!r}')
+      raise ValueError(
+          f'output must end with {" or ".join(OUTPUTS)}, found {self.output!r}')
     if self.data_path is None and self.data_source is None:
       raise ValueError('data_path must be given, or a data_source that needs none')
 

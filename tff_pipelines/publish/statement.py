@@ -1,7 +1,7 @@
 """The privacy statement of a model, in JSON and in plain words, to be published.
 
-Everything in it comes from the run's summary, key by key: nothing of the operator's
-(cohorts, times, paths, diagnostics) is among `KEYS`.
+All comes from the run's summary; nothing of the operator's (cohorts, times, paths,
+diagnostics) is among `KEYS`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,8 +18,7 @@ _COPIED = (
     'epsilon_participant', 'clients_per_person', 'epsilon_person',
     'epsilon_server_person', 'delta', 'adjacency', 'adjacency_in_words', 'privacy_unit',
     'observers', 'observers_server', 'observers_participant', 'least_cohort', 'sampling',
-    'trust_model', 'secure_aggregation', 'accountant', 'amplification',
-    'source')
+    'trust_model', 'secure_aggregation', 'accountant', 'amplification', 'source')
 KEYS = ('version', 'private', 'reasons', *_COPIED, 'caveats')
 
 # Caveats about files of the operator, which are no part of an export.
@@ -28,8 +27,7 @@ _OF_THE_OPERATOR = (
     'labels of clients drawn')
 # Caveats that count or name, and their sentence in public.
 _IN_PUBLIC = {
-    'bad clients skipped': 'clients or records whose data were bad were left out; that '
-                           'they were is outside the guarantee',
+    'bad clients skipped': 'bad data were left out, outside the guarantee',
     'answers lost': 'answers were lost in an interruption; they count as given',
     'vote repeated': 'the vote was interrupted and repeated; every time counts',
 }
@@ -40,20 +38,17 @@ _OUTSIDE = (
     'vocabulary outside the guarantee', 'warm start outside the guarantee')
 _STOPPED, _DIAGNOSTICS = 'stopped early', 'diagnostics outside the guarantee'
 
-STOPPED = ('when to stop was decided by a function that was given metrics which no '
-           'epsilon protects')
-PARTY = ('it is the own model of one party, which trained it on its records without '
-         'noise: it is for the party alone; the guarantee is of what the party shared')
+STOPPED = 'when to stop was decided by metrics that no epsilon protects'
+PARTY = ('it is the own model of one party, trained on its records without noise, for '
+         'the party alone; the guarantee is of what the party shared')
 
 
 def statement(summary: Mapping[str, Any],
               not_private: Sequence[str] = ()) -> dict[str, Any]:
-  """The statement as JSON; its keys are KEYS.
+  """The statement of a finished run's summary as JSON; its keys are KEYS.
 
-  Args:
-    summary: Summary of the finished run.
-    not_private: Reasons why the model reveals more than the run's guarantee says, in
-      addition to those that its caveats tell.
+  `not_private` are reasons, besides those that the caveats tell, why the model reveals
+  more than the run's guarantee says.
   """
   reasons = list(map(str, not_private))
   if _SEEDED in summary['caveats']:

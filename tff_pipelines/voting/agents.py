@@ -1,8 +1,8 @@
 """An agent of AE-DPFL: it trains a model of its own and votes by it.
 
 Training may be domain-adversarial (Ganin et al., arXiv 1505.07818): a discriminator
-learns to tell the agent's records from the server's by their features, and the gradient
-that reaches these is reversed, so that they come to be the same in both domains.
+learns to tell the agent's records from the server's by their features, and the
+reversed gradient makes these alike.
 """
 
 from collections.abc import Callable

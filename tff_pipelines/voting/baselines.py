@@ -23,9 +23,6 @@ from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.voting import encoder, features as features_lib, report, serving
 from tff_pipelines.voting.settings import VoteSettings
 
-_SHARED_NOISE = (
-    'agents add shares of the noise and the server sees sums only; the agents sample '
-    'their records in secret, and none of them subtracts its own share')
 _ALL_SHARES = (
     '(the noise is that of all agents: one that subtracts its own share leaves less)')
 
@@ -46,15 +43,14 @@ class VotingExperiment(run_lib.Experiment):
 
   def build_task(self) -> VotingTask:
     settings = self.settings
-    # Whether they fit is decided by public numbers alone: whether a run starts must not
-    # depend on a record of an agent, nor on how many there are, of which classes.
+    # Whether a run starts must depend on public numbers alone, on no agent's records.
     task = voting_tasks.build(settings.task, **settings.task_options)
     if settings.is_vote and settings.queries > len(task.public):
-      raise ValueError(f'queries must be at most the {len(task.public)} public '
-                       f'records, found {settings.queries}')
+      raise ValueError(
+          f'queries must be at most {len(task.public)}, found {settings.queries}')
     if settings.client_shift and len(task.record_shape) != 2:
-      raise ValueError('client_shift must be 0 for records that are no images, found '
-                       f'{settings.client_shift}')
+      raise ValueError(
+          f'client_shift must be 0 without images, found {settings.client_shift}')
     return task
 
   def identity(self, task: VotingTask) -> dict[str, Any]:
@@ -95,28 +91,22 @@ class VotingExperiment(run_lib.Experiment):
     return serving.serving(trained, self.settings.task)
 
   def network(self, task: VotingTask) -> classifiers.Network:
-    """The model that is trained, or that federated averaging would send instead.
-
-    The feature map need not be fitted yet.
-    """
+    """The model that is trained, or that federated averaging would send instead."""
     shape, settings = task.record_shape, self.settings
     if settings.clients_see_features:
       given = self.given_map(task)
       shape = given(task.public[:1]).shape[1:] if given else features_lib.check(
           task.public, self.feature_config(task))
+    suitable = 'mlp' if settings.algorithm == 'knn' else 'softmax'
     if len(shape) == 2:
       suitable = 'cnn' if settings.is_vote else 'cnn_small'
-    else:
-      suitable = 'mlp' if settings.algorithm == 'knn' else 'softmax'
     return classifiers.build(settings.model or suitable, shape, task.num_classes)
 
   def public_map(self, task: VotingTask) -> features_lib.PublicFeatures:
     """The feature map: that of the folder, of another run's folder, or a new one."""
-    features = features_lib.read_map(self.folder, task.public)
-    if features is not None:
+    if (features := features_lib.read_map(self.folder, task.public)) is not None:
       return features
-    features = self.given_map(task)
-    if features is None:
+    if (features := self.given_map(task)) is None:
       config = self.feature_config(task)
       with rounds_lib.progress(config.training.epochs, 0, 'feature epoch',
                                quiet=config.kind != 'contrastive') as bar:
@@ -199,9 +189,8 @@ class AveragingExperiment(_BaselineExperiment):
 
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
     params, mechanism = plan.params, plan.mechanism
-    sent = mechanism.dimension * 4.0
-    if params is not None:
-      sent = params.padded_dimension * params.bits / 8
+    sent = (mechanism.dimension * 4.0 if params is None else
+            params.padded_dimension * params.bits / 8)
     return self._outcome(task, plan, state, rounds.results(state), {
         'noise': self.settings.noise if plan.is_private else None,
         'uplink_bytes_per_agent': (
@@ -228,7 +217,8 @@ class FedSgdExperiment(_BaselineExperiment):
             observers_server=f'the server, which sees noisy sums {_ALL_SHARES}',
             against_server='the server, which sees noisy sums',
             sampling=f'poisson, of records, rate {settings.record_rate:g}',
-            trust_model=_SHARED_NOISE,
+            trust_model='agents add shares of the noise that they do not subtract, and '
+                        'sample records in secret; the server sees sums only',
             sampler=noise_budget.describe_sum(None, False), secure_aggregation=True))
 
   def run_line(self, plan: NoisySgdPlan, rounds: int) -> str:

@@ -1,7 +1,6 @@
 """Random distortions of images, under which a digit stays a digit. Pure, by keys.
 
-With them a few thousand public images are enough to learn features, or a student,
-from. Images are float32 [batch, size, size, 1], ink near 1 on 0.
+Images are float32 [batch, size, size, 1], ink near 1 on 0.
 """
 
 import tensorflow as tf
@@ -19,9 +18,9 @@ def _between(key: tf.Tensor, shape, most: float) -> tf.Tensor:
 
 def affine(images: tf.Tensor, key: tf.Tensor, *, turn: float, log_scale: float,
            shear: float, shift: float) -> tf.Tensor:
-  """Each image turned (radians), scaled (by e^log_scale), sheared and shifted (pixels).
+  """Each image turned (radians), scaled by axis, sheared and shifted (pixels).
 
-  About the centre, by random amounts up to these; axes are scaled independently.
+  By random amounts up to these, about the centre.
   """
   batch, size = tf.shape(images)[0], images.shape[1]
 

@@ -1,9 +1,9 @@
 """A public feature map, learned by contrast from unlabelled public images.
 
 Two distorted views of an image shall be nearer to each other than to views of other
-images (SimCLR, arXiv 2002.05709). Training sees the server's public images only, so
-features are public. The encoder is three convolutions and a dense layer, each with
-batch normalisation; its weights are kernel, scale and offset of each layer.
+images (SimCLR, arXiv 2002.05709). Training sees public images only. The encoder has
+three convolutions and a dense layer, each with batch normalisation; its weights are
+kernel, scale and offset of each layer.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -48,8 +48,7 @@ def apply(weights, images: tf.Tensor, statistics: Statistics | None = None
           ) -> tuple[tf.Tensor, Statistics]:
   """Features, float32 [batch, FEATURES], and the statistics that normalised them.
 
-  Images are float32 [batch, size, size, 1]; without statistics those of the batch are
-  taken. Further weights are ignored.
+  Images are float32 [batch, size, size, 1]; by default statistics are the batch's.
   """
   used = []
 
@@ -93,15 +92,14 @@ def contrast(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
 
 def train(images: np.ndarray, *, seed: int,
           config: adam.AdamConfig = DEFAULT_TRAINING,
-          on_epoch: Callable[[int], object] | None = None) -> list[np.ndarray]:
+          on_epoch: Callable[[int], object] = lambda done: None) -> list[np.ndarray]:
   """Trains an encoder on public images, uint8 [n, size, size]; returns its weights.
 
-  `on_epoch` is called with the number of epochs that are done. Raises ValueError for
-  fewer than 2 images, or if a weight becomes NaN or infinite.
+  ValueError for fewer than 2 images, or if a weight becomes NaN or infinite.
   """
   if len(images) < 2:
-    raise ValueError('public images must be 2 or more to learn features from, '
-                     f'found {len(images)}')
+    raise ValueError(
+        f'public images must be 2 or more to learn features from, found {len(images)}')
   rng = np.random.default_rng([seed, 1])
   state = adam.initial_state([
       *initial_weights(images.shape[1], seed),
@@ -112,9 +110,8 @@ def train(images: np.ndarray, *, seed: int,
   def loss(weights, rows, step):
     batch = tf.gather(records, rows)
     step_key = keys.derive(keys.derive(key, 1), step)
-    views = tf.concat([
-        distortions.strong(batch, keys.derive(step_key, i))
-        for i in range(2)], axis=0)
+    views = tf.concat(
+        [distortions.strong(batch, keys.derive(step_key, i)) for i in range(2)], axis=0)
     features, _ = apply(weights, views)
     projected = layers.dense(tf.nn.relu(features), *weights[len(WEIGHTS):])
     return contrast(*tf.split(projected, 2))
@@ -122,12 +119,10 @@ def train(images: np.ndarray, *, seed: int,
   run_epoch = adam.epoch_function(loss, keys.derive(key, 0), len(images), config)
   for epoch in range(config.epochs):
     state = run_epoch(state, tf.constant(epoch))
-    if on_epoch is not None:
-      on_epoch(epoch + 1)
+    on_epoch(epoch + 1)
   weights = [w.numpy() for w in state[0][:len(WEIGHTS)]]
   if not all(np.isfinite(w).all() for w in weights):
-    raise ValueError('the public feature map is not finite: lower '
-                     '--feature_learning_rate')
+    raise ValueError('the feature map is not finite: lower --feature_learning_rate')
   return weights
 
 

@@ -1,8 +1,7 @@
 """Public feature maps of a voting task, the task seen through one, and its queries.
 
-A map follows from the server's public records alone, so it is public, and what an agent
-computes of a record by it depends on that record alone. The choice of the public
-records that agents are asked about costs no privacy either.
+A map and the choice of queries follow from the server's public records alone, so they
+are public; what an agent computes of a record by a map depends on that record alone.
 """
 
 from collections.abc import Callable
@@ -21,17 +20,15 @@ from tff_pipelines.voting import encoder, knn
 # File of a run's folder that keeps its map.
 MAP = 'features.npz'
 
-# Features of pca and contrastive have this length: a scale at which models train
-# well by rates around 0.1.
+# Length of features of pca and contrastive, for learning rates around 0.1.
 LENGTH = 8.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FeatureConfig:
-  """Parameters of a feature map.
+  """'none': records as they are. 'standard': coordinates are scaled as in public.
 
-  'none': records as they are. 'standard': coordinates are scaled as in public. 'pca':
-  principal components, as many as `dimensions`. 'contrastive': `voting.encoder`.
+  'pca': principal components, as many as `dimensions`. 'contrastive': `voting.encoder`.
   """
 
   kind: str
@@ -57,8 +54,7 @@ class PublicFeatures:
   def __call__(self, x: np.ndarray, alone: bool = False) -> np.ndarray:
     """Features, float32 [n, d]; for 'none' the records themselves.
 
-    With `alone` each record goes through the map independently: products of many rows
-    round each by its index and by how many there are.
+    With `alone` each by itself: products of many rows round each by its index.
     """
     if self.kind == 'none':
       return x
@@ -98,13 +94,13 @@ def check(public: np.ndarray, config: FeatureConfig) -> tuple[int, ...]:
   if config.kind == 'standard':
     return (size,)
   if len(public) < 2:
-    raise ValueError('features=pca needs 2 public records or more, found '
-                     f'{len(public)}')
+    raise ValueError(
+        f'features=pca needs 2 public records or more, found {len(public)}')
   return (min(config.dimensions, size, len(public) - 1),)
 
 
 def fit(public: np.ndarray, config: FeatureConfig,
-        on_epoch: Callable[[int], object] | None = None) -> PublicFeatures:
+        on_epoch: Callable[[int], object] = lambda done: None) -> PublicFeatures:
   """The map that follows from public records; raises ValueError as `check`."""
   shape, arrays = check(public, config), {}
   if config.kind == 'contrastive':
@@ -177,8 +173,8 @@ def as_grid(task: VotingTask) -> VotingTask:
   public = flat(task.public)
   most = knn.largest_feature(public.shape[1])
   if most < 1:
-    raise ValueError('features must have at most 2^24 coordinates for exact '
-                     f'distances, found {public.shape[1]}')
+    raise ValueError(
+        f'features must have fewer than 2^24 coordinates, found {public.shape[1]}')
   reach = float(np.percentile(np.abs(public), 99.9))
   step = (reach or 1.0) / most
   return _with_records(task, lambda x: np.clip(
@@ -187,7 +183,7 @@ def as_grid(task: VotingTask) -> VotingTask:
 
 def choose_queries(features: np.ndarray, count: int, choice: str,
                    seed: int) -> np.ndarray:
-  """Chooses public records that agents are asked about: int64 [count], sorted.
+  """Chooses queries: int64 [count], sorted.
 
   With 'spread' the nearest to the centres of as many clusters of features [n, d].
   """

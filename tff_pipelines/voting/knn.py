@@ -1,9 +1,8 @@
 """An agent of kNN-DPFL: it votes by its records nearest to a query.
 
 Features are small integers, so that every distance is exact in float32 whatever the
-order of summation: with another record in the agent's data the other distances are the
-same to the last bit, and at most one neighbour of a query changes, as the guarantee for
-one record needs. Fast matrix products of other numbers round by the index of a row.
+order of summation: another record changes no other distance by a bit, and at most one
+neighbour of a query, as the guarantee for one record needs.
 """
 
 from collections.abc import Callable
@@ -23,9 +22,8 @@ def largest_feature(dimension: int) -> int:
 def nearest_votes(neighbours: int, num_classes: int) -> Callable:
   """An agent's answer, as `process.build` takes it: the labels of nearest records.
 
-  Queries and records are int8, |x| <= largest_feature(d). Each of the k neighbours is
-  one vote; an agent with fewer records has as many votes. At the same distance the
-  earlier record is nearer.
+  Queries and records are int8, |x| <= largest_feature(d). An agent with fewer records
+  has as many votes; at the same distance the earlier record is nearer.
   """
   def answer(public, examples, key):
     del key  # Nothing is random.

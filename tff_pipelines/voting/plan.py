@@ -15,8 +15,7 @@ from tff_pipelines.common import caveats, files, validate
 
 _NO_BOUND = caveats.Caveat(
     'published epsilon is no bound',
-    'epsilon by the published formula is less than what is proved: it is no bound '
-    'here, and stands for comparison alone')
+    'epsilon by the published formula is less than what is proved: it is no bound')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,8 +23,7 @@ class VotePlan(guarantee.Plan):
   """A calibrated plan for one vote on Q queries, answered or not.
 
   `scheme` is 'ae' or 'knn', `level` 'agent' or 'instance'; `calibrated_by` is 'paper'
-  if the noise was calibrated by the published formula: the guarantee is 'tight' in any
-  case. `privacy_unit` is what one of two neighbouring inputs lacks.
+  if noise was calibrated by the published formula; the guarantee is 'tight' always.
   """
 
   params: VotingParams
@@ -70,8 +68,7 @@ class VotePlan(guarantee.Plan):
 
   @property
   def epsilon_published(self) -> float:
-    return votes_lib.published_epsilon(
-        self.published, self.params.queries, self.delta)
+    return votes_lib.published_epsilon(self.published, self.params.queries, self.delta)
 
   @property
   def epsilon_planned(self) -> float:
@@ -88,9 +85,8 @@ class VotePlan(guarantee.Plan):
     return guarantee.Terms(
         privacy_unit=self.privacy_unit, against='everyone who sees the labels',
         observers=f'everyone who sees the labels or what is made of them{own}',
-        observers_server=(
-            'the server, which sees the noisy sums (each start of the run before the '
-            f'vote was kept counts as a vote){own}') if shares else None,
+        observers_server='the server, which sees the noisy sums (each start of the run '
+        f'before the vote was kept counts as a vote){own}' if shares else None,
         against_server='the server, which sees noisy sums',
         trust_model=mechanisms.MECHANISMS[
             'ae_vote' if shares else 'gaussian'].trust_model,
@@ -98,24 +94,19 @@ class VotePlan(guarantee.Plan):
         secure_aggregation=shares)
 
   def degeneracy(self) -> str | None:
-    params = self.params
-    most = params.agents * params.max_weight
-    if params.noise_stddev < most:
-      return None
-    return (f'noise of {params.noise_stddev:.4g} on the votes of {params.agents} '
-            f'agents, which sum to {most} at most: labels of the noise and not of the '
-            'agents')
+    stddev, most = self.params.noise_stddev, self.params.agents * self.params.max_weight
+    return None if stddev < most else (
+        f'noise of {stddev:.4g} on votes of at most {most}: labels of the noise')
 
   def notes(self) -> list[caveats.Caveat]:
-    notes, degenerate = [], self.degeneracy()
-    if degenerate is not None:
+    notes = []
+    if (degenerate := self.degeneracy()) is not None:
       notes.append(caveats.Caveat('noise drowns the votes', degenerate))
     if not self.params.is_integer:
       notes.append(caveats.Caveat(
           'floating-point Gaussian noise',
-          'Gaussian noise in floating point carries the guarantee of ideal arithmetic '
-          'only' + ('; the sum of real ballots is taken as if secure aggregation had '
-                    'real numbers' if self.params.has_shares else '')))
+          'noise in floating point carries the guarantee of ideal arithmetic only'
+          + ', and of real numbers in secure aggregation' * self.params.has_shares))
     if self.epsilon(1) > self.epsilon_published:
       notes.append(_NO_BOUND)
     return notes
@@ -160,8 +151,8 @@ class VotePlan(guarantee.Plan):
                 **attributes: Any) -> 'VotePlan':
     """Builds the plan for a target, never exceeded, or for a given noise, agents.
 
-    With both the target is a limit. The noise of `params` is ignored. Raises ValueError
-    if the target can't be met; the message says how many queries fit.
+    With both the target is a limit; ValueError, with the number of queries that fit, if
+    it can't be met. The noise of `params` is ignored.
     """
     given = {name: value for name, value in (
         ('epsilon', target_epsilon), ('noise_stddev', noise_stddev))
@@ -175,12 +166,10 @@ class VotePlan(guarantee.Plan):
       plan = plan._calibrated(target_epsilon)
     elif target_epsilon is not None and plan.epsilon_planned > target_epsilon:
       raise ValueError(
-          f'epsilon={target_epsilon:g} cannot be reached with '
-          f'queries={params.queries} at noise_stddev={noise_stddev:g}, which gives '
-          f'{plan.epsilon_planned:.4g}: the largest number of queries that fits is '
-          f'{plan.largest_queries(target_epsilon)}')
+          f'epsilon={target_epsilon:g} cannot be reached with queries={params.queries} '
+          f'at noise_stddev={noise_stddev:g}: the largest number of queries that fits '
+          f'is {plan.largest_queries(target_epsilon)}')
     if (message := plan.degeneracy()) and not allow_degenerate:
       raise ValueError(f'queries={params.queries} with epsilon={target_epsilon} take '
-                       f'{message}; lower --queries, or allow it with '
-                       '--allow_degenerate')
+                       f'{message}; lower --queries or pass --allow_degenerate')
     return plan

@@ -28,10 +28,9 @@ def build(answer: Callable, factory: VotingFactory,
   """Builds the process.
 
   `answer` is (public, examples, key) -> int32 [Q, C], an agent's votes; `public` has
-  `queries` and `unlabelled`, `examples` 'x' and 'y'. The process's state is the
-  factory's. `next` takes it, a value of `public_value`, and agents of
-  `fedavg.process.client_type`; it returns `state`, `labels` as the factory releases
-  them, and `measurements`.
+  `queries` and `unlabelled`, `examples` 'x' and 'y'. `next` takes the factory's state,
+  a `public_value`, and agents of `fedavg.process.client_type`; it returns `state`,
+  `labels` as the factory releases them, and `measurements`.
   """
   params, seeded = factory.params, factory.seeded
   dtype, shape = element_spec['x']

@@ -1,7 +1,7 @@
 """The run report of a vote and its baselines, besides their guarantees.
 
-All algorithms report the same fields, so that they can be compared. Vote counts and
-margins are never among them: they are as private as the votes.
+All algorithms report the same fields. Vote counts and margins, as private as the votes,
+are never among them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,8 +16,7 @@ from tff_pipelines.voting.settings import VoteSettings
 # A caveat of every run: which classes an agent has is private.
 _CLASSES = caveats.Caveat(
     'classes taken as public',
-    'the classes are taken as public knowledge; whether any agent has records of each '
-    'of them is not looked at')
+    'the classes are taken as public knowledge, whichever of them agents have')
 # Keys that only votes and their baselines report; None where an algorithm has none.
 DETAILS = (
     'level', 'noise', 'bound', 'queries', 'answered', 'labels_right', 'neighbours',
@@ -44,10 +43,7 @@ def describe(task: VotingTask, lines: Sequence[tuple[str, str]]) -> report.Descr
 def outcome(task: VotingTask, settings: VoteSettings, metrics: Mapping[str, float], *,
             fields: Mapping[str, Any], labels: str = '', lines: Sequence[str] = (),
             **attributes: Any) -> report.Outcome:
-  """The outcome of a run of any algorithm, with `metrics` on the test examples.
-
-  `labels` follows them in the result; `lines` are further ones of the full report.
-  """
+  """The outcome of a run; `labels` and `lines` go to the result and the full report."""
   details, compared = fields['details'], ''
   sent = details['uplink_bytes_per_agent']
   other = details.get('uplink_of_federated_averaging')

@@ -59,12 +59,11 @@ class VoteRounds(rounds_lib.Rounds):
     else:
       answer = agents.trained_votes(
           self.network, self.network.initial_weights(settings.initial_weights_seed),
-          agents.AgentConfig(
-              training=adam.AdamConfig(
+          agents.AgentConfig(**declarations.shared(
+              agents.AgentConfig, settings, 'client_',
+              adversarial=settings.adversarial_strength, training=adam.AdamConfig(
                   weight_decay=settings.client_weight_decay,
-                  **settings.client_training(self.network.name)),
-              confidence=settings.client_confidence, shift=settings.client_shift,
-              adversarial=settings.adversarial_strength))
+                  **settings.client_training(self.network.name)))))
     voting = process.build(
         answer, VotingFactory(self.plan.params, simulation_seed=seed),
         seen.agents.element_spec)
@@ -87,10 +86,7 @@ class VoteRounds(rounds_lib.Rounds):
 def student_view(task: VotingTask, settings: VoteSettings,
                  features: features_lib.PublicFeatures, flat: np.ndarray
                  ) -> tuple[student_lib.Architecture, np.ndarray, dict]:
-  """The student's network, and the public and the test records as it sees them.
-
-  `flat`, float32 [P, d], are the public records through the feature map.
-  """
+  """The student's network, its public records (`flat` if mapped), its test records."""
   public, test, seed = task.public, task.test, settings.student_seed
   images = len(task.record_shape) == 2
   name = settings.student_model or (
@@ -126,8 +122,8 @@ class VoteExperiment(baselines.VotingExperiment):
     if self.settings.student_model == 'encoder':
       kind = (self.given_map(task) or self.feature_config(task)).kind
       if kind != 'contrastive':
-        raise ValueError('student_model=encoder needs features=contrastive, found '
-                         f'features={kind}')
+        raise ValueError(
+            f'student_model=encoder needs features=contrastive, found features={kind}')
     return task
 
   def targets(self) -> dict[str, float]:
@@ -163,9 +159,9 @@ class VoteExperiment(baselines.VotingExperiment):
                       'formula of the paper')])
 
   def run_line(self, plan: VotePlan, rounds: int) -> str:
-    params, by = plan.params, 'models of their own'
-    if plan.scheme == 'knn':
-      by = f'their {params.votes} nearest records'
+    params = plan.params
+    by = ('models of their own' if plan.scheme == 'ae' else
+          f'their {params.votes} nearest records')
     return f'{params.agents} agents vote on {params.queries} queries by {by}'
 
   def build_rounds(self, task, plan) -> VoteRounds:
@@ -230,11 +226,9 @@ class VoteExperiment(baselines.VotingExperiment):
 
 def experiment(settings: VoteSettings) -> baselines.VotingExperiment:
   """The vote, or the baseline, of these settings."""
-  if settings.is_vote:
-    return VoteExperiment(settings)
-  if settings.algorithm == 'dp_fedsgd':
-    return baselines.FedSgdExperiment(settings)
-  return baselines.AveragingExperiment(settings)
+  return {'ae': VoteExperiment, 'knn': VoteExperiment,
+          'dp_fedsgd': baselines.FedSgdExperiment}.get(
+              settings.algorithm, baselines.AveragingExperiment)(settings)
 
 
 def vote(settings: VoteSettings) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Models that a vote or a baseline trained, together with the public feature map.
 
-The arrays of the map stand before those of the network, so that `model.npz` is all that
-a prediction takes: the map was fitted to public records, which are not needed again.
+The arrays of the map stand before those of the network: `model.npz` is all that a
+prediction takes, without the public records.
 """
 
 from collections.abc import Mapping

@@ -59,91 +59,85 @@ def _of_client(name: str, text: str, **attributes: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VoteSettings(settings.RunSettings, settings.TaskSettings):
-  """Settings of a vote or of one of its baselines.
-
-  Settings of the data are None where the task decides.
-  """
+  """Settings of a vote or a baseline; those of data are None where the task decides."""
 
   options_by_task = voting_tasks.OPTIONS
 
   task: str = _data('embedded', 'embedded: scikit-learn\'s digits. mnist: agents with '
       'few digits. digits: MNIST and SVHN for USPS. office: domains of Office-Caltech. '
       'npz: a file with agents\' ids.', choices=voting_tasks.TASKS, essential=True)
-  data_path: str | None = _data(None, 'Folder of the files of mnist, digits and '
-      'office; file of npz.', essential=True, free=True)
+  data_path: str | None = _data(
+      None, 'Folder of the task\'s files; file of npz.', essential=True, free=True)
   target: str | None = _data(None, 'The server\'s domain, for task=office.',
       choices=voting_data.OFFICE_DOMAINS, otherwise='webcam')
   num_clients: int | None = _data(None, 'Number of simulated agents.', low=1,
       essential=True, otherwise='30; 100 mnist, 200 digits')
-  records_per_client: int | None = _data(None, 'Records of an agent, for task=mnist.',
-      low=1, otherwise='600')
-  labels_per_client: int | None = _data(None, 'Different digits of an agent, for '
-      'task=mnist.', low=1, otherwise='6')
-  svhn_clients: int | None = _data(None, 'Agents with SVHN digits, for task=digits.',
-      low=0, otherwise='10')
+  records_per_client: int | None = _data(
+      None, 'Records of an agent, for task=mnist.', low=1, otherwise='600')
+  labels_per_client: int | None = _data(
+      None, 'Different digits of an agent, for task=mnist.', low=1, otherwise='6')
+  svhn_clients: int | None = _data(
+      None, 'Agents with SVHN digits, for task=digits.', low=0, otherwise='10')
   image_size: int | None = _data(None, 'Side of all images, for task=digits.', low=1,
       unit='pixels', otherwise='16')
   num_classes: int | None = train.like('num_classes', high=labelled.MAX_CLASSES,
       help='Number of classes, for task=npz.', otherwise='as the file says')
   public_records: int | None = _data(None, 'Unlabelled records of the server.', low=0,
       otherwise='300 embedded, 3000 mnist and digits')
-  public_fraction: float | None = _data(None, 'Fraction of the test records that the '
-      'server has unlabelled, for task=npz.', low=0, below=1, otherwise='0.3')
+  public_fraction: float | None = _data(None, 'Fraction of the test records that are '
+      'public, for task=npz.', low=0, below=1, otherwise='0.3')
   data_seed: int | None = train.like('data_seed', help='Seed of the partition.')
 
-  algorithm: str = _privacy('ae', 'ae: agents vote by models of their own. knn: by '
-      'their nearest records. fedavg, dp_fedavg, dp_fedsgd: baselines without votes.',
-      choices=ALGORITHMS, essential=True)
-  epsilon: float | None = train.like('epsilon', help='Target; the noise is calibrated '
-      'to it. With --noise_stddev: a limit.', when=_GUARANTEED,
+  algorithm: str = _privacy('ae', 'ae: agents vote by own models. knn: by nearest '
+      'records. Others: baselines without votes.', choices=ALGORITHMS, essential=True)
+  epsilon: float | None = train.like(
+      'epsilon', help='Target epsilon; with --noise_stddev a limit.', when=_GUARANTEED,
       otherwise=f'{DEFAULT_EPSILON:g} where no noise is given')
-  noise_stddev: float | None = _noise(None, 'Noise standard deviation of the sum of '
-      'a label.', above=0, unit='agents')
+  noise_stddev: float | None = _noise(
+      None, 'Noise standard deviation of the sum of a label.', above=0, unit='agents')
   noise_multiplier: float | None = train.like(
       'noise_multiplier', essential=False, when=_CLIPPED)
   delta: float | None = train.like('delta', when=_GUARANTEED, otherwise=', '.join(
       f'{value:g} per {level}' for level, value in DEFAULT_DELTA.items())
       + ', and less where these are too many')
-  level: str | None = _privacy(None, 'What is protected: an agent with all its '
-      'records, or one record.', choices=voting.LEVELS, essential=True,
-      when=_GUARANTEED, otherwise='agent for ae and dp_fedavg, else instance')
+  level: str | None = _privacy(None, 'What is protected: an agent, or one record.',
+      choices=voting.LEVELS, essential=True, when=_GUARANTEED,
+      otherwise='agent for ae and dp_fedavg, else instance')
   bound: str = _noise('tight', 'Bound that noise is calibrated by; paper is the '
       'published formula. Both numbers are reported.', choices=voting.BOUNDS)
-  noise: str = _privacy('skellam', 'skellam: agents add shares in integers. gaussian: '
-      'in floating point. gaussian_central: the server adds the noise.',
+  noise: str = _privacy('skellam', 'gaussian_central: the server adds it, not agents.',
       choices=voting_params.NOISES, when={'algorithm': (*VOTES, 'dp_fedavg')})
-  clip: float = _privacy(0.3, 'L2 clip of an update, or of a record\'s gradient in '
-      'dp_fedsgd.', above=0, unit='model units', when=_CLIPPED)
+  clip: float = _privacy(0.3, 'L2 clip of an update; in dp_fedsgd of a gradient.',
+      above=0, unit='model units', when=_CLIPPED)
   bits: int = train.like('bits', when=_DISTRIBUTED)
-  record_rate: float = _privacy(0.05, 'Probability with which a record is sampled into '
-      'a round.', above=0, high=1, when={'algorithm': ('dp_fedsgd',)})
+  record_rate: float = _privacy(0.05, 'Probability that a round samples a record.',
+      above=0, high=1, when={'algorithm': ('dp_fedsgd',)})
   cohort_size: float | None = _privacy(None, 'Expected number of agents in a round, by '
       'Poisson sampling.', above=0, unit='agents', when=_AVERAGING, otherwise='all')
-  rounds: int = _privacy(50, 'Number of rounds of a baseline; a vote compares its '
-      'uplink with as many.', low=1, essential=True)
+  rounds: int = _privacy(50, 'Rounds of a baseline; a vote compares its uplink with '
+      'as many.', low=1, essential=True)
   min_honest_fraction: float = train.like('min_honest_fraction', when=_SHARES)
   assumed_colluders: int = train.like('assumed_colluders', when=_SHARES)
   allow_degenerate: bool = _noise(False, 'Only warn of noise that drowns the votes.')
 
   queries: int = _vote(50, 'Public records that agents vote on.', low=1, essential=True)
-  query_choice: str = _vote('spread', 'spread: one each near the centre of as many '
-      'clusters of public features. random: any.', choices=('random', 'spread'))
-  neighbours: int | None = _vote(None, 'Nearest records by which an agent of knn '
-      'votes, a public number.', low=1, essential=True, when={'algorithm': ('knn',)})
-  threshold: float | None = _vote(None, 'Noisy count that the winner must exceed for a '
-      'query to be answered.', unit='agents')
-  features: str | None = _features(None, 'Public feature map, fitted to the server\'s '
-      'records. standard: scaled coordinates. pca: principal components. contrastive: '
-      'a network for images.', choices=('none', 'standard', 'pca', 'contrastive'),
+  query_choice: str = _vote('spread', 'spread: nearest to the centres of clusters of '
+      'public features. random: any.', choices=('random', 'spread'))
+  neighbours: int | None = _vote(None, 'Nearest records that vote for an agent.',
+      low=1, essential=True, when={'algorithm': ('knn',)})
+  threshold: float | None = _vote(
+      None, 'Noisy count that the winner of a query must exceed.', unit='agents')
+  features: str | None = _features(None, 'Public feature map.',
+      choices=('none', 'standard', 'pca', 'contrastive'),
       otherwise='standard for vectors; contrastive for images, none in baselines')
-  pca_dimensions: int = _features(50, 'Number of principal components.', low=1,
-      when={'features': (None, 'pca')})
+  pca_dimensions: int = _features(
+      50, 'Number of principal components.', low=1, when={'features': (None, 'pca')})
   feature_epochs: int | None = _features(None, 'Epochs of the contrastive network.',
       low=1, when=_CONTRASTIVE, otherwise='by the number of public records')
   feature_learning_rate: float = _features(
       0.002, 'Learning rate of the contrastive network.', above=0, when=_CONTRASTIVE)
-  features_from: str | None = _features(None, 'Folder of another run on the same '
-      'public records, whose feature map is taken.', free=True)
+  features_from: str | None = _features(
+      None, 'Folder of a run whose feature map is taken.', free=True)
   feature_seed: int = _features(0, 'Public seed of feature map and queries.', low=0)
 
   model: str | None = _training(None, 'Model of an agent, or of a baseline.',
@@ -153,36 +147,34 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
       'epochs', 'Passes over agents\' records in a round.', low=1)
   client_batch_size: int | None = _of_client(
       'batch_size', 'Records of a step of an agent.', low=1)
-  client_learning_rate: float | None = _of_client('learning_rate',
-      'Learning rate of an agent: of Adam in ae, of SGD in a baseline.', above=0)
+  client_learning_rate: float | None = _of_client(
+      'learning_rate', 'Learning rate of an agent.', above=0)
   client_weight_decay: float = _ae(0.001, 'Weight decay of Adam on an agent.', low=0)
-  client_confidence: float = _ae(0.0, 'Agents abstain where no class has more than '
-      'this probability.', low=0, below=1)
-  client_shift: int = _ae(0, 'Pixels by which images are shifted at random in '
-      'training, where agents see records.', low=0)
-  clients_see: str | None = _ae(None, 'What models of agents are of: features by the '
-      'public map, or records as they are.', choices=('features', 'records'),
+  client_confidence: float = _ae(
+      0.0, 'Probability below which an agent abstains.', low=0, below=1)
+  client_shift: int = _ae(
+      0, 'Pixels by which images are shifted at random in training.', low=0)
+  clients_see: str | None = _ae(None, 'What models of agents are of.',
+      choices=('features', 'records'),
       otherwise='features, without --adversarial_strength')
-  adversarial_strength: float = _ae(0.0, 'Strength of domain-adversarial training '
-      'against the public records.', low=0)
+  adversarial_strength: float = _ae(
+      0.0, 'Strength of domain-adversarial training.', low=0)
   server_learning_rate: float = train.like(
       'server_learning_rate', 1.0, essential=False, when=_ROUNDS)
   server_momentum: float = train.like('server_momentum', 0.0, when=_ROUNDS)
   initial_weights_seed: int = train.like('initial_weights_seed', when=_MODELLED)
 
-  student: str = _student('spread', 'labels: the student learns from answered queries '
-      'alone. spread: from all public records, over which the labels are spread.',
-      choices=('labels', 'spread'))
-  student_model: str | None = _student(None, 'Model of the student; encoder continues '
-      'from features=contrastive.', choices=(*MODELS, 'encoder'),
-      otherwise='encoder; cnn or softmax without such features')
+  student: str = _student('spread', 'labels: it learns from answered queries alone. '
+      'spread: from all public records.', choices=('labels', 'spread'))
+  student_model: str | None = _student(None, 'Model of the student.',
+      choices=(*MODELS, 'encoder'),
+      otherwise='encoder, for features=contrastive; else cnn or softmax')
   student_epochs: int | None = _student(None, 'Epochs of the student.', low=1,
       otherwise='by the number of public records')
   student_batch_size: int = _student(128, 'Records of a step of the student.', low=1)
   student_learning_rate: float = _student(0.001, 'Learning rate of Adam.', above=0)
-  own_labels_after: float = _student(1 / 3, 'Fraction of the epochs after which the '
-      'student\'s own labels take over; 1 for never.', low=0, high=1,
-      when={'algorithm': VOTES, 'student': ('spread',)})
+  own_labels_after: float = _student(1 / 3, 'Fraction of epochs before own labels.',
+      low=0, high=1, when={'algorithm': VOTES, 'student': ('spread',)})
   student_seed: int = _student(0, 'Seed of the order and distortion of records.', low=0)
 
   clients_per_call: int | None = train.like('clients_per_call', when=_AVERAGING)
@@ -195,8 +187,8 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
     only = {'dp_fedavg': 'agent', 'dp_fedsgd': 'instance'}.get(
         self.algorithm, self.level)
     if self.level not in (None, only):
-      raise ValueError(f'level must be {only} for algorithm={self.algorithm}, found '
-                       f'{self.level!r}')
+      raise ValueError(
+          f'level must be {only} for algorithm={self.algorithm}, found {self.level!r}')
     if self.algorithm == 'dp_fedavg' and self.noise == 'gaussian':
       raise ValueError('noise must be skellam or gaussian_central for '
                        f'algorithm=dp_fedavg, found {self.noise!r}')
@@ -229,10 +221,7 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
 
   def privacy_delta(self, units: int | None,
                     recorded: Mapping[str, Any] | None) -> float:
-    """Delta: given, or recorded at an earlier start, or the one that suits the level.
-
-    `units` is the number of agents, or of records; None if it is not public.
-    """
+    """Delta: given, or recorded, or by level and number of units if that is public."""
     usual = DEFAULT_DELTA[self.privacy_level]
     if self.delta is not None or recorded is not None:
       return self.delta or recorded.get('delta') or usual

@@ -1,8 +1,8 @@
 """The student: the server's model, trained on released labels.
 
 It sees public records and released labels, so training it is post-processing. With
-'spread' it learns from all public records: labels are spread over them along their
-features, and later in the training the student's own labels of them take over.
+'spread' labels are spread over all public records along their features, and later in
+the training the student's own labels of them take over.
 """
 
 from collections.abc import Mapping
@@ -53,13 +53,12 @@ def spread_labels(features: np.ndarray, rows: np.ndarray, labels: np.ndarray,
                   num_classes: int) -> np.ndarray:
   """Spreads labels along a graph of nearest neighbours (Zhou et al. 2004).
 
-  Each class starts with the same mass. Of features, float [n, d], those in `rows`, int
-  [q], have `labels`, int [q]. Returns float32 [n, C], non-negative, each row of sum 1;
-  records that no label reaches have equal weights.
+  Of features [n, d] those in `rows`, int [q], have `labels`, int [q]; classes weigh the
+  same. Returns float32 [n, C], rows of sum 1, equal where no label reaches.
   """
   if len(features) < 2:
-    raise ValueError('public records must be 2 or more to spread labels over, '
-                     f'found {len(features)}')
+    raise ValueError(
+        f'public records must be 2 or more to spread labels, found {len(features)}')
   graph = _graph(np.asarray(features, np.float64))
   start = np.zeros((len(features), num_classes))
   np.add.at(start, (rows, labels), 1.0)
@@ -93,10 +92,7 @@ class Architecture:
 
   def probabilities(self, weights, x: tf.Tensor, normalised_by: tf.Tensor
                     ) -> np.ndarray:
-    """Probabilities of the classes, float32 [n, C].
-
-    Statistics of `normalised_by` normalise x; both as from `classifiers.to_float`.
-    """
+    """float32 [n, C]; both arguments are as from `classifiers.to_float`."""
     statistics = None if self.network else encoder.apply(weights, normalised_by)[1]
     return np.concatenate([
         tf.nn.softmax(self.logits(weights, x[i:i + _BLOCK], statistics)).numpy()
@@ -136,8 +132,7 @@ class Student:
     float [P, d], and its own after the fraction `own_labels_after` of the epochs.
     """
     if not len(rows):
-      raise ValueError('labels must be at least one to train a student, found '
-                       'none: no query was answered')
+      raise ValueError('no query was answered: a student needs at least one label')
     self.name, self.epochs, self.epochs_done = architecture.name, training.epochs, 0
     self._architecture, self._test = architecture, test
     self._public = classifiers.to_float(tf.constant(public))
@@ -174,8 +169,7 @@ class Student:
         x = distortions.weak(x, keys.derive(
             self._weak_key, self.epochs_done * _VIEWS + view))
       total += self._architecture.probabilities(self.state[0], x, x)
-    # Half of it stays what the released labels say: on their own, the student's
-    # labels of few records drift.
+    # Half are the released labels: the student's own of few records drift.
     sharp = ((total / _VIEWS + self._given) / 2)**2
     return (sharp / sharp.sum(axis=1, keepdims=True)).astype(np.float32)
 
@@ -188,8 +182,8 @@ class Student:
         self.state, tf.constant(self.epochs_done), tf.constant(targets))
     self.epochs_done += 1
     if not all(np.isfinite(w).all() for w in self.state[0]):
-      raise ValueError('the student is not finite after epoch '
-                       f'{self.epochs_done}: lower --student_learning_rate')
+      raise ValueError(f'the student is not finite after epoch {self.epochs_done}: '
+                       'lower --student_learning_rate')
 
   def restore(self, arrays: list[np.ndarray], epochs_done: int) -> None:
     self.state = adam.state_of_arrays(arrays)
