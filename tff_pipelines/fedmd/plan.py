@@ -209,7 +209,7 @@ class FedMdPlan(guarantee.Plan):
         privacy_unit=f'{unit}; a party is {self.party}',
         observers=_OBSERVERS.get(mode, 'no one'), against='all but the party itself',
         trust_model=_TRUST[mode], source=getattr(event, 'event', event).source,
-        sampler=f'{self.mean.noise}, in floating point: no deviation is proved'
+        sampler=f'{self.mean.noise}, in floating point: no bound on their deviation'
         if self.mean.has_noise else None,
         secure_aggregation=self.has_consensus)
 
