@@ -195,7 +195,7 @@ def test_a_file_is_not_given_twice(tmp_path, cache):
   (tmp_path / 'link.jsonl').symlink_to(path)
   with pytest.raises(ValueError, match='data_path must name every file once'):
     _open({**options, 'data_path': f'{path},{tmp_path}/link.jsonl'}, cache)
-  with pytest.raises(ValueError, match='test_path must name other files than data_pa'):
+  with pytest.raises(ValueError, match='test_path and data_path must differ'):
     _open(options, cache, test_path=f'{tmp_path}/link.jsonl')
 
 
