@@ -115,7 +115,7 @@ class _Network:
   def _built(self) -> tf.keras.Model:
     model = self._build_fn()
     if not isinstance(model, tf.keras.Model):
-      raise ValueError(f'build_fn must return a tf.keras.Model, found {type(model)}')
+      raise ValueError(f'build_fn must return a tf.keras.Model, found {model!r}')
     inputs, outputs = len(model.inputs or ()), len(model.outputs or ())
     if not inputs or outputs != 1:
       raise ValueError('build_fn must return a model with tf.keras.Input and one '

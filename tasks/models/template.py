@@ -186,7 +186,7 @@ def _part(traced: tf.Graph, operations: Iterable[tf.Operation]
       if definition is None or definition.is_stateful:
         raise ValueError(
             f'operation {node.name} ({node.op}) keeps state or draws from its own '
-            'generator: use Model.from_keras and a random layer of Keras')
+            'generator: use Model.from_keras and a layer of Keras, such as Dropout')
   return part
 
 

@@ -99,7 +99,7 @@ def test_snippets_of_the_document_run_as_pasted(folder, capsys):
 @pytest.mark.parametrize('task, message', [
     ('nowhere:build', "nowhere can't be imported: ModuleNotFoundError: No module"),
     ('blobs:missing', 'blobs has no function missing'),
-    ('blobs:examples', 'the argument count of its function must have a default'),
+    ('blobs:examples', 'the argument count must have a default'),
     ('blobs:network', 'its function must return a Task, found Sequential'),
     ('broken:build', "broken can't be imported: SyntaxError"),
     ('needy:build', "No module named 'nothing_like_this'"),

@@ -204,7 +204,7 @@ def test_wrong_image_shape_is_named(tmp_path):
   population['w4'][0].update(pixels=[0] * 783)
   options = populations.jsonl(tmp_path, population)
   with pytest.raises(
-      ValueError, match=r"client 'w4': field 'pixels' must have the shape \[784\]"):
+      ValueError, match=r"client 'w4': field 'pixels' must be of the shape \[784\]"):
     emnist_task.load(**options)
   rows = [dict(pixels=[0] * 100, label=0)]
   options = populations.jsonl(tmp_path, {'a': rows, 'b': rows})

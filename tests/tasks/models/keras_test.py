@@ -305,9 +305,9 @@ def _weight_of_a_constant():
 
 
 @pytest.mark.parametrize('build, loss, metrics, message', [
-    (lambda: None, 'mse', (), 'must return a tf.keras.Model, found NoneType'),
+    (lambda: None, 'mse', (), 'must return a tf.keras.Model, found None'),
     (lambda: tf.keras.Sequential([keras.Dense(1)]), 'mse', (),
-     'begins with tf.keras.Input'),
+     'with tf.keras.Input and one output'),
     (lambda: tf.keras.Sequential([tf.keras.Input([2]), keras.Flatten()]), 'mse', (),
      'trainable weights, all float32, found none'),
     (lambda: tf.keras.Sequential([
@@ -325,7 +325,7 @@ def test_what_is_no_model_is_one_line(build, loss, metrics, message):
 
 
 @pytest.mark.parametrize('loss, names, message', [
-    (CROSS_ENTROPY, 'ab', 'class_names must be 3, as many .* found 2'),
+    (CROSS_ENTROPY, 'ab', 'class_names must be 3, found 2'),
     (tf.keras.losses.BinaryCrossentropy(from_logits=True), 'abc',
      'class_names need a loss of classes')])
 def test_names_are_as_many_as_classes(loss, names, message):

@@ -65,14 +65,14 @@ def test_missing_file_is_not_created(tmp_path):
 def test_errors_name_the_file(tmp_path):
   text = tmp_path / 'text.sqlite'
   text.write_bytes(b'not a database, but long enough to look at' * 100)
-  with pytest.raises(ValueError, match='text.sqlite cannot be read'):
+  with pytest.raises(ValueError, match='text.sqlite is no SQLite file'):
     source_sqlite.SqliteSource(text, 'a')
 
   whole = official_file.write(
       tmp_path / 'whole', [('a', str(i), _value(i) * 40) for i in range(99)])
   cut = tmp_path / 'cut.sqlite'
   cut.write_bytes(whole.read_bytes()[:-4096])
-  with pytest.raises(ValueError, match='cut.sqlite cannot be read'):
+  with pytest.raises(ValueError, match='cut.sqlite is no SQLite file'):
     source_sqlite.SqliteSource(cut, 'a')
 
   other = tmp_path / 'other.sqlite'
@@ -96,7 +96,7 @@ def test_bad_example_names_file_and_client(tmp_path, index):
       index=index)
   source = source_sqlite.SqliteSource(path, 'a')
   for client, message in (
-      ('bad', 'not an example with v'), ('none', 'no examples'),
+      ('bad', "not an example with 'v'"), ('none', 'no examples'),
       ('text', 'serialized_example_proto is not a blob')):
     with pytest.raises(task.BadClientError,
                        match=f"f.sqlite, split 'a', client '{client}': {message}"):
