@@ -16,9 +16,8 @@ def integer(name: str, value: Any, low: int, high: float = math.inf,
   """Raises ValueError unless a value is an integer in [low, high], and no bool."""
   if isinstance(value, bool) or not isinstance(
       value, numbers.Integral) or not low <= value <= high:
-    limit = f'to the {high} {of}' if of else f'to {high}'
-    raise ValueError(f'{name} must be an integer from {low} '
-                     f'{"on" if high == math.inf else limit}, found {value!r}')
+    limit = 'on' if high == math.inf else f'to the {high} {of}' if of else f'to {high}'
+    raise ValueError(f'{name} must be an integer from {low} {limit}, found {value!r}')
 
 
 def finite(name: str, value: Any, *, or_zero: bool = False) -> None:
@@ -33,6 +32,17 @@ def file(path: str | os.PathLike[str]) -> None:
   """Raises ValueError unless there is such a file."""
   if not os.path.isfile(path):
     raise ValueError(f'{os.fspath(path)} does not exist or is not a file')
+
+
+def form(array: np.ndarray) -> str:
+  """The type and the shape of an array, for messages."""
+  return f'{array.dtype} {list(array.shape)}'
+
+
+def wrong(name: str, rule: str, value: Any) -> ValueError:
+  """The error of a value, which is shown as a text, or as the form of an array."""
+  shown = form(value) if isinstance(value, np.ndarray) else value
+  return ValueError(f'{name} must be {rule}, found {shown}'[:500])
 
 
 def one_line(error: Exception, length: int = 300) -> str:
@@ -64,12 +74,10 @@ def choice(name: str, value: Any, choices: Collection[str],
 
 def names(name: str, value: Any, low: int = 1) -> None:
   """Raises ValueError unless a value is at least `low` texts, all different."""
-  if isinstance(value, str) or not all(
-      isinstance(text, str) and text for text in value):
-    raise ValueError(f'{name} must be texts, found {value!r}')
-  if len(value) < low or len(set(value)) < len(value):
+  if isinstance(value, str) or not all(isinstance(v, str) and v for v in value) or (
+      len(set(value)) < max(low, len(value))):
     raise ValueError(f'{name} must be at least {low} texts that differ, found '
-                     f'{", ".join(value)[:100] or "none"}')
+                     f'{", ".join(map(str, value))[:100] or "none"}')
 
 
 def indices(name: str, values: np.ndarray, known: Sequence[str]) -> np.ndarray:
@@ -82,10 +90,9 @@ def indices(name: str, values: np.ndarray, known: Sequence[str]) -> np.ndarray:
   result = np.array([index.get(text, -1) for text in values], np.int64)
   if np.any(result < 0):
     row = int(np.argmin(result))
-    found = repr(values[row])[:100] if values[row] else 'nothing'
+    found = f'{repr(values[row])[:100] if values[row] else "nothing"} in example {row}'
     choices = ', '.join(map(repr, known))[:200]
-    raise ValueError(
-        f'{name} must be one of {choices}, found {found} in example {row}')
+    raise ValueError(f'{name} must be one of {choices}, found {found}')
   return result
 
 
@@ -93,8 +100,8 @@ def options(what: str, given: Mapping[str, Any], known: Collection[str],
             required: Collection[str] = ()) -> dict[str, Any]:
   """Selects the options of `what` that are given; None counts as not given.
 
-  Raises:
-    ValueError: If an option is given that is not known, or a required one is missing.
+  Raises ValueError if an option is given that is not known, or a required one is
+  missing.
   """
   result = {name: value for name, value in given.items() if value is not None}
   unused = sorted(set(result) - set(known))

@@ -28,13 +28,8 @@ def find(name: str) -> Callable[..., task_lib.Task]:
   try:
     function = getattr(importlib.import_module(module_name), function_name, None)
   except (ImportError, SyntaxError) as error:
-    reason = f'can\'t be imported: {type(error).__name__}: {error}'
-    if isinstance(error, ModuleNotFoundError) and error.name:
-      reason = f'imports {error.name}, which there is not'
-      if f'{module_name}.'.startswith(f'{error.name}.'):
-        raise ValueError(f'task={name}: there is no module {error.name} in the current '
-                         'folder, nor among the installed ones') from None
-    raise ValueError(f'task={name}: {module_name} {reason}') from error
+    raise ValueError(f'task={name}: {module_name} can\'t be imported: '
+                     f'{type(error).__name__}: {error}') from error
   if not callable(function):
     raise ValueError(f'task={name}: {module_name} has no function {function_name}')
   return function
@@ -49,8 +44,7 @@ def source_of(name: str, function: Callable[..., Any]) -> dict[str, str]:
     path = inspect.getsourcefile(inspect.unwrap(function))
     content = pathlib.Path(path).read_bytes()
   except (OSError, TypeError):
-    raise ValueError(f'task={name}: the source of its function must be a file, so that '
-                     'a run can record it') from None
+    raise ValueError(f'task={name}: its function must be in a source file') from None
   return {'module': function.__module__, 'function': function.__qualname__,
           'sha256': hashlib.sha256(content).hexdigest()}
 
@@ -74,9 +68,8 @@ def build(name: str, function: Callable[..., Any], options: Mapping[str, Any],
       options_of.append(parameter.name)
       required += [parameter.name] * is_required
     elif is_required:
-      raise ValueError(
-          f'task={name}: the argument {parameter.name} of its function must have a '
-          'default, or be keyword-only and have the name of a setting of the data')
+      raise ValueError(f'task={name}: the argument {parameter.name} must have a '
+                       'default, or be keyword-only and a setting of the data')
   given = checks.options(f'task {name}', options, options_of, required)
   return checked(name, function(**given))
 
@@ -86,33 +79,24 @@ def checked(name: str, built: Any) -> task_lib.Task:
 
   Raises ValueError, one line that names what is wrong.
   """
-  try:
+  with checks.located(f'task={name}'):
     return _checked(built)
-  except ValueError as error:
-    raise ValueError(f'task={name}: {error}') from error
 
 
 def _checked(built: Any) -> task_lib.Task:
   if not isinstance(built, task_lib.Task):
-    raise ValueError('its function must return a tasks.task.Task, found '
-                     f'{type(built).__name__}')
+    raise ValueError(f'its function must return a Task, found {type(built).__name__}')
   if not isinstance(built.model, task_lib.Model):
     raise ValueError(f'model must be a Model, found {type(built.model).__name__}')
   if not isinstance(built.privacy_unit, str) or not built.privacy_unit:
-    raise ValueError('privacy_unit must say what one client is, found '
-                     f'{built.privacy_unit!r}')
+    raise ValueError(f'privacy_unit must be a text, found {built.privacy_unit!r}')
   spec = _spec(built.train)
   ids = built.train.client_ids
   if isinstance(ids, ids_lib.Ids) and ids.is_increasing:
     ids = ids[:1]  # All others are texts, not empty, and differ.
   else:
     ids = list(ids)
-  if not ids or not all(isinstance(client, str) and client for client in ids):
-    raise ValueError('train.client_ids must be non-empty texts, at least one, found '
-                     f'{ids[:3]!r}')
-  if len(set(ids)) < len(ids):
-    raise ValueError('train.client_ids must differ from each other, found '
-                     f'{len(ids) - len(set(ids))} repeated')
+  checks.names('train.client_ids', ids)
   train = _checked_source(built.train, spec)
   train.examples(ids[0])
   of_clients = built.held_out_of_clients
@@ -147,8 +131,7 @@ def _spec(source: Any) -> records.ElementSpec:
   """The element spec of a source, in its usual form."""
   for name in ('client_ids', 'element_spec', 'examples'):
     if not hasattr(source, name):
-      raise ValueError(f'train must have {name}, as tasks.task.ClientSource says, '
-                       f'found {type(source).__name__}')
+      raise ValueError(f'train must have {name}, found {type(source).__name__}')
   spec = source.element_spec
   try:
     result = {name: (np.dtype(dtype), tuple(map(int, shape)))
@@ -156,12 +139,11 @@ def _spec(source: Any) -> records.ElementSpec:
     if not result or not all(isinstance(name, str) for name in result):
       raise TypeError
   except (AttributeError, TypeError, ValueError):
-    raise ValueError('train.element_spec must map names of features to (NumPy dtype, '
-                     f'shape of one example), found {spec!r}') from None
+    raise ValueError('train.element_spec must map names to (dtype, shape), found '
+                     f'{spec!r}') from None
   for name, (dtype, _) in result.items():
     if dtype.kind not in 'biuf':
-      raise ValueError(
-          f'train.element_spec: {name} must be of numbers, found {dtype}')
+      raise ValueError(f'train.element_spec: {name} must be of numbers, found {dtype}')
   return result
 
 
@@ -181,8 +163,7 @@ def _check_model(model: task_lib.Model, held_out: task_lib.Examples) -> None:
       str(weight.dtype) if isinstance(weight, np.ndarray) else type(weight).__name__
       for weight in weights})
   if kinds != ['float32']:
-    raise ValueError('model.initial_weights must give a list of float32 arrays, found '
-                     f'{kinds}')
+    raise ValueError(f'model.initial_weights must list float32 arrays, found {kinds}')
   if not all(np.all(np.isfinite(weight)) for weight in weights):
     raise ValueError('model.initial_weights must be finite')
   if len(again) != len(weights) or not all(map(np.array_equal, weights, again)):
@@ -192,17 +173,13 @@ def _check_model(model: task_lib.Model, held_out: task_lib.Examples) -> None:
   tensors = [tf.constant(weight) for weight in weights]
   loss = tf.convert_to_tensor(model.loss(tensors, batch, tf.constant([0, 1], tf.int64)))
   if loss.dtype != tf.float32 or loss.shape != [2]:
-    raise ValueError(
-        'model.loss must be float32 [batch], a loss for each example; of 2 examples it '
-        f'is {loss.dtype.name} {loss.shape.as_list()}')
+    raise ValueError('model.loss must be float32 [batch], found '
+                     f'{loss.dtype.name} {loss.shape.as_list()} of 2 examples')
   metrics = model.metrics(tensors, batch, tf.ones([2]))
   for name in ('loss', model.headline):
     if not isinstance(metrics, Mapping) or name not in metrics:
-      raise ValueError(f'model.metrics must have {name!r}'
-                       f'{", the headline" if name != "loss" else ""}; found '
-                       f'{sorted(metrics)}')
+      raise ValueError(f'model.metrics must have {name!r}, found {sorted(metrics)}')
   for name, pair in metrics.items():
     if not isinstance(pair, tuple) or len(pair) != 2 or any(
         tf.convert_to_tensor(x).shape.rank for x in pair):
-      raise ValueError(
-          f'model.metrics: {name} must be a pair of scalars, sum and weight')
+      raise ValueError(f'model.metrics: {name} must be a pair of scalars')

@@ -18,12 +18,10 @@ class File:
   """One of TFF's files, decompressed of this name.
 
   Attributes:
-    what: The data set, in messages.
     load: Name of the function of tff.simulation.datasets that downloads the file.
     others_split: The split of clients outside the population; None without any.
   """
 
-  what: str
   name: str
   load: str
   others_split: str | None = None
@@ -54,9 +52,8 @@ class File:
         os.replace(next(scratch.rglob(self.name), scratch / self.name), path)
     except (OSError, EOFError, lzma.LZMAError, sqlite3.Error) as error:
       raise ValueError(
-          f'{self.what} is not in {folder} and cannot be downloaded ({error}): '
-          f'download {_URL.format(self.name)}, decompress it with unlzma, and put it '
-          f'there as {self.name}') from error
+          f'{path} is not there and cannot be downloaded ({error}): put there '
+          f'{_URL.format(self.name)}, decompressed by unlzma') from error
     finally:
       socket.setdefaulttimeout(timeout)
     return path

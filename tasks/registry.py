@@ -86,9 +86,8 @@ def is_own(name: str) -> bool:
   if name in _REGISTERED or custom.is_name(name):
     return True
   if name not in TASKS:
-    raise ValueError(
-        f'task must be one of {", ".join((*TASKS, *_REGISTERED))}, or module:function '
-        f'for one of your own, found {name!r}')
+    raise ValueError(f'task must be one of {", ".join((*TASKS, *_REGISTERED))}, or '
+                     f'module:function, found {name!r}')
   return False
 
 
@@ -140,8 +139,7 @@ def open_raw(name: str, **options: Any) -> tuple[records.RawData, np.ndarray | N
     return module.open_raw(**given)
   source = given.pop('data_source', 'embedded')
   if source != 'embedded':
-    raise ValueError(f'with task={name}, data_source must be embedded: files are '
-                     f'copied as they are, without a task; found {source!r}')
+    raise ValueError(f'data_source must be embedded with {name}, found {source!r}')
   return module.open_embedded(**checks.options(
       'the copy of embedded data', given, ['num_clients'])), None
 

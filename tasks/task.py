@@ -63,8 +63,7 @@ class Model:
   def named(self, weights: Weights) -> dict[str, np.ndarray]:
     """Name -> array of the weights, in their order.
 
-    Raises:
-      ValueError: If `weight_names` has another number of names.
+    Raises ValueError if `weight_names` has another number of names.
     """
     names = self.weight_names or [f'weight_{i:03}' for i in range(len(weights))]
     if len(set(names)) != len(weights):
@@ -91,9 +90,8 @@ class Model:
       **attributes: `name`, 'keras' by default; `headline`, the metric that heads the
         report; `class_names`, of which the report then counts mistakes.
 
-    Raises:
-      ValueError: If the network can't be trained so; it names the layer and says what
-        to use instead.
+    Raises ValueError if the network can't be trained so; it names the layer and says
+    what to use instead.
     """
     # It imports TensorFlow, as below.
     from tasks.models import keras  # pylint: disable=g-import-not-at-top
@@ -112,8 +110,7 @@ class Model:
       **attributes: As in `from_keras`; and `classes`, whether the outputs are logits
         of classes, of which labels are the indices.
 
-    Raises:
-      ValueError: If it keeps state, or draws random numbers, when it is called.
+    Raises ValueError if it keeps state, or draws random numbers, when it is called.
     """
     # pylint: disable-next=g-import-not-at-top
     from tasks.models import functional as functional_lib

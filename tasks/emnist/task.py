@@ -16,8 +16,7 @@ from tasks.sources import records, sqlite as source_sqlite
 
 SHAPE = (28, 28)
 
-OFFICIAL = official.File(
-    what='federated EMNIST', name='emnist_all.sqlite', load='emnist.load_data')
+OFFICIAL = official.File(name='emnist_all.sqlite', load='emnist.load_data')
 
 
 def _official(*, cache_dir: str | os.PathLike[str] | None = None,

@@ -13,6 +13,7 @@ import pathlib
 
 import numpy as np
 
+from tasks import checks
 from tasks.sources import digits as digits_lib, labelled, records
 
 # x is uint8 [n, height, width, channels]; clients are writers, where they are known.
@@ -74,14 +75,9 @@ class Choice:
     size = self.records_per_client
     if size is None:
       size = min(available, in_all or available) // self.num_clients
-    if size < 1:
-      raise ValueError(
-          f'num_clients={self.num_clients} are more than the {available} private '
-          'records that there are for them')
-    if size * self.num_clients > available:
-      raise ValueError(
-          f'records_per_client={size} for each of {self.num_clients} parties are more '
-          f'than the {available} private records that there are for them')
+    if size < 1 or size * self.num_clients > available:
+      raise ValueError(f'num_clients={self.num_clients} with {max(size, 1)} records '
+                       f'each are more than the {available} private records')
     return size
 
 
@@ -107,14 +103,12 @@ def _one_kind_per_class(data: Labelled, kinds: np.ndarray, choice: Choice,
   available = min(map(len, pools.values())) // sharing * len(of_class)
   size = choice.size(available * choice.num_clients, in_all)
   if choice.records_per_client is not None and size % len(of_class):
-    raise ValueError(
-        f'records_per_client must be a multiple of the {len(of_class)} classes for '
-        f'split=noniid, found {size}')
+    raise checks.wrong(
+        'records_per_client', f'a multiple of the {len(of_class)} classes', size)
   per_kind = size // len(of_class)
   if per_kind < 1:
-    raise ValueError(
-        f'num_clients={choice.num_clients} are too many: there is not one record of '
-        'every class for each')
+    raise ValueError(f'num_clients={choice.num_clients} are too many: there is not one '
+                     'record of every class for each')
   parties = []
   for party in range(choice.num_clients):
     start = party // number * per_kind
@@ -127,13 +121,10 @@ def _one_kind_per_class(data: Labelled, kinds: np.ndarray, choice: Choice,
 def _one_writer_each(data: Labelled, choice: Choice) -> tuple[Labelled, ...]:
   """Makes each of the writers with the most records a party."""
   if choice.records_per_client is not None:
-    raise ValueError(
-        'records_per_client is not used by split=noniid of letters: a party has '
-        'all letters of its writer')
+    raise ValueError('records_per_client is not used by split=noniid of letters')
   names, counts = np.unique(data.clients, return_counts=True)
   if len(names) < choice.num_clients:
-    raise ValueError(
-        f'num_clients={choice.num_clients} are more than the {len(names)} writers')
+    raise checks.wrong('num_clients', f'<= {len(names)} writers', choice.num_clients)
   order = np.argsort(-counts, kind='stable')[:choice.num_clients]
   return tuple(data.rows(np.flatnonzero(data.clients == names[i])) for i in order)
 
@@ -250,8 +241,7 @@ def _first(folder: str | os.PathLike[str], *names: str) -> pathlib.Path:
   for path in (pathlib.Path(folder) / name for name in names):
     if path.is_file():
       return path
-  raise ValueError(
-      f'data_path={os.fspath(folder)} must hold {" or ".join(names)}, found neither')
+  raise ValueError(f'data_path={os.fspath(folder)} must hold {" or ".join(names)}')
 
 
 def _public(path: pathlib.Path) -> Labelled:

@@ -235,9 +235,8 @@ class ImageTask:
     """
     num_classes = _number_of(class_names, num_classes) or self.num_classes
     if num_classes is None:
-      raise ValueError(f'task {self.name} needs num_classes, or class_names, for '
-                       f'data_source {data_source}: classes are not counted in labels, '
-                       'which are private')
+      raise ValueError(f'task {self.name} needs num_classes, or class_names, with '
+                       f'{data_source}: labels are private, and not counted')
     checks.integer('num_classes', num_classes, 2, labelled.MAX_CLASSES)
     format_ = open_source.FORMATS[data_source]
     image, label = image_field or format_.image, label_field or format_.label
@@ -248,17 +247,15 @@ class ImageTask:
       if self.shape is not None and format_.reader is None and (
           raw.train.element_spec[IMAGE][0].kind == 'f'):
         if raw.train.is_prepared:
-          raise ValueError(f'{given["data_path"]} has images as they were in files: '
-                           'pass --dark_ink or --nodark_ink')
+          raise ValueError(f'{given["data_path"]} needs --dark_ink or --nodark_ink')
         dark_ink = True
     train, test = (
         source and images(source, num_classes=num_classes, dark_ink=dark_ink,
                           class_names=class_names, shape=shape or self.shape)
         for source in (raw.train, raw.test))
     if test is not None and test.element_spec != train.element_spec:
-      raise ValueError('images of the test part must have the shape of the others, '
-                       f'{list(train.element_spec["x"][1])}, found '
-                       f'{list(test.element_spec["x"][1])}')
+      shapes = [list(part.element_spec['x'][1]) for part in (train, test)]
+      raise ValueError('test images must have the shape {}, found {}'.format(*shapes))
     return Data(train=train, test=test, skips=raw.skips, num_classes=num_classes,
                 class_names=class_names, held_out_fraction=held_out_fraction)
 
@@ -333,9 +330,8 @@ def images(source: task.ClientSource, *, num_classes: int, dark_ink: bool,
   where = records.where(source, source.client_ids[0])
   if shape is None:
     if len(found) not in (2, 3) or len(found) == 3 and found[2] > MAX_CHANNELS:
-      raise ValueError(
-          f'{where}: images must have the shape [height, width] or [height, width, '
-          f'channels], with at most {MAX_CHANNELS} channels, found {list(found)}')
+      raise ValueError(f'{where}: images must be [height, width] or [height, width, '
+                       f'channels <= {MAX_CHANNELS}], found {list(found)}')
     shape = found
   elif found not in (shape, (math.prod(shape),), (*shape, 1)):
     raise ValueError(f'{where}: images must have the shape {list(shape)} or '

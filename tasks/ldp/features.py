@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tasks import checks
 from tasks.models import layers
 
 _ORIENTATIONS = 8
@@ -80,9 +81,7 @@ def energies(images: np.ndarray) -> np.ndarray:
   From uint8 [n, height, width, channels], at least 8 x 8, to float32 [n, features].
   """
   if images.dtype != np.uint8 or images.ndim != 4 or min(images.shape[1:3]) < 8:
-    raise ValueError(
-        'images must be uint8 [n, height, width, channels] of 8 x 8 pixels or more, '
-        f'found {images.dtype} {list(images.shape)}')
+    raise checks.wrong('images', 'uint8 [n, height >= 8, width >= 8, channels]', images)
   graph = _graph(*images.shape[1:])
   parts = [graph(tf.constant(images[i:i + _BATCH])).numpy()
            for i in range(0, len(images), _BATCH)]

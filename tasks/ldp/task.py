@@ -114,8 +114,7 @@ def _from_keras(name: str) -> dict[str, np.ndarray]:
   # A failed download raises a bare Exception.
   except Exception as error:
     raise ValueError(
-        f'Keras can\'t load {name}: {error}; pass data_path, an .npz file with '
-        f'{", ".join(labelled.ARRAYS)}') from error
+        f'Keras can\'t load {name}: {error}; pass data_path, an .npz file') from error
   # CIFAR-10's labels come as columns.
   return dict(zip(labelled.ARRAYS, (x, np.ravel(y), x_test, np.ravel(y_test))))
 
@@ -138,10 +137,9 @@ def _divided(name: str, parts: labelled.Parts, *,
   notes, unit = parts.notes, f'one of {num_clients} '
   checks.integer('num_clients', num_clients, 1,
                  len(private) if stand_ins is None else math.inf)
+  if (stand_ins is None) != (records_per_client is None):
+    raise ValueError('stand_ins and records_per_client must be given together')
   if stand_ins is None:
-    if records_per_client is not None:
-      raise ValueError('records_per_client needs stand_ins: owners of their own '
-                       'records are dealt all that there are')
     clients = partition_lib.split(
         private.y, num_clients=num_clients, seed=data_seed,
         **{'partition': 'iid', **partition})
@@ -150,11 +148,8 @@ def _divided(name: str, parts: labelled.Parts, *,
     unit += 'simulated data owners, with all its records'
   else:
     if partition:
-      raise ValueError(f'{", ".join(sorted(partition))} can\'t be used with '
-                       'stand_ins, whose records are drawn at random')
+      raise ValueError(f'stand_ins does not use {", ".join(sorted(partition))}')
     checks.integer('stand_ins', stand_ins, 1, num_clients)
-    if records_per_client is None:
-      raise ValueError('stand_ins needs records_per_client, which each is drawn')
     checks.integer('records_per_client', records_per_client, 1, len(private))
     rows = [rng[1].permutation(len(private))[:records_per_client]
             for _ in range(stand_ins)]

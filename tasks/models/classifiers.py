@@ -132,9 +132,8 @@ def network(name: str, record_shape: tuple[int, ...], num_classes: int,
   """
   if min_side and (
       len(record_shape) not in (2, 3) or min(record_shape[:2]) < min_side):
-    raise ValueError(
-        f'model {name} is for images of at least {min_side} x {min_side}, found '
-        f'records of shape {list(record_shape)}')
+    least = f'{min_side} x {min_side} or more'
+    raise checks.wrong(f'images of model {name}', least, list(record_shape))
   shape = (*record_shape, 1) if len(record_shape) == 2 else record_shape
   return Network(
       name=name, layers=hidden_layers,

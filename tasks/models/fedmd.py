@@ -102,8 +102,7 @@ def register(name: str, hidden_layers: Callable[
   image to the last hidden layer. Raises ValueError if the name is taken or no name.
   """
   if not name.isidentifier():
-    raise ValueError(
-        f'name must be of letters, digits and underscores, found {name!r}')
+    raise ValueError(f'name must be an identifier, found {name!r}')
   if name in _REGISTRY:
     raise ValueError(f'name must be a new one, found {name!r}')
   _REGISTRY[name] = hidden_layers

@@ -70,20 +70,22 @@ class _Network:
     self._build_fn = build_fn
     self._initial = functools.lru_cache(maxsize=2)(self._weights_of_seed)
     model = self._built()
-    _refuse_layers(model)
+    for layer in _layers(model):
+      if getattr(layer, 'stateful', False) and isinstance(layer, tf.keras.layers.RNN):
+        raise ValueError(f'layer {layer.name!r} must have stateful=False')
     self._input_names = list(model.input_names)
     trainable, self._frozen = self._initial(0)
     kinds = {str(weight.dtype) for weight in trainable}
     if kinds != {'float32'}:
-      raise ValueError('build_fn must build a model with trainable float32 weights, '
-                       f'found {", ".join(sorted(kinds)) or "none"}')
+      raise ValueError('build_fn must build trainable weights, all float32, found '
+                       f'{", ".join(sorted(kinds)) or "none"}')
     self._inference, self.names = self._traced(training=False)
     self.shape = self._inference.shapes['values']
     self._training, _ = self._traced(training=True)
     for name, *pair in zip(self.names, trainable, self._weights_of_seed(0)[0]):
       if not np.array_equal(*pair):
-        raise ValueError(f'build_fn must give {name} the same initial values whenever '
-                         'it is called with one seed: give its initializer a seed')
+        raise ValueError(f'build_fn must give {name} the same initial values by the '
+                         'same seed: give its initializer a seed')
 
   def __call__(self, weights: types.Weights, batch: types.Examples,
                seed: Any) -> outputs_lib.Outputs:
@@ -113,13 +115,11 @@ class _Network:
   def _built(self) -> tf.keras.Model:
     model = self._build_fn()
     if not isinstance(model, tf.keras.Model):
-      raise ValueError('build_fn must return a tf.keras.Model, found '
-                       f'{type(model).__name__}')
-    if not model.inputs or len(model.outputs or ()) != 1:
-      raise ValueError(
-          'build_fn must return a model that begins with tf.keras.Input and has one '
-          f'output, found {len(model.inputs or ())} inputs and '
-          f'{len(model.outputs or ())} outputs')
+      raise ValueError(f'build_fn must return a tf.keras.Model, found {model!r}')
+    inputs, outputs = len(model.inputs or ()), len(model.outputs or ())
+    if not inputs or outputs != 1:
+      raise ValueError('build_fn must return a model with tf.keras.Input and one '
+                       f'output, found {inputs} inputs and {outputs} outputs')
     return model
 
   def _weights_of_seed(self, seed: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -173,9 +173,7 @@ class _Network:
           {**arguments, **inputs, 'seed': seed}, results, watched=tuple(arguments),
           constants=constants)
       if 'seed' in called.uses and not training:
-        raise ValueError(
-            'build_fn must build a model that draws no random numbers with '
-            'training=False')
+        raise ValueError('build_fn\'s model draws random numbers with training=False')
       return called, names
 
   def _check_slots(self, slots, weights, frozen) -> None:
@@ -187,9 +185,8 @@ class _Network:
       if shapes != wanted or not all(
           any(weight is one for one in slots) for weight in traced):
         raise ValueError(
-            'build_fn must build a new model, and the same one, whenever it is called, '
-            'whose layers create weights by add_weight; '
-            f'its {kind} weights have the shapes {wanted}, then {shapes}')
+            'build_fn must build a new, equal model at each call, with weights of '
+            f'add_weight; its {kind} ones have the shapes {wanted}, then {shapes}')
 
 
 def _slot(graph: tf.Graph, changes: list[str], **variable: Any) -> tf.Tensor:
@@ -204,9 +201,8 @@ def _slot(graph: tf.Graph, changes: list[str], **variable: Any) -> tf.Tensor:
 
   def refuse(*_, **__):
     changes.append(
-        f'layer {where!r} changes its weight {name!r} when it is called: state between '
-        'batches is not supported; leave the layer out, or if it normalizes, use '
-        'tf.keras.layers.GroupNormalization or LayerNormalization instead')
+        f'layer {where!r} changes its weight {name!r} when it is called; use a layer '
+        'without state between batches, such as tf.keras.layers.GroupNormalization')
     raise ValueError(changes[-1])
 
   placeholder.assign = placeholder.assign_add = placeholder.assign_sub = refuse
@@ -270,8 +266,8 @@ def _in_one_line(changes: list[str]) -> Iterator[None]:
     if changes:
       raise ValueError(changes[0]) from None
     reason = str(error).strip().split('\n')[0]
-    raise ValueError('build_fn must build a model whose layers are pure functions in a '
-                     f'graph: {type(error).__name__}: {reason}') from error
+    raise ValueError('build_fn\'s layers must be pure functions in a graph: '
+                     f'{type(error).__name__}: {reason}') from error
 
 
 def _conformed(name: str, x: Any, spec: Any) -> tf.Tensor:
@@ -285,22 +281,12 @@ def _conformed(name: str, x: Any, spec: Any) -> tf.Tensor:
   return x
 
 
-def _refuse_layers(model: tf.keras.Model) -> None:
-  """Raises ValueError for a layer that keeps state between batches."""
-  for layer in _layers(model):
-    kind = type(layer).__name__
-    if getattr(layer, 'stateful', False) and isinstance(layer, tf.keras.layers.RNN):
-      raise ValueError(f'layer {layer.name!r} ({kind}) keeps its state from batch to '
-                       'batch: use stateful=False instead')
-
-
 def _penalty(penalties, arguments, constants) -> tf.Tensor:
   """The sum of the regularizers of weights; ValueError if one is of activities."""
   total = tf.add_n(penalties)
   try:
     template.Template(arguments, {'penalty': total}, watched=(), constants=constants)
   except ValueError:
-    raise ValueError(
-        'activity_regularizer and add_loss depend on the whole batch: use '
-        'kernel_regularizer, or add the term to the loss of each example') from None
+    raise ValueError('activity_regularizer and add_loss depend on the whole batch: use '
+                     'kernel_regularizer') from None
   return total

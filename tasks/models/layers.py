@@ -249,8 +249,7 @@ def kernel_shapes(name: str, hidden_layers: Sequence[Layer],
       shape = (layer.units,)
       continue
     if len(shape) != 3:
-      raise ValueError(
-          f'architecture {name}: {layer} must stand before fully connected layers')
+      raise ValueError(f'architecture {name}: {layer} must stand before Hidden layers')
     height, width, channels = shape
     if isinstance(layer, Shrink):
       shape = (height // 2, width // 2, channels)
@@ -260,9 +259,7 @@ def kernel_shapes(name: str, hidden_layers: Sequence[Layer],
       shape = (*(((side - lost) // layer.stride + 1) // layer.pool
                  for side in (height, width)), layer.filters)
     if min(shape) < 1:
-      raise ValueError(
-          f'architecture {name} needs larger images than {record_shape}: '
-          f'nothing is left of them after {layer}')
+      raise ValueError(f'architecture {name} needs larger images than {record_shape}')
   return (*shapes, (math.prod(shape), classes))
 
 

@@ -56,19 +56,14 @@ def attributes(
   names = {'loss', *metric_of, *(['accuracy'] if kind else [])}
   headline = headline or ('accuracy' if kind else 'loss')
   if headline not in names:
-    raise ValueError(f'headline must be one of {", ".join(sorted(names))}, found '
-                     f'{headline!r}')
+    raise ValueError(f'headline must be one of {sorted(names)}, found {headline!r}')
   metric_of.pop('accuracy', None)  # It is there anyway.
   if class_names:
-    if kind is None:
-      raise ValueError('class_names are not used with a loss that is of no classes')
-    if kind == _BINARY and shape.rank != 1 and shape[-1] != 1:
-      raise ValueError('class_names are not used with several outputs of a binary '
-                       'cross-entropy: an example may have all of them')
+    if kind is None or kind == _BINARY and shape.rank != 1 and shape[-1] != 1:
+      raise ValueError('class_names need a loss of classes, one for each example')
     size = 2 if kind == _BINARY else shape[-1]
     if size != len(class_names):
-      raise ValueError(f'class_names must be {size}, as many as the outputs have '
-                       f'classes, found {len(class_names)}')
+      raise ValueError(f'class_names must be {size}, found {len(class_names)}')
 
   def classes(values):
     if kind == _BINARY:
@@ -165,8 +160,7 @@ def _loss(loss: Any) -> tuple[Callable, str | None, bool]:
   except ValueError:
     function = None
   if not callable(function):
-    raise ValueError('loss must be a Keras loss, its name, or a function of labels and '
-                     f'outputs, found {loss!r}')
+    raise ValueError(f'loss must be a Keras loss or a function, found {loss!r}')
   config = {'fn': getattr(function, '__name__', '')}
   if isinstance(function, tf.keras.losses.Loss):
     config, function = function.get_config(), function.call
@@ -184,10 +178,8 @@ def _metric(metric: Any) -> tuple[str, Callable]:
     except ValueError:
       function = None
   if isinstance(function, tf.keras.metrics.Metric):
-    raise ValueError(
-        f'metric {metric!r} keeps state between batches: use a function of labels and '
-        'outputs with a value for each example, such as '
-        'tf.keras.metrics.mean_absolute_error')
+    raise ValueError(f'metric {metric!r} keeps state between batches: use a function, '
+                     'such as tf.keras.metrics.mean_absolute_error')
   if metric != 'accuracy' and not inspect.isroutine(function):
     raise ValueError(f'metrics must be names of Keras, or functions, found {metric!r}')
   name = metric if isinstance(metric, str) else function.__name__

@@ -47,8 +47,7 @@ def arguments(weights: types.Weights, batch: types.Examples,
   if len(names) == 1 and len(features) == 1:
     features = {names[0]: next(iter(features.values()))}
   if missing := [name for name in names if name not in features]:
-    raise ValueError(f'the model has the inputs {", ".join(names)}, but '
-                     f'examples have no feature {missing[0]!r}')
+    raise ValueError(f'examples have no feature {missing[0]!r}, an input of the model')
   return {**{f'weight {i}': weight for i, weight in enumerate(weights)},
           **{f'input {name}': features[name] for name in names}}
 
@@ -101,9 +100,8 @@ class Template:
     known = {*self._arguments.values(), *self._constants, *(x.name for x in upstream)}
     if unknown := [operation.name for operation in placeholders
                    if operation.outputs[0].name not in known]:
-      raise ValueError(
-          'build_fn must build a model whose weights are all of layers between its '
-          f'input and its output: {unknown[0]} is none of them')
+      raise ValueError(f'weight {unknown[0]} must be of a layer between the input and '
+                       'the output of build_fn\'s model')
     self._call = tf.function(self._put, autograph=False)
 
   def __call__(self, arguments: Mapping[str, Any]) -> dict[str, tf.Tensor]:
@@ -187,10 +185,8 @@ def _part(traced: tf.Graph, operations: Iterable[tf.Operation]
       definition = op_def_registry.get(node.op)
       if definition is None or definition.is_stateful:
         raise ValueError(
-            f'operation {node.name} ({node.op}) keeps state or draws from a generator '
-            'of its own, which clients can\'t repeat: use Model.from_keras and a layer '
-            'of Keras whose random numbers follow from the step, such as Dropout, or '
-            'do it where the task reads its data')
+            f'operation {node.name} ({node.op}) keeps state or draws from its own '
+            'generator: use Model.from_keras and a layer of Keras, such as Dropout')
   return part
 
 

@@ -46,9 +46,8 @@ def of(serialized: tf.Tensor | Sequence[bytes]) -> tf.Tensor:
   Args:
     serialized: String [n], the examples.
 
-  Returns:
-    The sum over the examples of hash times number, counted from 1, modulo 2^64: one
-    that is changed, missing, moved or there twice makes another sum.
+  Returns the sum over the examples of hash times number, counted from 1, modulo 2^64:
+  one that is changed, missing, moved or there twice makes another sum.
   """
   count = tf.size(serialized, out_type=tf.int64)
   return tf.reduce_sum(hashes(serialized) * tf.range(1, count + 1))
@@ -104,8 +103,7 @@ def verify(connection: sqlite3.Connection, split_name: str, order: str,
       f'SELECT sha256 FROM {_TABLE} WHERE split_name = ? AND clients_order = ?',
       (split_name, order)).fetchone() or [None]
   if expected != _digest(connection, split_name, ids):
-    raise ValueError(f'the clients or fields of split {split_name!r} don\'t have their '
-                     'checksum')
+    raise ValueError(f'split {split_name!r} does not have its checksum')
 
 
 def split_names(connection: sqlite3.Connection) -> list[str]:

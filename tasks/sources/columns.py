@@ -95,11 +95,11 @@ class Column:
     dtype, shape, value = _classify(name, given)
     kind = _kind_of(dtype)
     if kind not in _ACCEPTED[self.field.kind]:
-      raise ValueError(f'field {name!r} must be {_PHRASES[self.field.kind]}, found '
-                       f'{_PHRASES[kind]}: {_short(value)}')
+      rule, shown = _PHRASES[self.field.kind], f'{_PHRASES[kind]}: {_short(value)}'
+      raise checks.wrong(f'field {name!r}', rule, shown)
     if self.shape not in (None, shape):
-      raise ValueError(f'field {name!r} must have the shape {list(self.shape)}, as '
-                       f'before, found {list(shape)}')
+      rule = f'of the shape {list(self.shape)}'
+      raise checks.wrong(f'field {name!r}', rule, list(shape))
     again = self._had_nothing and self.shape is None and shape
     self.shape = shape
     if self.dtype is None:
@@ -128,11 +128,10 @@ class Column:
     if is_text or not {self.dtype, dtype} <= set(_PYTHON.values()):
       before, now = (_PHRASES[self.kind], _PHRASES[kind]) if is_text else (
           self.dtype, dtype)
-      raise ValueError(f'field {name!r} must be {before}, as before, found {now}: '
-                       f'{_short(value)}')
+      now = f'{now}: {_short(value)}'
+      raise checks.wrong(f'field {name!r}', f'{before}, as before', now)
     if kind == records.INTEGER and np.any(np.abs(np.asarray(value, float)) > 2.0**53):
-      raise ValueError(f'field {name!r} must be a float, found an integer too large to '
-                       f'be one: {_short(value)}')
+      raise ValueError(f'field {name!r} must be exact floats, found {_short(value)}')
 
 
 def _kind_of(dtype: np.dtype) -> str:
@@ -177,9 +176,8 @@ def _classify(name: str, given: Any) -> tuple[np.dtype, tuple[int, ...], Any]:
   if isinstance(given, list) and all(isinstance(item, str) for item in given):
     for item in given:
       if _SEPARATOR in item:
-        raise ValueError(
-            f'field {name!r} has a list of texts that can\'t be joined by '
-            f'{_SEPARATOR!r}: {_short(item)} contains it')
+        rule = f'texts without {_SEPARATOR!r}'
+        raise checks.wrong(f'field {name!r}', rule, _short(item))
     given = _SEPARATOR.join(given)
   if isinstance(given, str):
     try:
@@ -189,8 +187,7 @@ def _classify(name: str, given: Any) -> tuple[np.dtype, tuple[int, ...], Any]:
     return _PYTHON[records.TEXT], (), given
   if isinstance(given, (bool, int)):
     if not -2**63 <= given < 2**63:
-      raise ValueError(
-          f'field {name!r} must be a 64-bit integer, found {_short(given)}')
+      raise checks.wrong(f'field {name!r}', 'a 64-bit integer', _short(given))
     return _PYTHON[records.INTEGER], (), int(given)
   if type(given) is float and math.isfinite(given):  # pylint: disable=unidiomatic-typecheck
     return _PYTHON[records.FLOAT], (), given
@@ -200,11 +197,10 @@ def _classify(name: str, given: Any) -> tuple[np.dtype, tuple[int, ...], Any]:
     array = np.asarray(given)
     if array.dtype.kind not in 'biuf':
       rule = 'one text per example' if array.dtype.kind == 'U' else 'texts or numbers'
-      raise ValueError(f'field {name!r} must be {rule}, found {array.dtype} '
-                       f'{list(array.shape)}')
+      raise checks.wrong(f'field {name!r}', rule, array)
   else:
-    raise ValueError(f'field {name!r} must be a text, a number or a list of one kind, '
-                     f'found {type(given).__name__}: {_short(given)}')
+    shown = f'{type(given).__name__}: {_short(given)}'
+    raise checks.wrong(f'field {name!r}', 'a text, a number or a list', shown)
   if array.dtype.kind == 'f' and not np.all(np.isfinite(array)):
     raise ValueError(f'field {name!r} must be finite, found {_short(given)}')
   return array.dtype, array.shape, array
@@ -223,9 +219,7 @@ def _numbers(name: str, given: list) -> np.ndarray:
       np.abs(array).max() < 2.0**63 or
       any(isinstance(item, float) for item in np.array(given, object).flat)):
     return array
-  raise ValueError(
-      f'field {name!r} must be a list of texts, or of numbers, of lists of one '
-      f'length, found {_short(given)}')
+  raise checks.wrong(f'field {name!r}', 'a list of texts or numbers', _short(given))
 
 
 def _short(value: Any) -> str:
@@ -260,8 +254,7 @@ class Feature:
     if self.dtype not in _AS_INT64 | _AS_FLOAT | _ONLY_BYTES | {records.TEXT_DTYPE}:
       raise ValueError(f'field {self.name!r} is {self.dtype}, which no file can hold')
     if not all(self.shape):
-      raise ValueError(f'field {self.name!r} has nothing in it: its shape is '
-                       f'{list(self.shape)}')
+      raise ValueError(f'field {self.name!r} is empty, of the shape {self.shape}')
 
   def __str__(self) -> str:
     return f'{self.name!r} {self.dtype} {list(self.shape)}'
@@ -316,9 +309,8 @@ def serialize(specs: Sequence[Feature], record: Mapping[str, Any]) -> bytes:
 def inferred(serialized: bytes) -> list[Feature]:
   """Infers the features of an example of unknown origin; lists of one are scalars.
 
-  Raises:
-    ValueError: If it is no tf.train.Example with features, or one of them is
-      empty or a list of several texts.
+  Raises ValueError if it is no tf.train.Example with features, or one of them is empty
+  or a list of several texts.
   """
   try:
     example = tf.train.Example.FromString(serialized)
@@ -343,8 +335,7 @@ class Parser:
   def __init__(self, stored: Sequence[Feature], fields: records.Fields):
     """Takes what is stored, and the fields to parse; None parses all.
 
-    Raises:
-      ValueError: If a field is not stored, or is of another kind.
+    Raises ValueError if a field is not stored, or is of another kind.
     """
     by_name = {feature.name: feature for feature in stored}
     self._chosen: list[tuple[records.Field, Feature]] = []
@@ -354,14 +345,12 @@ class Parser:
       feature = by_name.get(field.column)
       if feature is None:
         if not field.optional:
-          raise ValueError(f'there is no field {field.column!r}; there are '
-                           f'{records.names(by_name)}')
+          raise records.no_field(field.column, by_name)
         dtype = np.dtype(np.float32) if field.kind == records.FLOAT else (
             _PYTHON[field.kind])
         feature = Feature(name=field.column, shape=(), dtype=dtype)
       elif (kind := _kind_of(feature.dtype)) not in _ACCEPTED[field.kind]:
-        raise ValueError(f'field {field.column!r} must be {field.kind}, found {kind} '
-                         f'({feature.dtype})')
+        raise ValueError(f'field {field.column!r} must be {field.kind}, found {kind}')
       self._chosen.append((field, feature))
     self._configuration = {feature.name: feature.configuration(field.optional)
                            for field, feature in self._chosen}
@@ -381,11 +370,10 @@ class Parser:
     try:
       parsed = self.tensors(tf.constant(serialized, tf.string))
     except tf.errors.InvalidArgumentError as error:
-      expected = ', '.join(
-          f'{f.name} {list(f.shape)}' if f.shape else f.name for _, f in self._chosen)
+      expected = ', '.join(str(feature) for _, feature in self._chosen)
       # TF's message continues over several lines, with the operation's name.
-      raise ValueError(f'not an example with {expected}: '
-                       f'{checks.one_line(error, 200)}') from error
+      message = f'not an example with {expected}: {checks.one_line(error)}'
+      raise ValueError(message) from error
     arrays = {name: tensor.numpy() for name, tensor in parsed.items()}
     for field, feature in self._chosen:
       if feature.dtype == records.TEXT_DTYPE:

@@ -34,16 +34,14 @@ def source_of(recorded: Mapping[str, Any], given: Mapping[str, Any],
     given: Options of further files; None counts as not given.
     known: Source -> names of its options.
 
-  Raises:
-    ValueError: If files are given but not their format, or an option that the source
-      does not use.
+  Raises ValueError if files are given but not their format, or an option that the
+  source does not use.
   """
   given = {name: value for name, value in given.items() if value is not None}
   source = recorded.get('data_source') or 'embedded'
   if 'data_path' in given and source not in open_source.FORMATS and (
       'data_source' not in given):
-    raise ValueError(f'data_source must be given with data_path: the training\'s is '
-                     f'{source}, which has no files')
+    raise ValueError(f'data_path needs data_source: that of the training is {source}')
   kept = recorded if given.get('data_source', source) == source else {}
   source = given.pop('data_source', source)
   names = known(source)
@@ -76,8 +74,7 @@ def arrays(path: str, record: str, label: str | None, client: str
       without an array of their clients are those of NOBODY. With None for the label,
       none is read.
 
-  Raises:
-    ValueError: If the file is missing or damaged, or an array is missing.
+  Raises ValueError if the file is missing or damaged, or an array is missing.
   """
   keys = {RECORD: record, **({LABEL: label} if label else {})}
   parts, clients = [], []
@@ -153,8 +150,7 @@ def _examples(raw: records.RawExamples, shape: tuple[int, ...], dtype: np.dtype,
   x = raw[RECORD]
   if x.dtype.kind not in 'biuf' or math.prod(x.shape[1:]) != math.prod(shape) or (
       x.ndim > 2 and x.shape[1:3] != shape[:2]):
-    raise ValueError(f'records must have the shape {list(shape)}, found {x.dtype} '
-                     f'{list(x.shape[1:])}')
+    raise checks.wrong('records', f'of the shape {list(shape)}', x)
   x = x.reshape(-1, *shape)
   if dtype == np.uint8:
     examples = {'x': labelled_lib.images('records', x, shape)}

@@ -82,8 +82,8 @@ def _open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
   # Damage shows as BadZipFile, LZMAError, zlib.error, EOFError, ValueError,
   # NotImplementedError and more, depending on the byte that it hits.
   except Exception as error:
-    raise ValueError(f'{path} is not an npz file, or corrupted: '
-                     f'{checks.one_line(error, 200)}') from error
+    detail = checks.one_line(error)
+    raise ValueError(f'{path} is not an npz file, or corrupted: {detail}') from error
 
 
 def array_names(path: Path) -> list[str]:
@@ -96,8 +96,7 @@ def arrays(path: Path, wanted: Sequence[str], optional: Sequence[str] = (),
            hint: str = '') -> dict[str, np.ndarray]:
   """Reads arrays of an .npz file by their names.
 
-  Raises:
-    ValueError: If the file is missing or damaged, or lacks a wanted array.
+  Raises ValueError if the file is missing or damaged, or lacks a wanted array.
   """
   with _open_archive(path) as archive:
     present = set(archive.namelist())
@@ -107,8 +106,7 @@ def arrays(path: Path, wanted: Sequence[str], optional: Sequence[str] = (),
                for name in [*wanted, *optional] if f'{name}.npy' in present}
   missing = [name for name in wanted if name not in by_name]
   if missing:
-    raise ValueError(f'{path} has no array {", ".join(missing)}; needed are '
-                     f'{", ".join(wanted)}{hint}')
+    raise ValueError(f'{path} has no array {", ".join(missing)}{hint}')
   return by_name
 
 
@@ -139,21 +137,16 @@ def _checked(array: np.ndarray) -> np.ndarray:
 def stated_classes(path: Path, by_name: Mapping[str, np.ndarray]) -> int | None:
   """The number of classes that arrays state, whatever the labels are.
 
-  Returns:
-    The number by num_classes, an integer, or class_names, one a class. None if there
-    is neither array: then all that is said of classes is in the labels, which are as
-    private as the records.
-
-  Raises:
-    ValueError: If one of them is malformed, or they differ.
+  Returns the number by num_classes, an integer, or class_names, one a class. None if
+  there is neither array: then all that is said of classes is in the labels, which are
+  as private as the records. Raises ValueError if one of them is malformed, or they
+  differ.
   """
   number, names = map(by_name.get, CLASS_ARRAYS)
   if names is not None and (names.ndim != 1 or not 2 <= names.size <= MAX_CLASSES):
-    raise ValueError(f'{path}: class_names must be a list of 2 to {MAX_CLASSES} '
-                     f'names, found shape {list(names.shape)}')
+    raise checks.wrong(f'{path}: class_names', f'a list of 2 to {MAX_CLASSES}', names)
   if number is not None and (number.size != 1 or number.dtype.kind not in 'iu'):
-    raise ValueError(f'{path}: num_classes must be one integer, found {number.dtype} '
-                     f'{list(number.shape)}')
+    raise checks.wrong(f'{path}: num_classes', 'one integer', number)
   with checks.located(path):
     classes = named_classes(None if number is None else number.item(),
                             None if names is None else names.tolist())
@@ -167,8 +160,7 @@ def named_classes(num_classes: int | None,
     return tuple(class_names or ())
   checks.integer('num_classes', num_classes, 2, MAX_CLASSES)
   if class_names and len(class_names) != num_classes:
-    raise ValueError(f'num_classes must be the number of class_names, '
-                     f'{len(class_names)}, found {num_classes}')
+    raise ValueError(f'class_names must be {num_classes}, found {len(class_names)}')
   return tuple(class_names or map(str, range(num_classes)))
 
 
@@ -186,12 +178,9 @@ def parts_of(path: Path, by_name: Mapping[str, np.ndarray], names: Sequence[str]
     num_classes: The exclusive upper bound of labels; None for the file's own.
     otherwise: The same where the file states none; None counts labels.
 
-  Returns:
-    The parts. The number of classes is that which is given or stated, or the largest
-    label of both parts plus 1, which private labels decide; then there is a note.
-
-  Raises:
-    ValueError: If an array is malformed. The message names it and the file.
+  Returns the parts. The number of classes is that which is given or stated, or the
+  largest label of both parts plus 1, which private labels decide; then there is a note.
+  Raises ValueError if an array is malformed. The message names it and the file.
   """
   if num_classes is None:
     num_classes = stated_classes(path, by_name) or otherwise
@@ -203,8 +192,8 @@ def parts_of(path: Path, by_name: Mapping[str, np.ndarray], names: Sequence[str]
       if f'{names[0]}_{part}' in by_name else None for part in PARTS)
   if test is not None and test.x.shape[1:] != train.x.shape[1:]:
     raise ValueError(
-        f'{path}: {names[0]}_train and {names[0]}_test must have records of one '
-        f'shape, found {list(train.x.shape[1:])} and {list(test.x.shape[1:])}')
+        f'{path}: {names[0]}_train and {names[0]}_test must have records of one shape, '
+        f'found {checks.form(train.x)} and {checks.form(test.x)}')
   if num_classes is not None:
     return Parts(train, test, num_classes)
   # Both parts decide, so that no private label decides if the test part is in range.
@@ -215,7 +204,7 @@ def parts_of(path: Path, by_name: Mapping[str, np.ndarray], names: Sequence[str]
       'classes counted in private labels',
       f'the number of classes, {num_classes}, was counted from labels, private ones '
       'among them, and is taken as public knowledge, outside the guarantee: give '
-      '--num_classes, or an array num_classes or class_names in the file'),))
+      '--num_classes, or an array num_classes or class_names'),))
 
 
 def checked(path: Path, by_name: Mapping[str, np.ndarray], x: str, y: str,
@@ -232,14 +221,12 @@ def checked(path: Path, by_name: Mapping[str, np.ndarray], x: str, y: str,
     convert: Converts the records, after the check that they are finite.
     below: The exclusive upper bound of labels.
 
-  Raises:
-    ValueError: If an array is malformed. The message names it, the file and the
-      first bad row.
+  Raises ValueError if an array is malformed. The message names it, the file and the
+  first bad row.
   """
   records, of_x = by_name[x], f'{path}: {x}'
   if records.dtype.kind not in 'iuf' or records.ndim < 2:
-    raise ValueError(f'{of_x} must be numbers [records, ...], found {records.dtype} '
-                     f'{list(records.shape)}')
+    raise checks.wrong(of_x, 'numbers [records, ...]', records)
   if not records.size:
     raise ValueError(f'{of_x} is empty: there must be at least one record')
   if records.dtype.kind == 'f':
@@ -261,16 +248,14 @@ def checked_labels(name: str, labels: np.ndarray, count: int, below: int) -> np.
 def _check_one_each(name: str, array: np.ndarray, count: int, kinds: str,
                     rule: str) -> None:
   if array.shape != (count,) or array.dtype.kind not in kinds:
-    raise ValueError(f'{name} must be one {rule} for each of {count} records, found '
-                     f'{array.dtype} {list(array.shape)}')
+    raise checks.wrong(name, f'one {rule} for each of {count} records', array)
 
 
 def check_each(name: str, array: np.ndarray, good: np.ndarray, rule: str) -> None:
   """Raises ValueError that names the first row with an entry that is not good."""
   if not np.all(good):
     first = np.unravel_index(np.argmin(good), good.shape)
-    raise ValueError(
-        f'{name} must be {rule}, found {array[first]!r} in row {first[0]}')
+    raise ValueError(f'{name} must be {rule}, found {array[first]!r} in row {first[0]}')
 
 
 def images(name: str, x: np.ndarray,
@@ -280,12 +265,9 @@ def images(name: str, x: np.ndarray,
   A shape that is None is any, maybe with channels. Raises ValueError, which begins with
   `name`, if they have another shape, or values are out of range.
   """
-  if shape is None and x.ndim not in (3, 4):
-    raise ValueError(f'{name} must have the shape [examples, height, width] or '
-                     f'[examples, height, width, channels], found {list(x.shape)}')
-  if shape is not None and x.shape[1:] != shape:
-    raise ValueError(f'{name} must have the shape [examples, {shape[0]}, {shape[1]}], '
-                     f'found {list(x.shape)}')
+  if x.ndim not in (3, 4) if shape is None else x.shape[1:] != shape:
+    sides = ('height', 'width(, channels)') if shape is None else shape
+    raise checks.wrong(name, f'[examples, {", ".join(map(str, sides))}]', x)
   if x.dtype.kind == 'f':
     check_each(name, x, (x >= 0) & (x <= 1), 'in [0, 1] (where images are floats)')
     return np.rint(x * 255).astype(np.uint8)
@@ -317,10 +299,8 @@ def pixels(name: str, x: np.ndarray, least: int = 1) -> np.ndarray:
   """
   if x.dtype != np.uint8 or x.ndim not in (3, 4) or not x.size or (
       min(x.shape[1:3]) < least):
-    raise ValueError(
-        f'{name}: images must be uint8 [n, height, width] or [n, height, width, '
-        f'channels] of {least} x {least} pixels or more, found {x.dtype} '
-        f'{list(x.shape)}')
+    sides = f'height >= {least}, width >= {least}'
+    raise checks.wrong(f'{name}: images', f'uint8 [n, {sides}(, channels)]', x)
   return x if x.ndim == 4 else x[..., np.newaxis]
 
 
@@ -333,8 +313,7 @@ def read(path: Path, names: Sequence[str] = ('x', 'y', 'writer'), *,
   """
   train, test = ([f'{name}_{part}' for name in names] for part in PARTS)
   has_test = not set(test).isdisjoint(array_names(path))
-  hint = ('; without clients, pass --partition to divide the examples over simulated '
-          'ones') if len(names) > 2 else ''
+  hint = '; without clients, pass --partition' if len(names) > 2 else ''
   by_name = arrays(path, [*train, *(test[:2] if has_test else ())],
                    [*test[2:], *CLASS_ARRAYS], hint)
   return parts_of(path, by_name, names, convert, num_classes=num_classes)

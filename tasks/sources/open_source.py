@@ -45,8 +45,7 @@ class Format:
 def paths(pattern: str) -> list[str]:
   """The files that a --data_path names: paths and patterns between commas.
 
-  Raises:
-    ValueError: If a pattern fits no file, or a file is named twice.
+  Raises ValueError if a pattern fits no file, or a file is named twice.
   """
   result = []
   for part in pattern.split(','):
@@ -76,8 +75,7 @@ def check_public(name: str, path: str | None, options: Mapping[str, Any]) -> Non
   own = set(map(os.path.realpath, files(path)))
   for other in ('data_path', 'test_path'):
     if common := own.intersection(map(os.path.realpath, files(options.get(other)))):
-      raise ValueError(f'{name} must name other files than {other}, found '
-                       f'{min(common)} in both')
+      raise ValueError(f'{name} and {other} must differ, found {min(common)} in both')
 
 
 def options(data_source: str) -> tuple[str, ...]:
@@ -195,8 +193,7 @@ def _splits(fields: records.Fields, data_path: str, train_split: str | None = No
   chosen = {'train': train_split, 'test': test_split}
   for split in filter(None, chosen.values()):
     if split not in names:
-      raise ValueError(f'{data_path} has no split {split!r}; it has '
-                       f'{records.names(names)}')
+      raise ValueError(f'{data_path}: split must be one of {names}, found {split!r}')
   return {part: sqlite.SqliteSource(data_path, split, fields=fields)
           for part, split in chosen.items() if split is not None}
 
@@ -216,8 +213,7 @@ def _folders(path: rows.Path) -> dict[str, list[pathlib.Path]]:
       raise ValueError(f'{path}: the name of the folder {client!r} is not UTF-8')
     other = seen.setdefault(os.path.realpath(path / client), client)
     if other != client:
-      raise ValueError(f'{path}: {other!r} and {client!r} are one folder, by a link: '
-                       'each client must have its own')
+      raise ValueError(f'{path}: {other!r} and {client!r} are one folder, by a link')
   return {client: _below(path / client) for client in ids}
 
 
@@ -283,8 +279,7 @@ def _file(path: pathlib.Path, client: pathlib.Path,
     return iter([rows.Row(os.fspath(path), None, {'text': rows.text(path, progress)})])
   if suffix in _IMAGES:
     return iter([rows.Row(os.fspath(path), None, _image(path, client, progress))])
-  raise ValueError(f'{path} is of no known kind: .jsonl, .csv, .npz, .txt, '
-                   f'{", ".join(_IMAGES)}')
+  raise ValueError(f'{path} is none of .jsonl, .csv, .npz, .txt, {", ".join(_IMAGES)}')
 
 
 def _arrays(path: pathlib.Path, progress: rows.Progress) -> Iterator[rows.Row]:

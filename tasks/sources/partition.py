@@ -22,11 +22,8 @@ def split(labels: np.ndarray, *, partition: str, num_clients: int, seed: int,
     seed: >= 0. The same arguments give the same split on every machine.
     **options: Keywords of the partition's function; None counts as not given.
 
-  Returns:
-    int64 [examples] in [0, num_clients), the client of each; all have at least one.
-
-  Raises:
-    ValueError: If an argument is out of range, or not one of this partition.
+  Returns int64 [examples] in [0, num_clients), the client of each; all have at least
+  one. Raises ValueError if an argument is out of range, or not one of this partition.
   """
   checks.choice('partition', partition, PARTITIONS)
   function = PARTITIONS[partition]
@@ -203,9 +200,7 @@ def _counts(held: np.ndarray, sizes: np.ndarray, each: int) -> np.ndarray:
         counts[agent, [short, other]] += [-1, 1]
         break
     else:
-      raise ValueError(
-          f'records_per_client={each} cannot be dealt: the holders of some class '
-          'hold no class with records to spare')
+      raise ValueError(f'records_per_client={each} are too many: a class runs out')
   return counts
 
 
@@ -221,11 +216,8 @@ def few_classes(labels: np.ndarray, *, num_clients: int, labels_per_client: int,
       all agents together need more records than there are, some go to several.
     seed: >= 0. The same arguments give the same deal on every machine.
 
-  Returns:
-    For each agent the indices of its records, int64, in random order.
-
-  Raises:
-    ValueError: If an argument is out of range.
+  Returns for each agent the indices of its records, int64, in random order. Raises
+  ValueError if an argument is out of range.
   """
   classes, rows = _by_class(labels)
   checks.integer('num_clients', num_clients, 1)

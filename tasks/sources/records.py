@@ -17,7 +17,7 @@ from typing import Any, Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from tasks import task
+from tasks import checks, task
 from tasks.sources import ids as ids_lib
 
 # Kinds of fields: str; a signed 64-bit integer; a 64-bit float; and a number, which is
@@ -63,12 +63,10 @@ class Field:
   optional: bool = False
 
   def __post_init__(self):
-    if self.kind is not None and self.kind not in KINDS:
-      raise ValueError(
-          f'kind must be one of {", ".join(KINDS)}, found {self.kind!r}')
-    if self.optional and self.kind not in (TEXT, INTEGER, FLOAT):
-      raise ValueError(
-          f'the optional field {self.name} must be of kind text, integer or float')
+    if self.kind is not None:
+      checks.choice('kind', self.kind, KINDS)
+    if self.optional:
+      checks.choice(f'kind of optional {self.name}', self.kind, (TEXT, INTEGER, FLOAT))
 
   @property
   def column(self) -> str:
@@ -93,6 +91,11 @@ def names(known: Iterable[str]) -> str:
   return ', '.join(map(repr, known))[:200] or 'none'
 
 
+def no_field(name: str, known: Iterable[str]) -> ValueError:
+  """The error of a record or a file without a field."""
+  return ValueError(f'there is no field {name!r}; there are {names(known)}')
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RawData:
   """The parts of a data source.
@@ -112,13 +115,10 @@ def client_order(examples: Mapping[str, np.ndarray], clients: np.ndarray
                  ) -> np.ndarray:
   """The indices that sort examples by client; see `ArraysByClient`."""
   if clients.ndim != 1 or clients.dtype.kind not in 'iuU' or not clients.size:
-    raise ValueError(
-        'clients must be one integer or string per example, at least one example, '
-        f'found {clients.dtype} {list(clients.shape)}')
+    raise checks.wrong('clients', 'one integer or string per example', clients)
   for name, array in examples.items():
     if array.shape[:1] != clients.shape:
-      raise ValueError(f'{name} has shape {list(array.shape)} but there are '
-                       f'{clients.size} clients: they must have the same length')
+      raise checks.wrong(name, f'as long as the {clients.size} clients', array)
   return np.argsort(clients, kind='stable')
 
 
@@ -136,8 +136,7 @@ class ArraysByClient:
       examples: Feature name -> array.
       clients: [examples] integers or strings, the client of each example.
 
-    Raises:
-      ValueError: If there is no example, or lengths differ.
+    Raises ValueError if there is no example, or lengths differ.
     """
     clients = np.asarray(clients)
     order = client_order(examples, clients)
@@ -174,15 +173,12 @@ def check_examples(what: str, examples: Any, spec: ElementSpec) -> None:
     array = examples[name]
     if not isinstance(array, np.ndarray) or array.dtype != dtype or (
         array.ndim == 0 or array.shape[1:] != shape):
-      kind = (f'{array.dtype} {list(array.shape)}' if isinstance(array, np.ndarray)
-              else type(array).__name__)
       sizes = ', '.join(map(str, ('examples', *shape)))
-      raise ValueError(
-          f'{what}: {name} must be an array of {dtype} [{sizes}], found {kind}')
+      shown = array if isinstance(array, np.ndarray) else type(array).__name__
+      raise checks.wrong(f'{what}: {name}', f'{dtype} [{sizes}]', shown)
     counts.add(len(array))
   if len(counts) > 1:
-    raise ValueError(f'{what} must be equally many of each feature, found '
-                     f'{sorted(counts)}')
+    raise ValueError(f'{what} must have one length, found {sorted(counts)}')
 
 
 class Wrapping:
@@ -313,11 +309,8 @@ def split_clients(
     held_out_fraction: In [0, 1), None means 0.1; at least one client and at most
       MAX_HELD_OUT_CLIENTS are held out, unless it is 0.
 
-  Returns:
-    The population, and the clients held out, if any. They depend on the ids alone.
-
-  Raises:
-    ValueError: If the fraction is out of range or there are too few clients.
+  Returns the population, and the clients held out, if any. They depend on the ids
+  alone. Raises ValueError if the fraction is out of range or there are too few clients.
   """
   if held_out_fraction is None:
     held_out_fraction = 0.1
@@ -329,9 +322,8 @@ def split_clients(
     return SubsetSource(source, ids), None
   count = min(max(1, round(held_out_fraction * len(ids))), MAX_HELD_OUT_CLIENTS)
   if count >= len(ids):
-    raise ValueError(
-        f'held_out_fraction={held_out_fraction!r} leaves no client to train on: '
-        f'there are {len(ids)}')
+    raise ValueError(f'held_out_fraction={held_out_fraction!r} leaves none of the '
+                     f'{len(ids)} clients to train on')
   chosen = np.zeros(len(ids), bool)
   chosen[_selected(len(ids), count)] = True
   # Sorted, so that the choice is of ids and not of their order in a file.
@@ -354,8 +346,7 @@ def gather(
   Returns:
     Feature name -> array, of all clients end to end; and the client of each example.
 
-  Raises:
-    ValueError: On a bad client that is not to be skipped, or if no example is left.
+  Raises ValueError on a bad client that is not to be skipped, or if no example is left.
   """
   skips, ids = skips or task.Skips(), source.client_ids
   if max_clients is not None and max_clients < len(ids):
@@ -415,9 +406,8 @@ def with_held_out(
     skips: The treatment of bad clients of the held-out sets.
     held_out_fraction: See split_clients; only without a test part.
 
-  Raises:
-    ValueError: On a fraction that is not used or leaves nothing on either side, and on
-      bad clients that are not to be skipped.
+  Raises ValueError on a fraction that is not used or leaves nothing on either side, and
+  on bad clients that are not to be skipped.
   """
   if test is not None:
     if held_out_fraction is not None:
@@ -426,6 +416,5 @@ def with_held_out(
     return train, held_out_sets(examples, clients, train)
   population, held_out = split_clients(train, held_out_fraction=held_out_fraction)
   if held_out is None:
-    raise ValueError('held_out_fraction must be greater than 0 for data without a '
-                     'test part')
+    raise ValueError('held_out_fraction must be above 0 without a test part, found 0')
   return population, {'test_clients': gather(held_out, skips=skips)[0]}

@@ -53,8 +53,7 @@ def write(data_path: str, output: str, split_name: str | None = None) -> int:
   split_name = split_name or (names[0] if len(names) == 1 else 'train')
   source = sqlite.SqliteSource(data_path, split_name)
   if source.is_roster or not source.is_prepared:
-    raise ValueError(f'data_path must be a file that prepare_data wrote, found '
-                     f'{data_path}')
+    raise ValueError(f'data_path={data_path} must be a file that prepare_data wrote')
   for other in set(names) - {split_name}:
     sqlite.SqliteSource(data_path, other)  # Its clients must have their checksum.
   sha256, path = source.sha256, pathlib.Path(output)

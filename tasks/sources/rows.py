@@ -89,8 +89,7 @@ class Reader:
 def deleted_with_process(*paths: Path) -> subprocess.Popen:
   """Deletes files and folders when this process ends.
 
-  Returns:
-    The process that waits for the end; its `communicate` deletes at once.
+  Returns the process that waits for the end; its `communicate` deletes at once.
   """
   return subprocess.Popen(
       ['/bin/sh', '-c', 'cat > /dev/null; rm -rf -- "$@"', 'sh',
@@ -102,14 +101,11 @@ def deleted_with_process(*paths: Path) -> subprocess.Popen:
 def client_of(record: Mapping[str, Any], name: str) -> str:
   """The id of the client that a field of a record names. Raises ValueError."""
   if name not in record:
-    raise ValueError(f'there is no field {name!r} of the client; there are '
-                     f'{records.names(record)}')
+    raise records.no_field(name, record)
   value = record[name]
   if isinstance(value, bool) or not isinstance(
       value, (str, int, np.integer)) or value == '':
-    raise ValueError(
-        f'field {name!r} must name the client by a text or an integer, found '
-        f'{value!r}'[:200])
+    raise checks.wrong(f'client field {name!r}', 'a text or an integer', repr(value))
   client = str(value)
   if '\0' in client:
     raise ValueError(f'field {name!r} must not contain the character 0')
@@ -149,8 +145,7 @@ def open_file(path: Path, progress: Progress) -> Iterator[BinaryIO]:
       with gzip.GzipFile(fileobj=file) as decompressed:
         yield decompressed
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-      raise ValueError(
-          f'{path} is damaged or cut off: gzip says {error}') from error
+      raise ValueError(f'{path} is damaged or cut off: gzip says {error}') from error
 
 
 def _lines(path: Path, progress: Progress) -> Iterator[tuple[str, bytes]]:
@@ -228,8 +223,7 @@ def csv(paths: Sequence[Path], progress: Progress) -> Iterator[Row]:
       raise ValueError(f'{location}: there is no header')
     for name, count in collections.Counter(names).items():
       if not name or count > 1:
-        raise ValueError(
-            f'{location}: columns must have names of their own, found {name[:100]!r}')
+        raise ValueError(f'{location}: columns must differ, found {name[:100]!r}')
     header = header or names
     if names != header:
       raise ValueError(f'{location}: the header must be that of {paths[0]}')
@@ -286,8 +280,7 @@ def parquet(paths: Sequence[Path], progress: Progress, *, client_field: str,
         raise ValueError(f'column {extended[0]!r} must be of a type of Arrow\'s own')
       for name, optional in (wanted or {}).items():
         if name not in schema.names and not optional:
-          raise ValueError(
-              f'there is no column {name!r}; there are {records.names(schema.names)}')
+          raise records.no_field(name, schema.names)
       batches = file.iter_batches(4096, columns=wanted and [
           name for name in schema.names if name in wanted])
       for number, record in enumerate(
@@ -369,16 +362,12 @@ def _leaf(path: str, progress: Progress, seen: set[str]) -> Iterator[Row]:
   users, numbers = (next(_leaf_values(path, lambda _: None, 'items', name), None)
                     for name in ('users', 'num_samples'))
   if not isinstance(users, list) or not counts:
-    raise ValueError('must have the lists users and num_samples, and user_data of at '
-                     'least one user')
+    raise ValueError('must have the lists users and num_samples, and user_data')
   if not isinstance(numbers, list) or len(numbers) != len(users):
     raise ValueError('num_samples must be a list of one number per user')
   users = [str(user) for user in users]
-  for user in set(users) ^ set(counts):
-    raise ValueError(
-        f'client {user[:100]!r} is in users or in user_data, but not in both')
-  if len(set(users)) != len(users):
-    raise ValueError('users must not name a client twice')
+  if sorted(users) != sorted(counts):
+    raise checks.wrong('users', 'those of user_data, each once', users)
   for user, number in zip(users, numbers):
     if counts[user] not in (None, number):
       yield Row(path, user, ValueError(
@@ -396,16 +385,14 @@ def _leaf_values(path: str, progress: Progress, what: str, prefix: str) -> Itera
         yield value
         bounded.next_value()
     except (ijson.JSONError, UnicodeDecodeError) as error:
-      raise ValueError(
-          f'not JSON, or cut off: {checks.one_line(error, 200)}') from error
+      raise ValueError(f'not JSON, or cut off: {checks.one_line(error)}') from error
 
 
 def common_length(fields: Mapping[str, Sequence]) -> int:
   """The length of all fields. Raises ValueError if they differ or are empty."""
   for name, values in fields.items():
     if not isinstance(values, list) and not getattr(values, 'ndim', 0):
-      raise ValueError(f'field {name!r} must have one item per example, found '
-                       f'{values!r}'[:300])
+      raise ValueError(f'field {name!r} must be a list, found {values!r}'[:300])
   lengths = {name: len(values) for name, values in fields.items()}
   if len(set(lengths.values())) > 1:
     raise ValueError(f'fields differ in length: {lengths}')
@@ -432,8 +419,7 @@ def npz(paths: Sequence[Path], progress: Progress, *, suffix: str, client_field:
   wanted = dict.fromkeys([client_field, *(field.column for field in fields or ())])
   for name in wanted:
     if name not in names:
-      of = ' of the clients' if name == client_field else ''
-      raise ValueError(f'{path}: there is no array {name + suffix!r}{of}')
+      raise ValueError(f'{path} has no array {name + suffix!r}')
   with contextlib.ExitStack() as stack:
     folder = tempfile.mkdtemp()
     stack.callback(deleted_with_process(folder).communicate)
@@ -444,8 +430,7 @@ def npz(paths: Sequence[Path], progress: Progress, *, suffix: str, client_field:
       arrays = {name: array for name, array in arrays.items()
                 if array.shape[:1] == clients.shape}
       if len(arrays) == 1:  # The clients.
-        raise ValueError(
-            f'{path}: no array has as many rows as {client_field + suffix!r}')
+        raise ValueError(f'{path}: no array is as long as {client_field + suffix!r}')
     with checks.located(path):
       order = records.client_order(arrays, clients)
     for row in order.tolist():

@@ -64,8 +64,7 @@ def connected(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
     with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
       yield connection
   except (sqlite3.Error, UnicodeDecodeError) as error:
-    raise ValueError(f'{path} cannot be read as an SQLite file of TFF\'s format: '
-                     f'{error}') from error
+    raise ValueError(f'{path} is no SQLite file of TFF\'s format: {error}') from error
 
 
 @contextlib.contextmanager

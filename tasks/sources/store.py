@@ -106,8 +106,7 @@ def write(path: str | os.PathLike[str], parts: Mapping[str, rows_lib.Reader], *,
                   for split, reader in parts.items()]
         counts = _finish(connection, splits, skips, [identity, _sha256(parts.values())])
       if states != [reader.states() for reader in parts.values()]:
-        raise ValueError(
-            f'{path.name}: a file of the data has changed while it was read')
+        raise ValueError(f'{path.name}: a file of the data changed while it was read')
     return counts
   except sqlite3.Error as error:
     raise OSError(f'{path} cannot be written: {error}') from error
@@ -125,10 +124,8 @@ def _finish(connection: sqlite3.Connection, splits: Sequence['_Split'],
   spec = splits[0].spec
   for split in splits:
     if split.spec != spec:
-      wanted, found = (_short(', '.join(map(str, features)), 200)
-                       for features in (spec, split.spec))
-      raise ValueError(f'fields of the {split.name} part must be those of the others, '
-                       f'{wanted}, found {found}')
+      shown = [_short(', '.join(map(str, each)), 200) for each in (spec, split.spec)]
+      raise ValueError(f'{split.name}: fields must be {shown[0]}, found {shown[1]}')
   execute, many = connection.execute, connection.executemany
   for statement in sqlite.INDICES.split(';'):
     execute(statement)
@@ -231,22 +228,18 @@ class _Split:
       columns = [columns_lib.Column(records.Field(name=name)) for name in record
                  if name != client_field]
       if len(columns) > _MAX_FIELDS:
-        raise ValueError(f'there are {len(columns)} fields, more than {_MAX_FIELDS}: '
-                         'numbers of one kind belong into one list')
+        raise ValueError(f'fields must be at most {_MAX_FIELDS}, found {len(columns)}')
     elif not self.spec:  # What a bad record decides about them does not count.
       columns = list(map(copy.copy, columns))
     if self._fields is None and len(record) != len(columns) + (client_field in record):
       known = {client_field, *(column.field.column for column in columns)}
-      for name in record:
-        if name not in known:
-          raise ValueError(f'field {name!r} is not in the first record: name the '
-                           'fields to read')
+      if unknown := [name for name in record if name not in known]:
+        raise ValueError(f'field {unknown[0]!r} is not in the first record')
     values = {}
     for column in columns:
       name = column.field.column
       if name not in record and not column.field.optional:
-        raise ValueError(f'there is no field {name!r}; there are '
-                         f'{records.names(record)}')
+        raise records.no_field(name, record)
       values[name] = column.value(record.get(name))
     self.spec = self.spec or [
         column.feature(as_bytes=self._for_store)

@@ -52,9 +52,8 @@ class Number:
         self.low, self.high, self.center, self.scale)) or not (
             -math.inf < self.low <= self.center <= self.high < math.inf
             and self.low < self.high and 0 < self.scale < math.inf):
-      raise ValueError(
-          f'column {self.name!r}: bounds must be two finite numbers, the lower one '
-          f'first, found [{self.low!r}, {self.high!r}]')
+      raise ValueError(f'column {self.name!r}: bounds must be finite, the lower first, '
+                       f'found [{self.low!r}, {self.high!r}]')
 
   @classmethod
   def of_bounds(cls, name: str, low: float, high: float) -> 'Number':
@@ -103,8 +102,8 @@ class Category:
   def __post_init__(self):
     checks.names(f'column {self.name!r}: categories', self.categories, 1)
     if len(self.categories) > _MAX_CATEGORIES:
-      raise ValueError(f'column {self.name!r}: there must be at most {_MAX_CATEGORIES} '
-                       f'categories, found {len(self.categories)}')
+      raise checks.wrong(f'column {self.name!r}: categories',
+                         f'at most {_MAX_CATEGORIES}', len(self.categories))
 
   @property
   def width(self) -> int:
@@ -114,11 +113,9 @@ class Category:
     """Encodes texts, '' where missing: float32 [n, width]. Raises ValueError."""
     if missing == ERROR:
       check_complete(self.name, values == '')
-      index = checks.indices(f'column {self.name!r}', values, self.categories)
-    else:
-      known = {text: i for i, text in enumerate(self.categories)}
-      index = np.array([known.get(text, -1) for text in values], np.int64)
-    return (index[:, np.newaxis] == np.arange(self.width)).astype(np.float32)
+      checks.indices(f'column {self.name!r}', values, self.categories)
+    categories = np.array(self.categories, object)
+    return (values[:, np.newaxis] == categories).astype(np.float32)
 
   def target(self, values: np.ndarray) -> np.ndarray:
     """The classes of labels: int32 [n]. Raises ValueError; none is imputed."""
@@ -154,8 +151,7 @@ class Columns:
     if self.label.name in {column.name for column in self.features}:
       raise ValueError(f'label_field {self.label.name!r} must not be a feature')
     if self.is_classification and self.label.width < 2:
-      raise ValueError(f'label {self.label.name!r} has only one class, '
-                       f'{self.label.categories[0]!r}: nothing to learn')
+      raise ValueError(f'label {self.label.name!r} must have 2 classes or more')
 
   @property
   def is_classification(self) -> bool:
@@ -185,11 +181,6 @@ class Columns:
          'label': dataclasses.asdict(self.label)}, indent=1, ensure_ascii=False) + '\n'
 
 
-def _check_file(name: str, path: pathlib.Path) -> None:
-  if not path.is_file():
-    raise ValueError(f'{name}={path} does not exist or is not a file')
-
-
 def read(path: str | os.PathLike[str]) -> Columns | dict[str, Column]:
   """Reads public bounds from a JSON file.
 
@@ -197,10 +188,9 @@ def read(path: str | os.PathLike[str]) -> Columns | dict[str, Column]:
   `Columns.dumps` wrote, which is complete. Raises ValueError if it is missing or
   malformed; the message names it.
   """
-  path = pathlib.Path(path)
-  _check_file('public_bounds', path)
-  try:
-    content = json.loads(path.read_text(encoding='utf-8'))
+  with checks.located(f'public_bounds={path}', KeyError, TypeError, RecursionError):
+    checks.file(path)
+    content = json.loads(pathlib.Path(path).read_text(encoding='utf-8'))
     if not isinstance(content, dict) or not content:
       raise ValueError('must be an object of columns')
     if content.get('format') == _FORMAT:
@@ -208,8 +198,6 @@ def read(path: str | os.PathLike[str]) -> Columns | dict[str, Column]:
           features=tuple(map(_column, content['features'])),
           label=_column(content['label']), made_from=content['made_from'])
     return {name: _described(name, value) for name, value in content.items()}
-  except (KeyError, TypeError, ValueError, RecursionError) as error:
-    raise ValueError(f'public_bounds={path}: {error}') from error
 
 
 def _column(content: Mapping[str, Any]) -> Column:
@@ -223,8 +211,7 @@ def _described(name: str, value: Any) -> Column:
     return Category(name=name, categories=tuple(value))
   if isinstance(value, list) and len(value) == 2:
     return Number.of_bounds(name, *value)
-  raise ValueError(f'column {name!r} must have [low, high], two numbers, or a list of '
-                   f'categories, texts, found {str(value)[:100]}')
+  raise checks.wrong(f'column {name!r}', '[low, high], or texts, its categories', value)
 
 
 def read_sample(path: str | os.PathLike[str]) -> dict[str, Column]:
@@ -233,15 +220,12 @@ def read_sample(path: str | os.PathLike[str]) -> dict[str, Column]:
   Raises ValueError if it is missing or malformed; the message names it.
   """
   import pandas  # pylint: disable=g-import-not-at-top
-  path = pathlib.Path(path)
-  _check_file('public_sample', path)
-  try:
-    table = (pandas.read_parquet if path.suffix == '.parquet' else
-             pandas.read_csv)(path)
+  # pandas' errors are of many types.
+  with checks.located(f'public_sample={path}', Exception):
+    checks.file(path)
+    is_parquet = pathlib.Path(path).suffix == '.parquet'
+    table = (pandas.read_parquet if is_parquet else pandas.read_csv)(path)
     return sampled({name: table[name].to_numpy() for name in table.columns})
-  except Exception as error:  # pandas' errors are of many types.
-    detail = ' '.join(str(error).split())[:300]
-    raise ValueError(f'public_sample={path}: {detail}') from error
 
 
 def sampled(table: Mapping[str, np.ndarray]) -> dict[str, Column]:
@@ -285,9 +269,6 @@ def choose(known: Mapping[str, Column], *, label_field: str,
         name=label_field, categories=tuple(classes))}
   for name in (*feature_fields, label_field):
     if name not in known:
-      more = ('; with num_classes or class_names it needs none'
-              if name == label_field else '')
-      raise ValueError(
-          f'column {name!r} has no public bounds and is not in a public sample{more}')
+      raise ValueError(f'column {name!r} has no public bounds, nor a public sample')
   return Columns(features=tuple(known[name] for name in feature_fields),
                  label=known[label_field], made_from=made_from)

@@ -9,7 +9,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from tasks import task
+from tasks import checks, task
 from tasks.models import classifiers
 from tasks.tabular import columns as columns_lib
 
@@ -24,11 +24,7 @@ def build(name: str | None, columns: columns_lib.Columns) -> task.Model:
   Raises ValueError if the model is not for such a label.
   """
   choices = MODELS[columns.is_classification]
-  name = choices[0] if name is None else name
-  if name not in choices:
-    kind = 'a class' if columns.is_classification else 'a number'
-    raise ValueError(f'model must be one of {", ".join(choices)} for a label that is '
-                     f'{kind}, found {name!r}')
+  name = checks.choice('model', name, choices, choices[0])
   outputs = columns.label.width
   network = (classifiers.mlp((columns.width,), outputs, HIDDEN) if name == 'mlp' else
              classifiers.softmax((columns.width,), outputs))

@@ -24,9 +24,7 @@ _LABEL = 'diagnosis'
 
 _NOTHING_KNOWN = (
     'task tabular needs what is publicly known of the columns: public_bounds, a JSON '
-    'file of bounds and categories; or public_sample, a file of public rows; or '
-    'public_bounds with statistics_epsilon, which also releases means and deviations '
-    'with noise. Private rows are never used in the clear')
+    'file of bounds and categories, or public_sample, a file of public rows')
 
 
 @functools.lru_cache(maxsize=1)
@@ -62,8 +60,8 @@ def open_embedded(*, num_clients: int = 200) -> records.RawData:
 
 STATED = task.Note(
     'public sample stated as public',
-    'columns are standardised by rows that the user states are public, which costs no '
-    'epsilon: no epsilon protects those whose rows they are')
+    'columns are standardised by rows that the user states are public: no epsilon '
+    'protects those whose rows they are')
 
 
 def _choose_columns(public_bounds: str | None, public_sample: str | None,
@@ -175,13 +173,11 @@ def build(*, model: str | None = None, data_source: str | None = None,
       classes=labelled.named_classes(num_classes, class_names),
       client_field=data_options.get('client_field', 'client'))
   if is_embedded:
-    for name, value in (('label_field', label_field != 'label'), (
-        'num_classes', num_classes), ('class_names', class_names), (
-            'public_sample', public_sample), ('held_out_fraction', held_out_fraction)):
-      if value:
-        raise ValueError(f'data_source embedded does not use {name}')
-    raw = open_embedded(**checks.options(
-        'data_source embedded', data_options, ['num_clients']))
+    raw = open_embedded(**checks.options('data_source embedded', {
+        **data_options, 'num_classes': num_classes, 'class_names': class_names or None,
+        'label_field': None if label_field == 'label' else label_field,
+        'public_sample': public_sample, 'held_out_fraction': held_out_fraction or None,
+    }, ['num_clients']))
     unit = f'one of {len(raw.train.client_ids)} simulated clients, not people'
   else:
     raw = open_source.open_raw(data_source, fields=columns.fields, **data_options)
@@ -212,8 +208,7 @@ def build(*, model: str | None = None, data_source: str | None = None,
   if statistics_epsilon is None or columns.made_from == columns_lib.STATISTICS:
     return result
   if public_sample is not None or is_embedded:
-    raise ValueError('statistics_epsilon is not used with a public sample, by which '
-                     'columns are standardised without cost')
+    raise ValueError('statistics_epsilon is not used with a public sample')
   return dataclasses.replace(
       result, files={}, preliminary=statistics.release(
           records.SubsetSource(raw.train, result.train.client_ids), columns, raw.skips,

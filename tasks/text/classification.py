@@ -60,17 +60,15 @@ def _learn(model: str, *, data_source: str | None = None,
   these texts, `class_names`. Raises ValueError unless the classes are known.
   """
   if checks.choice('data_source', data_source, SOURCES, 'embedded') == 'embedded':
-    if num_classes is not None or class_names is not None:
-      raise ValueError(
-          'data_source embedded does not use num_classes and class_names')
-    if label_field is not None:
-      raise ValueError('data_source embedded does not use label_field')
+    checks.options('data_source embedded', {
+        'num_classes': num_classes, 'class_names': class_names,
+        'label_field': label_field}, ['num_clients'])
     names = tuple(sorted({tags.split('|')[0] for _, tags in text_data.speeches()}))
   else:
     names = labelled.named_classes(num_classes, class_names)
     if not names:
       raise ValueError('task text_classification needs class_names, or num_classes: '
-                       'classes are not counted in labels, which are private')
+                       'labels are private, and not counted')
     checks.names('class_names', names, 2)
   return lambda words: text_data.Learned(
       model=build_model(model, len(words.words), names), element_spec=_SPEC,

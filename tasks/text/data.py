@@ -92,9 +92,7 @@ def open_embedded(
   Fields are some of 'text', 'tags', 'title' (empty) and 'label' (the play).
   """
   count = len(speeches())
-  if not 2 <= num_clients <= count:
-    raise ValueError(
-        f'num_clients must be from 2 to the {count} speeches, found {num_clients!r}')
+  checks.integer('num_clients', num_clients, 2, count, 'speeches')
   texts, tags = zip(*speeches())
   columns = {'text': texts, 'tags': tags, 'title': ('',) * count,
              'label': [text.split('|')[0] for text in tags]}
@@ -203,8 +201,7 @@ class TextTask:
         `max_test_examples`: a held-out set that has more keeps this many, 2000 where it
         is not given, sampled by a fixed seed. Those of `learn`, and of `load`.
 
-    Raises:
-      ValueError: On an unknown model, an option out of range, and bad data.
+    Raises ValueError on an unknown model, an option out of range, and bad data.
     """
     return self.build_learned(self.learn_by(options), self.open(options), options)
 

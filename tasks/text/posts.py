@@ -17,13 +17,10 @@ from tasks.text import data as text_data, vocabulary as vocabulary_lib
 from tasks.text.vocabulary import Vocabulary
 
 OFFICIAL = official_files.File(
-    what='federated Stack Overflow', name='stackoverflow.sqlite',
-    load='stackoverflow.load_data', others_split='heldout')
-_WORD_COUNT, _TAG_COUNT = (
-    official_files.File(
-        what='the vocabulary of federated Stack Overflow',
-        name=f'stackoverflow.{kind}_count', load=f'stackoverflow.load_{kind}_counts')
-    for kind in ('word', 'tag'))
+    name='stackoverflow.sqlite', load='stackoverflow.load_data', others_split='heldout')
+_WORD_COUNT, _TAG_COUNT = (official_files.File(
+    name=f'stackoverflow.{kind}_count', load=f'stackoverflow.load_{kind}_counts')
+                           for kind in ('word', 'tag'))
 
 # The value of `vocabulary` for counts with noise, and the words that a client adds
 # to them where their number is not given.
@@ -48,10 +45,6 @@ class Posts(text_data.TextTask):
   official_field: str = 'tokens'
   privacy_unit: str = 'one user'
 
-  @property
-  def _has_tags(self) -> bool:
-    return bool(self.more_fields)
-
   def build(self, *, vocabulary: str | None = None, words_per_client: int | None = None,
             vocabulary_size: int | None = None, num_labels: int | None = None,
             **options: Any) -> task.Task:
@@ -70,9 +63,8 @@ class Posts(text_data.TextTask):
       **options: As in TextTask. A field of the name 'tokens', the default in TFF's
         file, is taken as it is.
 
-    Raises:
-      ValueError: If a file is bad or can't be downloaded, if an option is out of range,
-        if there are no words or lacking labels, or on bad data.
+    Raises ValueError if a file is bad or can't be downloaded, if an option is out of
+    range, if there are no words or lacking labels, or on bad data.
     """
     learn = self.learn_by(options)
     num_words, *of_tags = self.models[options.get('model') or self.default_model]
@@ -86,16 +78,17 @@ class Posts(text_data.TextTask):
 
     num_words = num_words if vocabulary_size is None else vocabulary_size
     checks.integer('vocabulary_size', num_words, 1)
-    if self._has_tags:
+    if self.more_fields:
       num_labels = of_tags[0] if num_labels is None else num_labels
       checks.integer('num_labels', num_labels, 1)
     else:
       num_labels = 0
     sentences = vocabulary_lib.sentences_of(self.fields(options)[0].column)
     if vocabulary == PRIVATE_COUNTS:
-      most = {'word': WORDS_PER_CLIENT if words_per_client is None else
-                      words_per_client,
-              'label': _LABELS_PER_CLIENT if self._has_tags else 0}
+      if words_per_client is None:
+        words_per_client = WORDS_PER_CLIENT
+      most = {'word': words_per_client,
+              'label': _LABELS_PER_CLIENT if self.more_fields else 0}
       checks.integer('words_per_client', most['word'], 1)
       return _released(finish, lambda: _bounded(data, sentences, most), num_words,
                        num_labels, sum(most.values()))
@@ -105,10 +98,8 @@ class Posts(text_data.TextTask):
       words = self._official_vocabulary(options.get('cache_dir'))
     else:
       words = _counted(data, sentences, num_words, num_labels)
-    if self._has_tags and not words.labels:
-      raise ValueError('there are no labels: ' + (
-          'the training clients have none' if vocabulary is None else
-          f'vocabulary {vocabulary} has none'))
+    if self.more_fields and not words.labels:
+      raise ValueError(f'there are no labels in {vocabulary or "the training clients"}')
     return finish(dataclasses.replace(
         words, words=words.words[:num_words], labels=words.labels[:num_labels]))
 
@@ -117,8 +108,7 @@ class Posts(text_data.TextTask):
     """The trained model, by the vocabulary that the run kept; see registry.serving."""
     del inputs, weights
     if vocabulary is None:
-      raise ValueError(
-          f'the run has no {vocabulary_lib.FILE}, which its model needs')
+      raise ValueError(f'the run has no {vocabulary_lib.FILE}, which its model needs')
     words = vocabulary_lib.read(vocabulary)
     return self.served(self.learn_by(options)(words), options, **_of_serving(words))
 
@@ -126,13 +116,11 @@ class Posts(text_data.TextTask):
     """TFF's published counts, by training users; downloaded once."""
     words = vocabulary_lib.read(_WORD_COUNT.find_or_download(cache_dir)).words
     labels = ()
-    if self._has_tags:
+    if self.more_fields:
       path = _TAG_COUNT.find_or_download(cache_dir)
-      try:
+      with checks.located(path, TypeError):
         counts = json.loads(path.read_text(encoding='utf-8'))
         labels = vocabulary_lib.most_frequent(counts, len(counts))
-      except (ValueError, TypeError) as error:
-        raise ValueError(f'{path} is damaged: {error}') from error
     return Vocabulary(words=words, labels=labels,
                       made_from=vocabulary_lib.TRAINING_CLIENTS)
 
@@ -159,9 +147,8 @@ def _released(finish: Callable[[Vocabulary], task.Task],
     words, labels = ({key: count for (kind, key), count in counts.items()
                       if kind == wanted} for wanted in ('word', 'label'))
     if not words or num_labels and not labels:
-      raise ValueError(
-          f'the noised counts have {len(words)} words and {len(labels)} labels that '
-          'enough clients use: raise vocabulary_epsilon, or give a public list')
+      raise ValueError(f'the noised counts have {len(words)} words and {len(labels)} '
+                       'labels: raise vocabulary_epsilon, or give a public list')
     return of_counts(words, labels)
 
   return dataclasses.replace(

@@ -114,7 +114,6 @@ def _learn(model: str, *, sequence_length: int = 80) -> text_data.Learned:
 
 TASK = text_data.TextTask(
     name='shakespeare', models=MODELS, default_model='lstm_small', learn=_learn,
-    official=official.File(what='federated Shakespeare', name='shakespeare.sqlite',
-                           load='shakespeare.load_data'),
+    official=official.File(name='shakespeare.sqlite', load='shakespeare.load_data'),
     official_field='snippets', privacy_unit='one role of a play')
 build, serving, open_embedded = TASK.build, TASK.serving, text_data.open_embedded

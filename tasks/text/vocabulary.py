@@ -79,8 +79,7 @@ class Vocabulary:
         if count > 1:
           raise ValueError(f'{name} must differ from each other, found {word!r} twice')
     if not 1 <= len(self.words) <= _MAX_WORDS:
-      raise ValueError(
-          f'there must be 1 to {_MAX_WORDS} words, found {len(self.words)}')
+      raise ValueError(f'words must be 1 to {_MAX_WORDS}, found {len(self.words)}')
 
   @property
   def special(self) -> text_models.Special:
@@ -142,11 +141,9 @@ def read(path: str | os.PathLike[str]) -> Vocabulary:
   first. One that does not say what it was built from is public. Raises ValueError if it
   is missing or malformed; the message names it.
   """
-  path = pathlib.Path(path)
-  if not path.is_file():
-    raise ValueError(f'vocabulary {path} does not exist or is not a file')
-  try:
-    text = path.read_text(encoding='utf-8')
+  with checks.located(f'vocabulary {path}', RecursionError):
+    checks.file(path)
+    text = pathlib.Path(path).read_text(encoding='utf-8')
     if not text.lstrip().startswith('{'):
       return Vocabulary(
           words=tuple(line.split()[0] for line in text.splitlines() if line.strip()),
@@ -154,13 +151,10 @@ def read(path: str | os.PathLike[str]) -> Vocabulary:
     content = json.loads(text)
     if set(content) - {'format', 'made_from', 'words', 'labels'} or (
         content.get('format', _FORMAT) != _FORMAT):
-      raise ValueError(
-          f'must have words, and may have labels, made_from and the format '
-          f'{_FORMAT!r}; found {", ".join(map(repr, content))}'[:300])
+      raise ValueError(f'must have words, labels, made_from and format {_FORMAT!r}, '
+                       f'found {list(content)}'[:300])
     for name in ('words', 'labels'):
       if not isinstance(content.setdefault(name, []), list):
         raise ValueError(f'{name} must be a list of texts')
     return Vocabulary(words=tuple(content['words']), labels=tuple(content['labels']),
                       made_from=content.get('made_from', PUBLIC))
-  except (ValueError, RecursionError) as error:
-    raise ValueError(f'vocabulary {path}: {error}') from error

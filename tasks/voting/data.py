@@ -6,7 +6,7 @@ import pathlib
 
 import numpy as np
 
-from tasks import task
+from tasks import checks, task
 from tasks.sources import labelled
 
 OFFICE_DOMAINS = ('amazon', 'caltech10', 'dslr', 'webcam')
@@ -14,8 +14,8 @@ OFFICE_DOMAINS = ('amazon', 'caltech10', 'dslr', 'webcam')
 # For files that do not list their agents.
 _UNLISTED = task.Note(
     'population taken as public',
-    'the agents are those that have a record in the file; who they are is taken as '
-    'public knowledge, outside the guarantee: an array writers names all of them')
+    'the agents are those that have a record in the file, taken as public knowledge, '
+    'outside the guarantee: an array writers names all of them')
 
 
 def grey(images: np.ndarray) -> np.ndarray:
@@ -89,9 +89,8 @@ def npz(path: str | os.PathLike[str],
   if listed.shape != agents.shape or (listed.dtype.kind == 'U') != (
       writers.dtype.kind == 'U') or listed.dtype.kind not in 'iuU':
     raise ValueError(
-        f'{path}: writers must list each agent once, in the type of writer_train '
-        f'({writers.dtype}), found {listed.dtype} {list(listed.shape)} of '
-        f'{agents.size} different values')
+        f'{path}: writers must list each agent once, {writers.dtype} as writer_train, '
+        f'found {checks.form(listed)} of {agents.size} different values')
   labelled.check_each(f'{path}: writer_train', writers, np.isin(writers, agents),
                       'one of writers')
   return parts, agents

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from tasks import checks, task
-from tasks.sources import digits as digits_lib, labelled, partition
+from tasks.sources import (
+    digits as digits_lib, labelled, partition, records as records_lib)
 from tasks.voting import data as voting_data
 
 # The server's records are divided by this seed whatever the agents, so that
@@ -23,8 +24,7 @@ _SPLIT_SEED = 20231117
 _EMBEDDED_TEST = 400
 _SHARED = task.Note(
     'records shared by agents',
-    'agents need more records than there are: some have the same ones, and protecting '
-    'an agent does not protect a record')
+    'some agents have the same records, and protecting an agent does not protect those')
 
 
 class AgentRecords:
@@ -49,15 +49,10 @@ class AgentRecords:
       views = {name: array.view() for name, array in records[agent].items()}
       for view in views.values():
         view.flags.writeable = False
-      spec = {name: (view.dtype, view.shape[1:]) for name, view in views.items()}
       if not self._records:
-        self.element_spec = types.MappingProxyType(spec)
-      lengths = sorted(set(map(len, views.values())))
-      if len(lengths) != 1 or spec != self.element_spec:
-        raise ValueError(
-            f'records of agent {agent} must be arrays of one length, of the types '
-            f'and shapes of agent {self.client_ids[0]}, {self.element_spec}, '
-            f'found {spec} of lengths {lengths}')
+        self.element_spec = types.MappingProxyType(
+            {name: (view.dtype, view.shape[1:]) for name, view in views.items()})
+      records_lib.check_examples(f'agent {agent}', views, self.element_spec)
       self._records[agent] = views
 
   def examples(self, client_id: str) -> dict[str, np.ndarray]:
@@ -92,8 +87,7 @@ class VotingTask:
 
   def __post_init__(self):
     if not len(self.public):
-      raise ValueError(f'task {self.name} has no public queries: the server must '
-                       'have at least one unlabelled record')
+      raise ValueError(f'task {self.name} has no public queries')
     if not len(self.test['y']):
       raise ValueError(f'task {self.name} has no test examples')
     for agent in self.agents.client_ids:
@@ -180,9 +174,7 @@ def digits(*, data_path: str | os.PathLike[str], num_clients: int = 200,
   pixels a side, and MNIST's come without their frame, so that all digits fill theirs.
   `svhn_clients` of the `num_clients` have SVHN.
   """
-  if not 0 <= svhn_clients < num_clients:
-    raise ValueError(f'svhn_clients must be in [0, num_clients={num_clients}), found '
-                     f'{svhn_clients}')
+  checks.integer('svhn_clients', svhn_clients, 0, num_clients - 1)
   agents, of_mnist = {}, num_clients - svhn_clients
   # The frame of MNIST's digits, 4 pixels wide, is empty.
   for domain, count, frame in (('mnist', of_mnist, 4), ('svhn', svhn_clients, 0)):
@@ -224,8 +216,7 @@ def npz(*, data_path: str | os.PathLike[str], num_classes: int | None = None,
   `public_fraction`, in [0, 1), of its test records are the server's.
   """
   if not 0 <= public_fraction < 1:
-    raise ValueError(
-        f'public_fraction must be in [0, 1), found {public_fraction!r}')
+    raise ValueError(f'public_fraction must be in [0, 1), found {public_fraction!r}')
   parts, agents = voting_data.npz(data_path, num_classes)
   train, test = parts.train, parts.test
   return _task(
@@ -235,8 +226,7 @@ def npz(*, data_path: str | os.PathLike[str], num_classes: int | None = None,
 
 
 _BUILDERS: Mapping[str, Callable[..., VotingTask]] = {
-    'embedded': embedded, 'mnist': mnist, 'digits': digits, 'office': office,
-    'npz': npz}
+    builder.__name__: builder for builder in (embedded, mnist, digits, office, npz)}
 
 TASKS = tuple(_BUILDERS)
 # Task -> the names of its options, and of those that have no default.

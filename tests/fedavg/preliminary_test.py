@@ -233,7 +233,7 @@ def test_tags_and_words_share_one_release():
   assert kept['words'][0] == 'the' and kept['labels'][:2] == ['hamlet', '<unused-1>']
   assert [w.shape for w in done.model.initial_weights(0)] == [
       w.shape for w in task.model.initial_weights(0)]
-  with pytest.raises(ValueError, match='have 0 words and 0 labels that enough clients'):
+  with pytest.raises(ValueError, match='have 0 words and 0 labels'):
     task.preliminary.complete({})
 
 

@@ -41,7 +41,7 @@ def test_table_is_learnt_from_and_its_columns_are_kept(programs, tmp_path):
 @pytest.mark.parametrize('change, options, message', [
     ({}, {'public_bounds': None}, 'task tabular needs what is publicly known of the '
      'columns: public_bounds, '),
-    ({}, {'label_field': 'wage'}, "column 'wage' has no public bounds and is not in"),
+    ({}, {'label_field': 'wage'}, "column 'wage' has no public bounds"),
     ({'age': 'old'}, {}, "people.csv, line 2, client 'p0': field 'age' must be a number, "
      "found a text: 'old'"),
     ({}, {'statistics_epsilon': 9}, 'costs epsilon=9 alone')])

@@ -178,7 +178,7 @@ def test_prepared_floats_need_dark_ink_to_be_given(tmp_path):
       tmp_path, {'a': rows, 'b': rows})['data_path']).train
   path = populations.prepared(tmp_path / 'f.sqlite', raw)
   options = dict(data_source='sqlite', data_path=str(path))
-  with pytest.raises(ValueError, match='pass --dark_ink or --nodark_ink'):
+  with pytest.raises(ValueError, match='needs --dark_ink or --nodark_ink'):
     emnist_task.load(**options)
   for dark_ink, ink in ((True, 0), (False, 255)):
     data = emnist_task.load(**options, dark_ink=dark_ink)
@@ -204,7 +204,7 @@ def test_wrong_image_shape_is_named(tmp_path):
   population['w4'][0].update(pixels=[0] * 783)
   options = populations.jsonl(tmp_path, population)
   with pytest.raises(
-      ValueError, match=r"client 'w4': field 'pixels' must have the shape \[784\]"):
+      ValueError, match=r"client 'w4': field 'pixels' must be of the shape \[784\]"):
     emnist_task.load(**options)
   rows = [dict(pixels=[0] * 100, label=0)]
   options = populations.jsonl(tmp_path, {'a': rows, 'b': rows})

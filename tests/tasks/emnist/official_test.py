@@ -99,9 +99,9 @@ def test_task_from_the_cache(cache, only_digits, classes):
     ('white above 1', _example(np.full([28, 28], 1.1), 1), r'must be in \[0, 1\]'),
     ('nan', _example(np.full([28, 28], np.nan), 1), r'pixels must be in \[0, 1\]'),
     ('small', _example(np.ones([27, 28]), 1),
-     r'not an example with pixels \[784\], label'),
-    ('no protobuf', b'not a protocol buffer', 'not an example with pixels'),
-    ('nothing', tf.train.Example().SerializeToString(), 'not an example with pixels'),
+     r"not an example with 'pixels' float32 \[784\], 'label'"),
+    ('no protobuf', b'not a protocol buffer', "not an example with 'pixels'"),
+    ('nothing', tf.train.Example().SerializeToString(), "an example with 'pixels'"),
 ])
 def test_bad_examples_name_file_and_client(tmp_path, name, serialized, message):
   del name

@@ -166,12 +166,12 @@ def test_default_records_in_all_are_at_most_those_of_the_paper(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize('choice, message', [
-    (Choice(split='iid', num_clients=1000), 'num_clients=1000 are more than the 859'),
+    (Choice(split='iid', num_clients=1000), 'num_clients=1000 with 1 .* the 859'),
     (Choice(split='iid', num_clients=10, records_per_client=86),
-     'records_per_client=86 for each of 10 parties are more than the 859'),
+     'num_clients=10 with 86 records each are more than the 859'),
     (Choice(split='noniid', num_clients=2, records_per_client=40),
      'a multiple of the 3'),
-    (Choice(split='noniid', num_clients=1000), 'num_clients=1000 are more than the')])
+    (Choice(split='noniid', num_clients=1000), 'num_clients=1000 with 1 records')])
 def test_too_many_parties_or_records_are_named(choice, message):
   with pytest.raises(ValueError, match=message):
     fedmd_data.digits(choice)
@@ -197,7 +197,7 @@ def test_letters_noniid_refuse_impossible_choices(tmp_path):
   _write_letters(tmp_path)
   for choice, message in (
       (Choice(split='noniid', num_clients=5),
-       'num_clients=5 are more than the 4 writers'),
+       'num_clients must be <= 4 writers, found 5'),
       (Choice(split='noniid', num_clients=2, records_per_client=3), 'is not used')):
     with pytest.raises(ValueError, match=message):
       fedmd_data.mnist_letters(choice, data_path=tmp_path)
@@ -206,5 +206,5 @@ def test_letters_noniid_refuse_impossible_choices(tmp_path):
 def test_missing_files_are_named(tmp_path):
   with pytest.raises(ValueError, match='mnist.npz does not exist'):
     fedmd_data.mnist_letters(Choice(split='iid', num_clients=2), data_path=tmp_path)
-  with pytest.raises(ValueError, match='cifar10.npz or cifar10_subset.npz, found'):
+  with pytest.raises(ValueError, match='must hold cifar10.npz or cifar10_subset.npz'):
     fedmd_data.cifar(Choice(split='iid', num_clients=2), data_path=tmp_path)

@@ -41,8 +41,9 @@ def test_the_model_suits_the_records_if_none_is_asked_for(shape, expected):
 
 @pytest.mark.parametrize('name, shape, message', [
     ('vgg', (28, 28), "model must be one of softmax, mlp, .*, found 'vgg'"),
-    ('cnn', (10,), r'model cnn is for images of at least 8 x 8, found .* \[10\]'),
-    ('cnn_small', (8, 8), 'at least 12 x 12'), ('cnn', (28, 28, 3, 2), 'found records')])
+    ('cnn', (10,), r'images of model cnn must be 8 x 8 or more, found \[10\]'),
+    ('cnn_small', (8, 8), '12 x 12 or more'),
+    ('cnn', (28, 28, 3, 2), 'found .28, 28, 3, 2')])
 def test_networks_that_do_not_fit_are_refused(name, shape, message):
   with pytest.raises(ValueError, match=message):
     voting_models.build(name, shape, 3)

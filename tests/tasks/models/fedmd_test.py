@@ -81,14 +81,14 @@ def test_registered_architecture_can_be_built(monkeypatch):
   assert fedmd_models.build('tiny', (3, 3, 1), 2).size == 9 * 3 + 3 + 3 * 2 + 2
   with pytest.raises(ValueError, match="a new one, found 'tiny'"):
     fedmd_models.register('tiny', lambda shape: ())
-  with pytest.raises(ValueError, match='letters, digits and underscores'):
+  with pytest.raises(ValueError, match='must be an identifier'):
     fedmd_models.register('no-name', lambda shape: ())
 
 
 @pytest.mark.parametrize('layers, message', [
     ((CONVOLUTION(size=9, filters=2),), 'x needs larger images than'),
     ((CONVOLUTION(size=3, filters=2, pool=7),), 'x needs larger images than'),
-    ((HIDDEN(units=3), fedmd_models.Shrink()), 'must stand before fully connected')])
+    ((HIDDEN(units=3), fedmd_models.Shrink()), 'must stand before Hidden')])
 def test_layers_that_do_not_fit_are_named(layers, message):
   with pytest.raises(ValueError, match=message):
     fedmd_models.of_layers('x', layers, (8, 8, 1), 2)

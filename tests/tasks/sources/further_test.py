@@ -93,7 +93,7 @@ def test_sources_without_files_are_read_whole():
   source = built.reader(labelled=True)
   counts = [len(source.examples(client)['y']) for client in source.client_ids]
   assert sum(counts) == 1797
-  with pytest.raises(ValueError, match='data_source must be given with data_path: the'):
+  with pytest.raises(ValueError, match='data_path needs data_source: that of the'):
     built.reader(labelled=True, data_path='x.csv')
   texts = registry.build('shakespeare', num_clients=5)
   assert len(texts.reader(labelled=False).client_ids) == 5
@@ -129,8 +129,8 @@ def test_arrays_need_no_clients_and_all_their_parts_count(tmp_path):
 
 @pytest.mark.parametrize('arrays, message', [
     (dict(x=np.zeros((2, 3, 5), np.uint8), y=[0, 0]),
-     r"client 'nobody': records must have the shape \[3, 4\], found uint8 \[3, 5\]"),
-    (dict(x=np.zeros((2, 6, 2), np.uint8), y=[0, 0]), 'records must have the shape'),
+     r"client 'nobody': records must be of the shape \[3, 4\], found uint8 \[2, 3, 5\]"),
+    (dict(x=np.zeros((2, 6, 2), np.uint8), y=[0, 0]), 'records must be of the shape'),
     (dict(x=np.full((2, 3, 4), 256), y=[0, 0]), r'records must be in \[0, 255\]'),
     (dict(x=np.full((2, 3, 4), np.nan), y=[0, 0]), r'records must be in \[0, 1\]'),
     (dict(x=np.zeros((2, 3, 4), np.uint8), y=[0, 3]), r'labels must be in \[0, 3\)'),
@@ -138,7 +138,7 @@ def test_arrays_need_no_clients_and_all_their_parts_count(tmp_path):
      'labels must be one integer for each'),
     (dict(x=np.zeros((2, 3, 4), np.uint8)), 'has no array y'),
     (dict(y=[1]), 'has no array x, x_train or x_test'),
-    (dict(x=np.zeros((2, 3, 4), np.uint8), y=[1]), 'must have the same length|shape'),
+    (dict(x=np.zeros((2, 3, 4), np.uint8), y=[1]), 'must be as long|of the shape'),
 ])
 def test_records_that_do_not_fit_are_one_line(tmp_path, arrays, message):
   path = str(tmp_path / 'data.npz')

@@ -77,7 +77,7 @@ def _check_message(text: str, given: fuzz_inputs.Input, paths: Sequence[str]) ->
     raise _Wrong('long message',
                  f'{len(text)} characters: {text[:200]} ... {text[-100:]}')
   # A difference between two parts is named for both.
-  if not any(path in text for path in paths) and 'part must be those of' not in text:
+  if not any(path in text for path in paths) and ': fields must be ' not in text:
     raise _Wrong('message without the file', text)
 
 

@@ -111,7 +111,7 @@ def test_an_impossible_number_of_classes_is_named(tmp_path, num_classes):
     ({'num_classes': np.array([2, 3])}, r'num_classes must be one integer, .*\[2\]'),
     ({'num_classes': np.array(1)}, 'num_classes must be an integer from 2 to 1000'),
     ({'num_classes': np.array(4), 'class_names': np.array(list('abc'))},
-     'num_classes must be the number of class_names, 3, found 4')])
+     'class_names must be 4, found 3')])
 def test_a_malformed_statement_of_classes_is_named(tmp_path, changes, message):
   path = _save(tmp_path / 'f.npz', **changes)
   for read in (_stated, labelled.read):
@@ -130,14 +130,13 @@ def test_other_types_of_images_become_bytes(tmp_path):
 
 @pytest.mark.parametrize('changes, message', [
     ({'x_train': None, 'writer_train': None},
-     'no array x_train, writer_train; needed are x_train, y_train, '
-     'writer_train, x_test, y_test'),
-    ({'y_test': None}, 'no array y_test; needed'),
+     'no array x_train, writer_train'),
+    ({'y_test': None}, 'no array y_test'),
     ({'x_train': np.zeros([6, 28, 27], np.uint8)},
-     r'x_train must have the shape \[examples, 28, 28\], found \[6, 28, 27\]'),
+     r'x_train must be \[examples, 28, 28\], found uint8 \[6, 28, 27\]'),
     ({'x_test': np.zeros([3, 28, 28, 3], np.uint8)},
-     'x_test must have the shape'),
-    ({'x_test': np.zeros([3, 784], np.uint8)}, 'x_test must have the shape'),
+     'x_test must be .examples'),
+    ({'x_test': np.zeros([3, 784], np.uint8)}, 'x_test must be .examples'),
     ({'x_train': np.zeros([0, 28, 28], np.uint8)}, 'x_train is empty'),
     ({'x_train': np.zeros([6, 28, 28], bool)},
      r'x_train must be numbers \[records, ...\], found bool'),

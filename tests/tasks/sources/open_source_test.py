@@ -95,7 +95,7 @@ def test_client_field_may_have_another_name(tmp_path):
   raw = _open(dict(data_source='jsonl', data_path=str(path)), fields=None,
               client_field='who')
   assert raw.train.client_ids == ('7',)
-  with pytest.raises(ValueError, match="there is no field 'client' of the client"):
+  with pytest.raises(ValueError, match="there is no field 'client'; there are"):
     _open(dict(data_source='jsonl', data_path=str(path)), fields=None)
 
 

@@ -173,7 +173,7 @@ def test_roles_of_sqlite_are_read_where_they_train(tmp_path, limit):
     ({'max_test_examples': -1}, 'max_test_examples must be an integer .*, found -1'),
     ({'data_source': 'x'}, "data_source must be one of csv, embedded.*found 'x'"),
     ({'data_path': 'f'}, 'data_source embedded does not use data_path; its options'),
-    ({'num_clients': 376}, 'num_clients must be from 2 to the 375 speeches'),
+    ({'num_clients': 376}, 'num_clients must be an integer from 2 to the 375 speeches'),
     ({'data_source': 'jsonl'}, 'data_source jsonl needs data_path'),
     ({'data_source': 'official', 'num_clients': 3},
      'data_source official does not use num_clients'),

@@ -186,7 +186,7 @@ def test_limits_of_words_and_tags(path):
 def test_vocabulary_without_tags_is_refused_by_the_tag_task(path, tmp_path):
   file = tmp_path / 'words'
   file.write_text('the\n')
-  with pytest.raises(ValueError, match=f'vocabulary {file} has none'):
+  with pytest.raises(ValueError, match=f'no labels in {file}'):
     _tag(path, vocabulary=str(file))
 
 

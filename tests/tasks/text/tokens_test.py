@@ -131,7 +131,7 @@ def test_plain_lists_are_public(tmp_path):
 
 @pytest.mark.parametrize('content, message', [
     (None, 'does not exist or is not a file'),
-    (b'', 'there must be 1 to 1000000 words, found 0'),
+    (b'', 'words must be 1 to 1000000, found 0'),
     (b'the\nto\nthe\n', "words must differ from each other, found 'the' twice"),
     (b'\xff\xfe', "codec can't decode"),
     (b'{"words": ["a"', 'Expecting'),
@@ -139,7 +139,7 @@ def test_plain_lists_are_public(tmp_path):
     (b'{"words": [1]}', 'words must be texts without spaces, found 1'),
     (b'{"words": ["a b"]}', "words must be texts without spaces, found 'a b'"),
     (b'{"words": ["a"], "labels": [""]}', 'labels must be texts without spaces'),
-    (b'{"words": ["a"], "tags": []}', "found 'words', 'tags'"),
+    (b'{"words": ["a"], "tags": []}', "found .'words', 'tags'"),
     (b'{"words": ["a"], "made_from": "me"}', "made_from must be one of public"),
     (b'{"words": ["a"], "format": "vocabulary 2"}', 'must have words'),
 ])
