@@ -63,20 +63,12 @@ class AdaptiveClipSumFactory(distributed_sum.DistributedSumFactory):
                *, diagnostics: bool = False, simulation_seed: int | None = None):
     """Initializes the factory.
 
-    Args:
-      params: All parameters of the sum; its clip is the initial one.
-      adaptive: How the clip moves, and the noise of the count.
-      diagnostics: As for `DistributedSumFactory`.
-      simulation_seed: As for `ClientSumFactory`.
-
     Raises:
       ValueError: If the count and its noise do not fit the field of the sum, or for
         ChaCha20: the Poisson sampler that draws the count's noise has Philox alone.
     """
     if share_tables.is_cryptographic(params):
-      raise ValueError(
-          'an adaptive clip needs noise_generator=philox, found noise_generator='
-          f'{params.noise_generator}')
+      raise ValueError('an adaptive clip needs noise_generator=philox, found chacha20')
     super().__init__(params, diagnostics=diagnostics,
                      simulation_seed=simulation_seed)
     self._adaptive = adaptive
@@ -84,9 +76,8 @@ class AdaptiveClipSumFactory(distributed_sum.DistributedSumFactory):
     needed = params.most_shares + _FIELD_STDDEVS * self._count_variance**0.5
     if needed > params.modulus / 2:
       raise ValueError(
-          f'bits={params.bits} are too few for the count of the adaptive clip: '
-          f'a cohort of up to {params.most_shares:g} and noise of count_stddev='
-          f'{adaptive.count_stddev:g} need a field of {2 * needed:.4g} values')
+          f'bits={params.bits} are too few for the count of an adaptive clip: cohort '
+          f'and count_stddev={adaptive.count_stddev:g} need {2 * needed:.4g} values')
 
   def initial_state(self):
     return collections.OrderedDict(

@@ -1,9 +1,8 @@
 """Alias tables of integer distributions, exact to far below 2^-64.
 
-NumPy and integers of any size, no TensorFlow. A distribution comes as integer weights;
-its probabilities are rounded to multiples of 2^-(22 + 64 + log2 of the table's length),
-so that the total variation distance of a draw from the ideal distribution is negligible
-against any delta, even times dimension, cohort, rounds and e^epsilon.
+A distribution comes as integer weights; its probabilities are rounded to multiples of
+2^-(22 + 64 + log2 of the table's length), so that a draw's total variation distance is
+negligible against any delta, even times dimension, cohort, rounds and e^epsilon.
 
 A table of N = 2^log_size cells holds, for cell i, the value i - N/2, another value (the
 alias), and the probability of the first of them as an integer of 22 + 64 bits. The
@@ -76,9 +75,7 @@ def build(variance: float, weights: list[int], min_log_size: int = 2, *,
   """
   size_log = max(min_log_size, log_size(len(weights) - 1))
   if size_log > MAX_LOG_SIZE:
-    raise ValueError(
-        f'a table must have at most 2^{MAX_LOG_SIZE} cells, found 2^{size_log} for '
-        f'{len(weights)} weights')
+    raise ValueError(f'weights must fit 2^{MAX_LOG_SIZE} cells, found 2^{size_log}')
   size = 1 << size_log
   half = size // 2
   sides = 2 if symmetric else 1

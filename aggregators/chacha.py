@@ -55,9 +55,8 @@ def blocks(key: tf.Tensor, counters: tf.Tensor, nonce: tf.Tensor) -> tf.Tensor:
     uint32 [16, n]; column i is the key stream of counters[i].
   """
   ones = tf.ones_like(counters)[tf.newaxis]
-  constants = _CONSTANTS[key.shape[0]]
   rows = (
-      tf.constant(constants, tf.uint32)[:, tf.newaxis] * ones,
+      tf.constant(_CONSTANTS[key.shape[0]], tf.uint32)[:, tf.newaxis] * ones,
       key[:4, tf.newaxis] * ones,
       key[-4:, tf.newaxis] * ones,
       tf.concat([counters[tf.newaxis], nonce[:, tf.newaxis] * ones], axis=0))

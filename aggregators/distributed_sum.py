@@ -93,16 +93,13 @@ def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor,
       zero is sent in its place, with noise.
     key: int64[2], of this client and round alone.
     rotation_key: int64[2], shared by the round.
-    cohort_size: Selected clients in the round, m; scalar. A client can't count them,
-      and its share of the noise is one m-th: if the server tells more than
-      `params.believed_cohort`, zero is sent in the place of the vector, with the
+    cohort_size: Selected clients in the round, m; scalar. Beyond
+      `params.believed_cohort` zero is sent in the place of the vector, with the
       smallest share. An error would let the server find out who takes part.
     params: The parameters of the sum.
-    table: As `share_tables.noise_table` builds them. It is used if its variance is
-      that which the share needs; otherwise the share is drawn by `sample_noise`,
-      or, if `params.noise_generator` is 'chacha20', the call fails.
-    clip: The clip of this round, model units, where it is not `params.clip`; as many
-      grid units.
+    table: See `share_tables.noise_table`. If it is not that of the share, the share is
+      drawn by `sample_noise`, or, under 'chacha20', the call fails.
+    clip: The clip of this round, model units, if not `params.clip`; as many grid units.
 
   Returns:
     values: int32 [padded_dimension] in [0, 2^bits). diagnostics: int32 scalars
@@ -156,10 +153,9 @@ def _is_table_of(table, share: tf.Tensor) -> tf.Operation:
   if table is None:
     raise ValueError('noise_generator=chacha20 needs a noise_table, found none')
   wanted = share / tf.cast(table['draws'], tf.float64)
-  return tf.debugging.Assert(
-      tf.equal(table['variance'], wanted),
-      ['noise_table must be that of cohort_size: set_cohort_size sets both; its '
-       'variance is', table['variance'], 'and must be', wanted])
+  return tf.debugging.Assert(tf.equal(table['variance'], wanted), [
+      'noise_table must be that of cohort_size, of variance', wanted, 'found',
+      table['variance']])
 
 
 def noise_present(num_reporting, cohort_size, params: DistributedSumParams):
@@ -192,11 +188,9 @@ def decode(total: tf.Tensor, num_reporting, cohort_size, key: tf.Tensor,
     num_reporting: Clients in the sum, m'; scalar.
     cohort_size: Selected clients, m; scalar.
     key: int64[2], of this round at the server.
-    rotation_key: The one that the clients used.
+    rotation_key, clip, table: Those that the clients used; 'chacha20' needs a table,
+      as the server then adds whole shares for clients that are missing.
     params: The parameters of the sum.
-    clip: The one that the clients used.
-    table: The one that the clients used; needed if `params.noise_generator` is
-      'chacha20', when the server adds whole shares for clients that are missing.
 
   Returns:
     vector: float32 [dimension], model units. measurements: `scale` and
@@ -230,20 +224,18 @@ def decode(total: tf.Tensor, num_reporting, cohort_size, key: tf.Tensor,
         ~enough | (missing > 0), topped_up, lambda: tf.identity(total))
   else:
     total = unless_suppressed()
-  scale = tf.constant(params.scale, tf.float64)
-  if clip is not None:
-    scale = tf.cast(params.clip_grid / clip, tf.float64)
+  scale = tf.convert_to_tensor(
+      params.scale if clip is None else params.clip_grid / clip, tf.float64)
   # One factor: TensorFlow's optimiser would merge two, or turn a division into a
   # product, with other last bits.
   length = params.padded_dimension**0.5 if params.rotation == 'hadamard' else 1.0
   vector, squared_norm = marks.decoding(
       lambda *arguments: in_model_units(*arguments, params), params, total,
       tf.cast(1.0 / (scale * length), tf.float32), tf.cast(rotation_key, tf.int64))
-  measurements = collections.OrderedDict(
+  return Decoded(vector, collections.OrderedDict(
       scale=tf.cast(scale, tf.float32),
       estimated_wrapped_fraction=_wrapped_fraction(squared_norm, params),
-      suppressed=~enough)
-  return Decoded(vector, measurements)
+      suppressed=~enough))
 
 
 def in_model_units(total: tf.Tensor, factor: tf.Tensor, rotation_key: tf.Tensor,
@@ -322,22 +314,18 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
   bits of a key; the key is its only output, and never shown.
 
   The state is an OrderedDict of `rotation_key` (int64[2]), `server_key`
-  (int64[2], used in seeded runs only) and `cohort_size` (int32), which the
-  driver sets to the number of selected clients; its value sizes each client's share of
-  the noise. Where tables pay there is also the `noise_table` of that cohort;
-  `set_cohort_size` sets both. A state whose cohort size was changed alone is as
-  private, only slower; with 'chacha20' it is an error.
+  (int64[2], used in seeded runs only) and `cohort_size` (int32), the number of selected
+  clients, which sizes their shares of the noise. Where tables pay there is also the
+  `noise_table` of that cohort; `set_cohort_size` sets both. A cohort size that was
+  changed alone is as private, only slower; with 'chacha20' it is an error.
   """
 
   def __init__(self, params: DistributedSumParams, *, diagnostics: bool = False,
                simulation_seed: int | None = None):
-    """Initializes the factory.
+    """Initializes the factory; the arguments are as for `ClientSumFactory`.
 
-    Args:
-      params: All parameters of the sum.
-      diagnostics: Also measure what is computed from clients' raw values. These
-        numbers are outside the guarantee.
-      simulation_seed: As for `ClientSumFactory`.
+    Raises:
+      ValueError: If the noise can't be drawn, or the state can't hold the cohort.
     """
     if params.noise_multiplier > 0:
       _SAMPLERS[params.noise.sampler].check_variance(
@@ -346,8 +334,7 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
       params.check_shares()
     share_tables.check_generator(params)
     if params.cohort_size >= 2**31:  # The state holds it as int32.
-      raise ValueError(
-          f'cohort_size must be below 2^31, found {params.cohort_size!r}')
+      raise ValueError(f'cohort_size must be below 2^31, found {params.cohort_size!r}')
     super().__init__(bits=params.bits, diagnostics=diagnostics,
                      simulation_seed=simulation_seed)
     self._params = params
@@ -372,9 +359,8 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
 
   def check_dimension(self, dimension: int) -> None:
     if dimension != self._params.dimension:
-      raise ValueError(
-          f'dimension={self._params.dimension} in the parameters, but the values '
-          f'have {dimension} coordinates')
+      raise ValueError(f'values must have dimension={self._params.dimension}, found '
+                       f'{dimension} coordinates')
 
   def initial_state(self):
     root = structures.initial_key(self.simulation_seed, 0)
@@ -401,7 +387,7 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
         total, num_reporting, state['cohort_size'],
         self.generator.derive(key, SUM_AT_SERVER), state['rotation_key'],
         self._params, state.get('clip'), state.get('noise_table'))
-    new_state = collections.OrderedDict(
-        state, rotation_key=structures.independent_key(
-            self.simulation_seed, keys.derive(key, NEXT_ROTATION)))
-    return new_state, vector, measurements
+    # It becomes public, so it must have no secret siblings: see `keys.derive`.
+    rotation_key = keys.derive(key, NEXT_ROTATION) if self.seeded else keys.fresh()
+    state = collections.OrderedDict(state, rotation_key=rotation_key)
+    return state, vector, measurements

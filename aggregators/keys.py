@@ -4,15 +4,16 @@ A key is an int64[2] tensor, 128 bits. A key is used either to derive further
 keys or to draw numbers, never for both. Draws are counter based (Philox), so a
 key and a shape give the same numbers on every machine.
 
-Fresh keys come from the kernel's generator, read again whenever the graph runs.
-TensorFlow's own non-deterministic ops do not qualify: they are Mersenne
-Twisters seeded once per process with 32 bits.
+Fresh keys come from the kernel's generator, read again whenever the graph runs:
+TensorFlow's own are Mersenne Twisters, seeded once per process with 32 bits.
 """
 
 import hashlib
 
 import numpy as np
 import tensorflow as tf
+
+from tff_pipelines.common import validate
 
 _PHILOX = 1
 # Counters from here on are for random bits, those below for keys.
@@ -54,10 +55,13 @@ def fresh() -> tf.Tensor:
 
 def from_seed(seed: int) -> np.ndarray:
   """The key of a simulation seed, a non-negative integer; int64[2]."""
-  if isinstance(seed, bool) or int(seed) != seed or seed < 0:
-    raise ValueError(f'seed must be a non-negative integer, found {seed!r}')
-  digest = hashlib.sha256(f'simulation seed {int(seed)}'.encode()).digest()
-  return np.frombuffer(digest[:16], dtype=np.int64).copy()
+  validate.integer(seed=seed, low=0)
+  return from_text(f'simulation seed {int(seed)}')
+
+
+def from_text(text: str) -> np.ndarray:
+  """The key of a text, by its SHA-256; int64[2]."""
+  return np.frombuffer(hashlib.sha256(text.encode()).digest()[:16], np.int64).copy()
 
 
 def _draw(key: tf.Tensor, counter, shape, dtype) -> tf.Tensor:
@@ -73,7 +77,7 @@ def derive(key: tf.Tensor, index) -> tf.Tensor:
 
   Philox is not a cryptographic generator: an attacker who knows one child and finds
   the first half of `key`, by a search of some 2^60 blocks, knows the siblings. So a key
-  whose child becomes public has no secret children (`structures.independent_key`).
+  whose child becomes public has no secret children.
   """
   return _draw(key, tf.cast(index, tf.uint64), [2], tf.int64)
 

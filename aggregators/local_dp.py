@@ -214,14 +214,12 @@ def build(name: str, *, dimension: int, epsilon: float | None = None,
     noise_multiplier: Noise multiplier of 'gaussian' alone.
   """
   validate.one_of(_CLASSES, mechanism=name)
-  given = {'epsilon': epsilon, 'noise_multiplier': noise_multiplier}
   wanted = 'noise_multiplier' if name == 'gaussian' else 'epsilon'
-  for field, value in given.items():
-    if (value is None) == (field == wanted):
-      raise ValueError(
-          f'mechanism={name} needs {wanted} and nothing else, found {field}='
-          f'{value!r}')
-  return _CLASSES[name](**{wanted: given[wanted]}, dimension=dimension)
+  given = {'epsilon': epsilon, 'noise_multiplier': noise_multiplier}
+  given = {field: value for field, value in given.items() if value is not None}
+  if list(given) != [wanted]:
+    raise ValueError(f'mechanism={name} needs {wanted} and nothing else, found {given}')
+  return _CLASSES[name](**given, dimension=dimension)
 
 
 def scaled_probabilities(probabilities: tf.Tensor) -> tf.Tensor:

@@ -1,10 +1,9 @@
 """Exact distributions of local mechanisms: integers and fractions, no TensorFlow.
 
 A client maps a coordinate in [-1, 1] to a point of a public grid, at random, and
-then draws the output from a distribution that depends on that point alone. Any
-arithmetic may decide the point: what counts for privacy is how much the distributions
-of two points differ, and those are ratios of integers here. They never exceed
-e^epsilon, point masses included; floating point plays no part in it.
+then draws the output from a distribution that depends on that point alone. What counts
+for privacy is how much the distributions of two points differ: those are ratios of
+integers here, which never exceed e^epsilon, point masses included.
 
 Outputs are grid values times public constants that make them unbiased. "Unit"
 below is the distance of two inputs 1 apart on the grid of the input.
@@ -183,9 +182,8 @@ class LaplaceDistribution:
     self.limit = math.ceil(_REACH * 2 * dimension * self.steps / epsilon)
     self.reach = self.steps + self.limit
     if alias_table.log_size(self.reach) > alias_table.MAX_LOG_SIZE:
-      raise ValueError(
-          f'epsilon={epsilon!r} is too small for Laplace noise on '
-          f'dimension={dimension} coordinates: its table would be too large')
+      raise ValueError(f'{epsilon=} is too small for {dimension=}: the table of '
+                       'Laplace noise would be too large')
 
   @functools.cached_property
   def table(self) -> alias_table.AliasTable:
@@ -230,9 +228,8 @@ class GaussianDistribution:
     self.steps = max(1, math.ceil(_FINENESS / self.stddev))
     self.parameter = (self.stddev * self.steps)**2 * (1 + 2.0**-40)
     if not alias_table.DISCRETE_GAUSSIAN.fits(self.parameter):
-      raise ValueError(
-          f'noise_multiplier={noise_multiplier!r} is too large for '
-          f'dimension={dimension}: its table would be too large')
+      raise ValueError(f'{noise_multiplier=} is too large for {dimension=}: the table '
+                       'would be too large')
 
   @property
   def table(self) -> alias_table.AliasTable:

@@ -43,21 +43,14 @@ class LocalMeanFactory(client_sum.ClientSumFactory):
 
   def __init__(self, mechanism: local_dp.LocalMechanism, *,
                diagnostics: bool = False, simulation_seed: int | None = None):
-    """Initializes the factory.
-
-    Args:
-      mechanism: Perturbs each row.
-      diagnostics: Also count coordinates outside [-1, 1]; outside the guarantee.
-      simulation_seed: As for `ClientSumFactory`.
-    """
+    """Initializes the factory; diagnostics count coordinates outside [-1, 1]."""
     super().__init__(diagnostics=diagnostics, simulation_seed=simulation_seed)
     self._mechanism = mechanism
 
   def check_dimension(self, dimension: int) -> None:
     if dimension % self._mechanism.dimension:
-      raise ValueError(
-          f'values must have a multiple of {self._mechanism.dimension} coordinates, '
-          f'the rows of the mechanism, found {dimension}')
+      raise ValueError(f'values must have a multiple of {self._mechanism.dimension} '
+                       f'coordinates, found {dimension}')
 
   def contribute(self, vector, key, state):
     rows = tf.reshape(vector, [-1, self._mechanism.dimension])
@@ -90,13 +83,7 @@ class LocalAnswersFactory(tff.aggregators.UnweightedAggregationFactory):
 
   def __init__(self, mechanism: local_dp.LocalMechanism, num_queries: int, *,
                seeded: bool = False):
-    """Initializes the factory.
-
-    Args:
-      mechanism: Perturbs each row.
-      num_queries: >= 1.
-      seeded: Whether clients bring the keys of a simulation seed.
-    """
+    """Initializes the factory; if `seeded`, clients bring keys of a seed."""
     validate.integer(num_queries=num_queries, low=1)
     self._mechanism = mechanism
     self._num_queries = num_queries

@@ -19,5 +19,4 @@ def add(left: tf.Tensor, right: tf.Tensor, bits: int) -> tf.Tensor:
 
 def unwrap(values: tf.Tensor, bits: int) -> tf.Tensor:
   """The representatives in [-2^(bits-1), 2^(bits-1)) of wrapped int32 values."""
-  half = 2**(bits - 1)
-  return tf.where(values >= half, values - 2**bits, values)
+  return tf.where(values >= 2**(bits - 1), values - 2**bits, values)

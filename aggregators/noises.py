@@ -34,25 +34,23 @@ class Noise:
   name: str
   has_shares: bool
   is_divisible: bool
-  smallest_share: float
+  smallest_share: validate.NonNegative
   tables: alias_table.Family
   sampler: str
-  sampler_total_variation: float | None
+  sampler_total_variation: validate.UnitInterval | None
   in_kernels: bool
 
   def __post_init__(self):
+    validate.fields(self)
     validate.one_of(SAMPLERS, sampler=self.sampler)
     for name in ('has_shares', 'is_divisible', 'in_kernels'):
       if not isinstance(value := getattr(self, name), bool):
         raise ValueError(f'{name} must be True or False, found {value!r}')
-    validate.non_negative(smallest_share=self.smallest_share)
     if not isinstance(self.tables, alias_table.Family):
-      raise ValueError(f'tables must be a family of alias tables, found {self.tables!r}')
-    if self.sampler_total_variation is not None:
-      validate.unit_interval(sampler_total_variation=self.sampler_total_variation)
-    elif not self.is_divisible:
-      raise ValueError(f'sampler_total_variation of {self.name} must be given: draws '
-                       'that are not divisible are drawn by the sampler too')
+      raise ValueError(f'tables must be a family of tables, found {self.tables!r}')
+    if self.sampler_total_variation is None and not self.is_divisible:
+      raise ValueError(f'sampler_total_variation of {self.name} must be given where '
+                       'is_divisible is False, found None')
 
 
 _SKELLAM = Noise(

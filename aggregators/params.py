@@ -197,9 +197,7 @@ class DistributedSumParams(NoiseShares):
     """
     if self.fixed_scale is not None:
       return float(self.fixed_scale)
-    cohort = self.most_shares
-    k = float(self.k_stddevs)
-    z = float(self.noise_multiplier)
+    cohort, k, z = self.most_shares, float(self.k_stddevs), float(self.noise_multiplier)
     # Products and not powers, which raise OverflowError.
     room = 4.0**self.bits - cohort * (k * k)
     if room <= 0:
@@ -278,13 +276,11 @@ class DistributedSumParams(NoiseShares):
 
   def check_shares(self) -> None:
     """Raises ValueError if shares are too small for the mechanism's bound."""
-    if self.noise_multiplier == 0:
-      return
     smallest = math.sqrt(self.total_noise_variance / self.most_shares)
-    if smallest < self.noise.smallest_share:
+    if self.noise_multiplier > 0 and smallest < self.noise.smallest_share:
       raise ValueError(
-          f'mechanism={self.mechanism} needs a noise share of a standard deviation of '
-          f'at least {self.noise.smallest_share:g} grid units in cohorts of up to '
+          f'mechanism={self.mechanism} needs noise shares of at least '
+          f'{self.noise.smallest_share:g} grid units in cohorts of up to '
           f'{self.most_shares:g}, found {smallest:.3g} at bits={self.bits}')
 
   def degeneracy(self) -> str | None:

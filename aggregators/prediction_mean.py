@@ -159,12 +159,7 @@ class PredictionMeanFactory(tff.aggregators.WeightedAggregationFactory):
 
   def __init__(self, params: PredictionMeanParams, *,
                simulation_seed: int | None = None):
-    """Initializes the factory.
-
-    Args:
-      params: All parameters of the mean.
-      simulation_seed: As for `ClientSumFactory`, of the noise alone.
-    """
+    """Initializes the factory; `simulation_seed` as for `ClientSumFactory`."""
     self._params = params
     self._keyed = params.has_noise and simulation_seed is not None
 

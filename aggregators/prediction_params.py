@@ -30,17 +30,15 @@ class PredictionMeanParams:
   sum does not wrap around as long as weights sum up to `max_total_weight` at most.
 
   Attributes:
-    knowledge: 'logits', 'softmax' or 'argmax' (one-hot votes).
+    knowledge: One of KNOWLEDGE.
     records: Public records that are predicted on, >= 1.
     classes: Outputs of a party's model, >= 2.
-    max_total_weight: Maximum sum of the weights of a round, which are integers >= 0;
-      >= 1. The number of parties if all have the weight 1.
+    max_total_weight: Maximum sum of the weights of a round, integers >= 0; >= 1.
     bits: Bits of an entry of the sum, 4 to 30. Votes without noise take fewer.
     logit_bound: B > 0. Without noise every logit is clipped to [-B, B]; with
       Gaussian noise the logits of a record to the L2 norm B, with Laplace noise
       to the L1 norm B. Logits only.
-    noise: Noise that every party adds to its own predictions, independently:
-      'none', 'gaussian' or 'laplace'.
+    noise: Noise that every party adds to its own predictions, one of NOISES.
     noise_scale: Standard deviation of the Gaussian, or scale of the Laplace
       noise (its standard deviation over sqrt 2), in units of a prediction; > 0
       with noise, 0 without.
@@ -68,14 +66,12 @@ class PredictionMeanParams:
       if not low <= value <= high:
         raise ValueError(f'{name} must be in [{low:g}, {high:g}], found {value!r}')
     if self.has_noise != (self.noise_scale > 0):
-      raise ValueError(
-          'noise_scale must be greater than 0 with noise and 0 without, found '
-          f'noise={self.noise} and noise_scale={self.noise_scale!r}')
+      raise ValueError('noise_scale must be greater than 0 with noise and 0 without, '
+                       f'found noise={self.noise} and {self.noise_scale!r}')
     if not self.sends_votes and self.levels < _MIN_LEVELS:
       needed = (_MIN_LEVELS * self.max_total_weight).bit_length()
-      raise ValueError(
-          f'bits={self.bits} leave {self.levels} steps to a prediction for weights '
-          f'that sum up to {self.max_total_weight}: at least {needed} bits are needed')
+      raise ValueError(f'bits must be at least {needed} for max_total_weight='
+                       f'{self.max_total_weight}, found {self.bits}')
 
   @property
   def has_noise(self) -> bool:

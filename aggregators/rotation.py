@@ -17,11 +17,10 @@ from tff_pipelines.common import validate
 # One pass multiplies by a 16 x 16 matrix at most. Measured at 2^20: passes of
 # 16 take 1.3 ns a coordinate, of 32 1.4, of 128 3.0, of 1024 16.
 _LOG_RADIX = 4
-# In passes of radix 16 over vectors of at least 2^8 coordinates, matrix libraries add
-# the terms of a product in their order; over shorter ones the order depends on the
-# library. A sum of two terms has one order, so short vectors, and the bits of the index
-# that are left over, take passes of radix 2. The result then has the same bits on every
-# machine, and in `native.transform`.
+# Over vectors of at least 2^8 coordinates matrix libraries add the 16 terms of a
+# product in their order. Short vectors, and the bits of the index that are left over,
+# take passes of radix 2, whose sums have one order: the result has the same bits on
+# every machine, and in `native.transform`.
 _LEAST_LOG_DIM = 8
 
 

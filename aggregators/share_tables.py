@@ -106,10 +106,9 @@ def noise_table(params: DistributedSumParams, cohort_size: int):
     cohort_size: Selected clients.
 
   Returns:
-    OrderedDict of `variance` (float64), `packed` and `tie` (int64 [cells]), and
-    under a cryptographic generator `draws` (int32), how many of them make a
-    share. Otherwise that is `table_draws`, and a cohort whose share does not fit
-    gets the table of the expected cohort: its variance shows that it is not used.
+    OrderedDict of `variance` (float64), `packed` and `tie` (int64 [cells]), and under a
+    cryptographic generator `draws` (int32) that make a share. Without one, a cohort
+    whose share does not fit gets the expected cohort's table, which is not used.
   """
   cryptographic = is_cryptographic(params)
   draws = (draws_of_cohort(params, cohort_size) if cryptographic
@@ -130,21 +129,17 @@ def check_generator(params: DistributedSumParams) -> None:
 
   A cryptographic one draws from tables alone: the samplers support Philox alone.
   """
-  if not is_cryptographic(params):
-    return
-  where = f'noise_generator={params.noise_generator}'
-  if not params.has_shares:
-    raise ValueError(f'{where} needs a mechanism whose clients add the noise, found '
-                     f'mechanism={params.mechanism}')
-  if params.noise_multiplier == 0:
-    raise ValueError(f'{where} needs noise, found noise_multiplier=0')
-  if table_draws(params) is None or (
-      not params.noise.is_divisible and
-      not params.noise.tables.fits(share_variance(params, 1))):
+  if is_cryptographic(params) and not _fits_all_cohorts(params):
     raise ValueError(
-        f'{where} draws from tables, which are too small for the noise of mechanism='
-        f'{params.mechanism} at bits={params.bits}: use fewer bits'
-        + (' or more clients' if params.noise.is_divisible else ''))
+        'noise_generator=chacha20 needs noise that clients draw from tables (of fewer '
+        f'bits), found mechanism={params.mechanism}, noise_multiplier='
+        f'{params.noise_multiplier:g}, bits={params.bits}')
+
+
+def _fits_all_cohorts(params: DistributedSumParams) -> bool:
+  """Whether tables have the shares of all cohorts: `draws_of_cohort`."""
+  return table_draws(params) is not None and (
+      params.noise.is_divisible or params.noise.tables.fits(share_variance(params, 1)))
 
 
 def default_generator(params: DistributedSumParams) -> str:
@@ -152,13 +147,9 @@ def default_generator(params: DistributedSumParams) -> str:
 
   ChaCha20 where it can draw the noise, by one draw a share, and is about as fast.
   """
-  if params.padded_dimension < _MIN_CHACHA or table_draws(params) != 1:
-    return 'philox'
-  try:
-    check_generator(params.replace(noise_generator='chacha20'))
-  except ValueError:
-    return 'philox'
-  return 'chacha20'
+  return 'chacha20' if (
+      params.padded_dimension >= _MIN_CHACHA and table_draws(params) == 1
+      and _fits_all_cohorts(params)) else 'philox'
 
 
 def most_draws(params: DistributedSumParams, most_clients: int) -> int | None:

@@ -23,9 +23,8 @@ def check_variance(variance: float, bits: int, what: str, *,
                    noise='Skellam', most: float = MAX_VARIANCE) -> None:
   """Raises ValueError for a variance (grid units squared) beyond the sampler."""
   if not variance <= most:  # NaN is refused too.
-    raise ValueError(
-        f'{what} has a variance of {variance:.3g} grid units squared at bits={bits}; '
-        f'{noise} noise is available up to {most:.3g}: use fewer bits or more clients')
+    raise ValueError(f'{what} has a variance of {variance:.3g} at bits={bits}; {noise} '
+                     f'noise is available up to {most:.3g} grid units squared')
 
 
 def sample(key: tf.Tensor, shape, variance, *,

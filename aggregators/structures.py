@@ -82,11 +82,3 @@ def stored_key(simulation_seed: int | None, key: tf.Tensor) -> tf.Tensor:
   A key that is never used need not lie in checkpoints.
   """
   return tf.zeros([2], tf.int64) if simulation_seed is None else key
-
-
-def independent_key(simulation_seed: int | None, key: tf.Tensor) -> tf.Tensor:
-  """A key that becomes public, independent of the secret siblings of `key`.
-
-  From the operating system (see `keys.derive`); seeded runs keep no secrets: `key`.
-  """
-  return keys.fresh() if simulation_seed is None else key

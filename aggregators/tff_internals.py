@@ -49,8 +49,7 @@ def _explain_secure_sums() -> None:
         raise
       raise RuntimeError(
           'this execution context cannot run secure sums: run the process within '
-          '`with tff_pipelines.simulation.contexts.simulation():`, or call '
-          '`tff.backends.test.set_sync_test_cpp_execution_context()` first') from error
+          '`with tff_pipelines.simulation.contexts.simulation():`') from error
 
   context.invoke = explained
 

@@ -161,12 +161,7 @@ class VotingFactory(client_sum.ClientSumFactory):
   """
 
   def __init__(self, params: VotingParams, *, simulation_seed: int | None = None):
-    """Initializes the factory.
-
-    Args:
-      params: All parameters of the vote.
-      simulation_seed: As for `ClientSumFactory`.
-    """
+    """Initializes the factory; `simulation_seed` as for `ClientSumFactory`."""
     if params.is_integer:
       skellam.check_variance(
           params.share_variance, params.bits, 'the noise share of an agent')
@@ -181,9 +176,8 @@ class VotingFactory(client_sum.ClientSumFactory):
     return cast(vector, key, self.params), ()
 
   def release(self, state, total, num_reporting, key):
-    measurements = collections.OrderedDict(
-        suppressed=is_suppressed(num_reporting, self.params))
-    return state, decide(total, num_reporting, key, self.params), measurements
+    return state, decide(total, num_reporting, key, self.params), (
+        collections.OrderedDict(suppressed=is_suppressed(num_reporting, self.params)))
 
   def create(self, value_type) -> tff.templates.AggregationProcess:
     """Builds the process. Raises TypeError unless votes are int32 [Q, C]."""

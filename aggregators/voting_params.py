@@ -34,11 +34,10 @@ class VotingParams(NoiseShares):
     queries: Q >= 1.
     classes: C >= 2 labels; with `attributes`, C >= 1 of them.
     agents: N >= 1, the selected agents. A constant of the run.
-    noise_stddev: sigma >= 0, agents. The guarantee rests on noise of this
-      standard deviation per label of the sum.
-    votes: k >= 1 votes of an agent a query: 1 for its model's label, or its
-      number of neighbours. A public constant; the division by k, which the
-      release does not need, is always by k.
+    noise_stddev: sigma, agents. The guarantee rests on noise of this standard
+      deviation per label of the sum.
+    votes: k >= 1 votes of an agent a query, a public constant: 1 for its model's
+      label, or its number of neighbours.
     attributes: None where a query has one label. Otherwise labels do not exclude
       each other, an agent names at most this many (tau), and `votes` must be 1.
     max_weight: Integer >= 1. An agent of weight w casts each vote w times.
@@ -47,24 +46,22 @@ class VotingParams(NoiseShares):
     threshold: Agents. A query is answered only if the noisy count of the winner
       exceeds it; None for no threshold. With `attributes` a label is released
       as present if its noisy count exceeds it, and None means half the agents.
-      As it is the same noisy count, a threshold costs no privacy; queries that
-      are not answered cost what the others do.
+      It costs no privacy, and queries that are not answered cost what others do.
     min_honest_fraction: h in (0, 1]. The fraction of the selected agents whose noise
       the guarantee counts on; noise in all is 1/h of it.
-    assumed_colluders: Agents that are assumed to tell the server their noise.
-      A vote is suppressed when the reporting agents less these are fewer than h times
-      N.
+    assumed_colluders: Agents that are assumed to tell the server their noise. A vote
+      is suppressed when the other reporting agents are fewer than h N.
   """
 
   queries: int
   classes: int
   agents: int
-  noise_stddev: float
+  noise_stddev: validate.NonNegative
   votes: int = 1
   attributes: int | None = None
   max_weight: int = 1
   noise: str = 'skellam'
-  threshold: float | None = None
+  threshold: validate.Finite | None = None
   min_honest_fraction: float = 1.0
   assumed_colluders: int = 0
 
@@ -73,16 +70,13 @@ class VotingParams(NoiseShares):
                      max_weight=self.max_weight, low=1, high=2**30)
     validate.integer(
         classes=self.classes, low=2 if self.attributes is None else 1, high=2**30)
-    validate.non_negative(noise_stddev=self.noise_stddev)
+    validate.fields(self)
     validate.one_of(NOISES, noise=self.noise)
     self.check_honest(self.agents)
     if self.attributes is not None:
       validate.integer(attributes=self.attributes, low=1, high=self.classes)
       if self.votes != 1:
-        raise ValueError(
-            f'votes must be 1 where an agent names attributes, found {self.votes!r}')
-    if self.threshold is not None:
-      validate.finite(threshold=self.threshold)
+        raise ValueError(f'votes must be 1 where attributes are, found {self.votes}')
     self.bits  # Raises when the modulus would be too large.
 
   @property
@@ -126,8 +120,7 @@ class VotingParams(NoiseShares):
       return f'exact tables; {_PHILOX}'
     kind = "TensorFlow's Poisson sampler in float64" if self.is_integer else (
         'Gaussian noise in floating point')
-    return (f'{kind}: no bound on its deviation is proved, statistical tests find '
-            f'none; {_PHILOX}')
+    return f'{kind}: no bound on its deviation is proved; {_PHILOX}'
 
   @property
   def most_counts(self) -> int:

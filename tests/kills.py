@@ -93,25 +93,15 @@ def _ldp_left(folder: pathlib.Path) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Family:
-  """A program that is killed.
-
-  Attributes:
-    module: What `python -m` runs.
-    flags: For a small seeded run.
-    lines: Lines of a finished run's ledger, after the header.
-    moments: When to kill: conditions on the folder, each of a later moment.
-    quick: Indices of the moments of a quick run.
-    left: What a finished run leaves that must be the same to the last bit.
-    workers: Values of --local_workers of one start after the other, if any.
-  """
+  """A program that is killed."""
 
   module: str
   flags: Sequence[str]
-  lines: int
-  moments: Sequence[Condition]
-  quick: Sequence[int]
-  left: Callable[[pathlib.Path], Any]
-  workers: Sequence[int] = ()
+  lines: int  # Of a finished run's ledger, after the header.
+  moments: Sequence[Condition]  # Each is later than the one before.
+  quick: Sequence[int]  # Indices of the moments of a quick run.
+  left: Callable[[pathlib.Path], Any]  # Must be the same to the last bit.
+  workers: Sequence[int] = ()  # --local_workers of one start after the other.
 
   def start(self, launcher: launcher_lib.Launcher, folder: pathlib.Path,
             number: int) -> launcher_lib.Run:
@@ -238,20 +228,9 @@ def _assert_alike(family: Family, folder: pathlib.Path, whole: pathlib.Path) -> 
 
 def prove(name: str, launcher: launcher_lib.Launcher, base: pathlib.Path, *,
           kills: int | None = None, seed: int = 0) -> int:
-  """Kills a family's program and compares what it leaves.
+  """Kills a family's program; returns how many runs ended alike, and fails otherwise.
 
-  Args:
-    name: Of the family.
-    launcher: Starts processes.
-    base: An empty folder.
-    kills: How many, at random moments; None for one at each chosen moment.
-    seed: Of the random moments. What a kill hits varies all the same.
-
-  Returns:
-    How many runs ended alike.
-
-  Raises:
-    AssertionError: If anything differs.
+  Kills are at random moments, or one at each chosen moment. `base` is empty.
   """
   family, rng = FAMILIES[name], random.Random(seed)
   whole = base / 'whole'

@@ -71,7 +71,7 @@ PLACES = {
      'tensorflow.import_graph_def'): _IN_MEMORY,
     ('tff_pipelines/simulation/in_process', 'InProcessContext.give_back_memory',
      'ctypes.CDLL'): _LIBC,
-    ('tff_pipelines/simulation/local_processes', '_Process._ask',
+    ('tff_pipelines/simulation/local_processes', '_Process.ask',
      'self._connection.recv'): _SOCKET,
     ('tff_pipelines/simulation/local_processes', 'program', 'ctypes.CDLL'): _LIBC,
     ('tff_pipelines/simulation/local_processes', 'serve', 'connection.recv'): _SOCKET,

@@ -37,11 +37,7 @@ def _run(rounds: pools.Rounds, context, count: int, disturb=lambda number: None)
 
 
 def check(faults: int) -> str:
-  """Runs without and with faults; a line of what was seen.
-
-  Raises:
-    AssertionError: If the run with faults differs.
-  """
+  """Runs without and with faults, which must not differ; a line of what was seen."""
   pool = local_processes.LocalProcesses(2, num_threads=1)
   context = slices.SubroundContext(pool, deadline=DEADLINE)
   try:

@@ -49,11 +49,7 @@ class _Cache(caching.FunctionCache):
 
 
 def jit(function):
-  """Compiles a function at its first call; keeps the result on disk if possible.
-
-  A change of any file of this package compiles it again, because kernels call each
-  other: see `kept.Files`.
-  """
+  """Compiles a function at its first call; keeps the result on disk (`kept.Files`)."""
   compiled = numba.njit(function, nogil=True, error_model='numpy')
   if kept.folder() is not None:
     compiled._cache = _Cache(function)  # pylint: disable=protected-access

@@ -32,7 +32,7 @@ def decode(total, bits, factor, signs, out):
       target[i] *= factor
   if signs.size:
     transform.walsh_hadamard(out)
-    transform.flip(out, signs)
+    transform.scaled_and_flipped(out, np.float32(1), np.float32(1), signs, out)
   return square
 
 
@@ -41,17 +41,14 @@ def decoded(params: DistributedSumParams, total: np.ndarray, factor: np.float32,
   """Computes `distributed_sum.in_model_units` on NumPy's arrays, without `dft`.
 
   Raises:
-    ValueError: If `total` has another shape or dtype, which compiled loops don't check.
+    ValueError: If `total` has another shape or dtype.
   """
-  if (total.dtype, total.shape) != (np.int32, (params.padded_dimension,)):
-    raise ValueError(f'total must be int32 [{params.padded_dimension}], found '
-                     f'{total.dtype} {list(total.shape)}')
+  total = encoding.checked('total', total, np.int32, params.padded_dimension)
   signs = np.zeros(0, np.uint32)
   if params.rotation == 'hadamard':
     signs = transform.sign_bits(encoding.pair(rotation_key), total.size)
   out = np.empty(total.size, np.float32)
-  square = decode(
-      encoding.read_only(total), params.bits, np.float32(factor), signs, out)
+  square = decode(total, params.bits, np.float32(factor), signs, out)
   return out[:params.dimension], np.float64(square)
 
 

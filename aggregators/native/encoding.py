@@ -89,6 +89,14 @@ def encode_clients(vectors, keys, signs, clip, scale, clip_grid, bound, believed
     noising.add_wrapped(total, values, bits)
 
 
+def checked(name: str, array: np.ndarray, dtype, *shape: int) -> np.ndarray:
+  """`read_only`. ValueError for what compiled loops don't check: dtype and shape."""
+  if (array.dtype, array.shape) != (dtype, shape):
+    raise ValueError(f'{name} must be {np.dtype(dtype)} {list(shape)}, found '
+                     f'{array.dtype} {list(array.shape)}')
+  return read_only(array)
+
+
 def read_only(array: np.ndarray) -> np.ndarray:
   """A read-only, contiguous view or copy: kernels are compiled for that type alone."""
   view = np.require(array, requirements=['C', 'A']).view()
@@ -165,22 +173,15 @@ class EncodedSum:
     """Adds clients: float32 [clients, dimension], model units, and int64 [clients, 2].
 
     Raises:
-      ValueError: For other shapes or dtypes, which compiled loops don't check.
+      ValueError: For other shapes or dtypes.
     """
-    params = self._params
-    if (vectors.dtype, vectors.shape[1:]) != (np.float32, (params.dimension,)):
-      raise ValueError(f'vectors must be float32 [clients, {params.dimension}], found '
-                       f'{vectors.dtype} {list(vectors.shape)}')
-    if (keys.dtype, keys.shape) != (np.int64, (len(vectors), 2)):
-      raise ValueError(f'keys must be int64 [{len(vectors)}, 2], found {keys.dtype} '
-                       f'{list(keys.shape)}')
+    params, count = self._params, len(vectors)
     encode_clients(
-        # Another type of array would compile the kernel again.
-        read_only(vectors), read_only(keys).view(np.uint64), self._signs,
-        float(params.clip),
-        params.scale, params.clip_grid, params.l2_sensitivity_squared, self._believed,
-        self._table, params.bits, *_vectors_of(self.total.size), self.total,
-        self.diagnostics)
+        checked('vectors', vectors, np.float32, count, params.dimension),
+        checked('keys', keys, np.int64, count, 2).view(np.uint64), self._signs,
+        float(params.clip), params.scale, params.clip_grid,
+        params.l2_sensitivity_squared, self._believed, self._table, params.bits,
+        *_vectors_of(self.total.size), self.total, self.diagnostics)
 
 
 def pair(key: np.ndarray) -> tuple[np.uint64, np.uint64]:

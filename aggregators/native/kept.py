@@ -72,9 +72,8 @@ def folder() -> pathlib.Path | None:
     os.environ[_INSTEAD] = str(chosen or '')
     where = (f'kept in {chosen}' if len(refused) < len(places) else
              'compiled again in each run')
-    warnings.warn(
-        f'{refused[0]}; they are {where} unless that is changed or NUMBA_CACHE_DIR '
-        'names a folder that only you can write', RuntimeWarning, stacklevel=2)
+    warnings.warn(f'{refused[0]}; they are {where} unless NUMBA_CACHE_DIR is a folder '
+                  'that only you can write', RuntimeWarning, stacklevel=2)
   return chosen
 
 
@@ -102,13 +101,9 @@ class Files:
   """
 
   def __init__(self, place: pathlib.Path, name: str, versions: str, dumps: Callable):
-    """Names the files.
+    """Names the files of a kernel in a folder without symbolic links.
 
-    Args:
-      place: Folder of the files, without symbolic links.
-      name: Name of the kernel.
-      versions: Versions of the compiler, as text.
-      dumps: Object -> bytes that `pickle` loads.
+    `versions` are the compiler's; `dumps` is object -> bytes that `pickle` loads.
     """
     self._folder = place
     self._name, self._versions, self._dumps = name, versions, dumps
@@ -154,9 +149,8 @@ def are_kept() -> bool:
 def compile_ahead() -> None:
   """Compiles the kernels in another process, unless they are kept already.
 
-  Meanwhile this process imports TensorFlow, which takes as long and, like numba, one
-  core. Code that needs the kernels calls `finished` first. An error of the other
-  process is not reported: compiling fails again in this one, which reports it.
+  Meanwhile this process imports TensorFlow. Code that needs the kernels calls
+  `finished` first. An error is reported when compiling fails again in this process.
   """
   global _process
   if _process is None and folder() is not None and not are_kept():

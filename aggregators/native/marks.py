@@ -2,9 +2,9 @@
 
 A chunk's graph trains clients and encodes their updates (`build_chunked`). In addition
 it has, under a name scope of its own, the parameters of the encoding and a loop that
-trains some of the clients and does not encode their updates. An executor that finds
-these marks calls the loop and the compiled kernels (`encoding`) instead, for the same
-integers. Any other executor executes the graph as it is, where nothing uses the marks.
+only trains some of the clients. An executor that finds these marks calls the loop and
+the compiled kernels (`encoding`) instead, for the same integers. In any other nothing
+uses the marks.
 
 In the server's graph the decoding of a long sum is between marks: an executor fetches
 its arguments and feeds the results of `native.decoding`.

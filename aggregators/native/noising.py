@@ -1,8 +1,7 @@
 """Conditional rounding, noise and wrapping: `aggregators.noisy_rounding`, compiled.
 
-The same keys give the same integers. `aggregators.noisy_rounding` explains blocks, keys
-and the order of random bits; within a block, strips of STRIP coordinates stay in the
-cache.
+`aggregators.noisy_rounding` explains blocks, keys and the order of random bits; within
+a block, strips of STRIP coordinates stay in the cache.
 """
 
 import numpy as np

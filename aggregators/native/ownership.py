@@ -23,8 +23,7 @@ def check(folder: pathlib.Path, *, create: bool = False) -> None:
     create: Create what is missing, with mode 0700, below folders that were checked.
 
   Raises:
-    OSError: If it is missing, can't be created, or others could change it; one line
-      that names the folder and the rule.
+    OSError: If it is missing, can't be created, or others could change it.
   """
   for path in (*reversed(folder.parents), folder):
     if create:
@@ -43,10 +42,7 @@ def private_folder(path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def read(path: pathlib.Path) -> bytes:
-  """Reads a file that the user or root has written.
-
-  Args:
-    path: Absolute. A symbolic link in it is refused.
+  """Reads a file that the user or root has written, at an absolute path without links.
 
   Raises:
     OSError: If it can't be read, is no regular file, or others could have written it.

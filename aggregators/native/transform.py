@@ -136,7 +136,7 @@ def scaled_and_flipped(vector, factor, scale, signs, out):
     vector: float32 [d].
     factor, scale: float32, the first and the second factor.
     signs: uint32 [ceil(D / 32)], from `sign_bits`; empty for no flips.
-    out: float32 [D], D >= d, written.
+    out: float32 [D], D >= d, written; may be `vector`.
   """
   dim = vector.size
   out[dim:] = np.float32(0)
@@ -155,20 +155,6 @@ def scaled_and_flipped(vector, factor, scale, signs, out):
   for i in range(32 * whole, dim):
     is_set = (signs[i // 32] >> np.uint32(i % 32)) & np.uint32(1)
     out[i] = vector[i] * factor * (-scale if is_set else scale)
-
-
-@compiling.jit
-def flip(values, signs):
-  """`rotation.flip` of float32 [D] in place; `signs` as in `scaled_and_flipped`."""
-  whole = values.size // 32
-  for i in range(whole):
-    bits = signs[i]
-    block = values[32 * i:32 * i + 32]
-    for j in range(32):
-      block[j] = -block[j] if (bits >> np.uint32(j)) & np.uint32(1) else block[j]
-  for i in range(32 * whole, values.size):
-    if (signs[i // 32] >> np.uint32(i % 32)) & np.uint32(1):
-      values[i] = -values[i]
 
 
 @compiling.jit

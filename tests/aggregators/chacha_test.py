@@ -6,53 +6,37 @@ import tensorflow as tf
 
 from aggregators import chacha
 
-# RFC 8439, section 2.3.2.
-_KEY = np.frombuffer(bytes(range(32)), '<u4')
-_NONCE = np.frombuffer(bytes.fromhex('000000090000004a00000000'), '<u4')
-_BLOCK = np.frombuffer(bytes.fromhex(
-    '10f1e7e4d13b5915500fdd1fa32071c4c7d1f4c733c068030422aa9ac3d46c4e'
-    'd2826446079faa0914c2d705d98b02a2b5129cd1de164eb9cbd083e8a2503c4e'), '<u4')
-# RFC 8439, appendix A.1, test vectors 1 and 2: key and nonce zero.
-_ZERO_BLOCKS = [np.frombuffer(bytes.fromhex(text), '<u4') for text in (
-    '76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7'
-    'da41597c5157488d7724e03fb8d84a376a43b8f41518a11cc387b669b2ee6586',
-    '9f07e7be5551387a98ba977c732d080dcb0f29a048e3656912c6533e32ee7aed'
-    '29b721769ce64e43d57133b074d839d531ed1f28510afb45ace10a1f4b794d6f')]
+KEY = np.array([3, -5], np.int64)
+_VECTORS = [  # RFC 8439, section 2.3.2, and appendix A.1, test vectors 1 and 2.
+    (bytes(range(32)), 1, '000000090000004a00000000',
+     '10f1e7e4d13b5915500fdd1fa32071c4c7d1f4c733c068030422aa9ac3d46c4e'
+     'd2826446079faa0914c2d705d98b02a2b5129cd1de164eb9cbd083e8a2503c4e'),
+    (bytes(32), 0, '00' * 12,
+     '76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7'
+     'da41597c5157488d7724e03fb8d84a376a43b8f41518a11cc387b669b2ee6586'),
+    (bytes(32), 1, '00' * 12,
+     '9f07e7be5551387a98ba977c732d080dcb0f29a048e3656912c6533e32ee7aed'
+     '29b721769ce64e43d57133b074d839d531ed1f28510afb45ace10a1f4b794d6f'),
+    # draft-strombergson-chacha-test-vectors-01, TC1, 128 bits, 20 rounds.
+    (bytes(16), 0, '00' * 12,
+     '89670952608364fd00b2f90936f031c8e756e15dba04b8493d00429259b20f46'
+     'cc04f111246b6c2ce066be3bfb32d9aa0fddfbc12123d4b9e44f34dca05a103f')]
 
 
-def test_block_function_gives_the_published_block():
+@pytest.mark.parametrize('key, counter, nonce, block', _VECTORS)
+def test_blocks_are_the_published_ones(key, counter, nonce, block):
   result = chacha.blocks(
-      tf.constant(_KEY, tf.uint32), tf.constant([1], tf.uint32),
-      tf.constant(_NONCE, tf.uint32)).numpy()
-  np.testing.assert_array_equal(result[:, 0], _BLOCK)
-
-
-def test_counters_are_blocks_of_one_stream():
-  zero_key, zero_nonce = tf.zeros([8], tf.uint32), tf.zeros([3], tf.uint32)
-  result = chacha.blocks(zero_key, tf.constant([0, 1], tf.uint32), zero_nonce)
-  for i, block in enumerate(_ZERO_BLOCKS):
-    np.testing.assert_array_equal(result.numpy()[:, i], block)
-
-
-def test_a_key_of_128_bits_gives_the_published_block():
-  # draft-strombergson-chacha-test-vectors-01, TC1, 128 bits, 20 rounds.
-  result = chacha.blocks(
-      tf.zeros([4], tf.uint32), tf.constant([0], tf.uint32),
-      tf.zeros([3], tf.uint32)).numpy()
-  np.testing.assert_array_equal(result[:, 0], np.frombuffer(bytes.fromhex(
-      '89670952608364fd00b2f90936f031c8e756e15dba04b8493d00429259b20f46'
-      'cc04f111246b6c2ce066be3bfb32d9aa0fddfbc12123d4b9e44f34dca05a103f'), '<u4'))
+      tf.constant(np.frombuffer(key, '<u4')), tf.constant([7, counter], tf.uint32),
+      tf.constant(np.frombuffer(bytes.fromhex(nonce), '<u4'))).numpy()
+  np.testing.assert_array_equal(
+      result[:, 1], np.frombuffer(bytes.fromhex(block), '<u4'))
 
 
 def _block(counter, nonce):
   """The block of the key [3, -5], from the block function alone."""
-  key = np.array([3, -5], np.int64).view(np.uint32)
   return chacha.blocks(
-      tf.constant(key), tf.constant([counter], tf.uint32),
+      tf.constant(KEY.view(np.uint32)), tf.constant([counter], tf.uint32),
       tf.constant(nonce, tf.uint32)).numpy()[:, 0]
-
-
-KEY = np.array([3, -5], np.int64)
 
 
 def test_children_are_blocks_of_a_nonce_of_their_own():

@@ -129,9 +129,6 @@ def test_tails_have_the_mass_of_the_distribution(draw, threshold):
     assert abs(count - gaussian) > statistics_lib.Z * error
 
 
-# Skellam.
-
-
 def test_skellam_shares_add_up_to_the_distribution_of_the_whole():
   total = sum(_skellam(3.0, 100_000, i) for i in range(10))
   assert statistics_lib.fits(*_counts_and_probabilities(_skellam, total, 30.0))
@@ -152,9 +149,6 @@ def test_variances_beyond_the_sampler_are_refused_by_bits_and_variance(
 def test_sampling_of_impossible_skellam_variances_is_refused(variance):
   with pytest.raises(ValueError, match='variance'):
     skellam.sample(tf.constant(KEY), [2], variance)
-
-
-# Discrete Gaussian.
 
 
 @pytest.mark.parametrize('variance', [-1.0, 2.0**53, float('inf'), float('nan')])

@@ -102,9 +102,6 @@ def test_the_example_of_the_page_runs():
   np.testing.assert_allclose(output.result, scope['vector'], atol=6 * error)
 
 
-# Answers to queries.
-
-
 def _answer(queries, value=0.5, **more):
   queries = np.array(queries, np.int32)
   return collections.OrderedDict(

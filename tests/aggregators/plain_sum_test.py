@@ -55,8 +55,3 @@ def test_clipped_counts_what_it_did():
                                  ([3.0, 4.0], float('inf'), (0, 0))):
     _, counts = plain_sum.clipped(tf.constant(vector), clip)
     assert tuple(map(int, counts.values())) == expected
-
-
-def test_integers_are_named():
-  with pytest.raises(TypeError, match='float .*int32'):
-    PlainSumFactory().create(tff.TensorType(np.int32, [3]))

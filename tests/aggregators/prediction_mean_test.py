@@ -114,17 +114,12 @@ def test_weights_beyond_their_range_are_cut():
     assert 0 <= np.min(sent.values) and np.max(sent.values) <= 4 * params.levels
 
 
-def _extreme_rows():
-  """Rows of logits that are as far apart as rows can be, and ordinary ones."""
-  rows = [np.array(row, np.float32) for row in itertools.product(
-      (-1e30, -40.0, 0.0, 40.0, 1e30), repeat=CLASSES)]
-  return np.stack(rows)
-
-
 @pytest.mark.parametrize('kind', KINDS)
 @pytest.mark.parametrize('noise', ['gaussian', 'laplace'])
 def test_any_two_inputs_are_within_the_sensitivity(kind, noise):
-  rows = _extreme_rows()
+  # As far apart as rows can be, and ordinary ones.
+  rows = np.array(list(itertools.product(
+      (-1e30, -40.0, 0.0, 40.0, 1e30), repeat=CLASSES)), np.float32)
   params = _params(knowledge=kind, noise=noise, noise_scale=1.0, records=len(rows))
   shared = prediction_mean.as_knowledge(rows, params).numpy().astype(np.float64)
   order, bound = ((2, params.l2_sensitivity) if noise == 'gaussian' else
@@ -192,7 +187,6 @@ def _run(process, values, weights):
 
 @pytest.mark.parametrize('kind', KINDS)
 def test_process_gives_the_mean_of_the_pure_functions(one_worker, kind):
-  del one_worker
   params = _params(knowledge=kind)
   logits = _logits(4)
   logits[2, 0, 0] = np.nan
@@ -203,7 +197,6 @@ def test_process_gives_the_mean_of_the_pure_functions(one_worker, kind):
 
 
 def test_seeded_noise_repeats_and_unseeded_noise_does_not(in_process):
-  del in_process
   # Logits, as noisy probabilities are cut off at 0 and 1 and often meet there.
   params = _params(knowledge='logits', noise='laplace', noise_scale=1.0)
   keyed = [collections.OrderedDict(value=_logits(1)[0], key=np.array([i, 1]))
@@ -240,7 +233,6 @@ def test_other_types_are_refused(value_type, weight_type, message):
 
 
 def test_fresh_noise_of_many_parties_is_independent(in_process):
-  del in_process
   params = _params(
       knowledge='logits', logit_bound=1e5, noise='gaussian', noise_scale=1000.0,
       bits=30)

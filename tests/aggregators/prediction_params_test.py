@@ -70,8 +70,7 @@ def test_bytes_of_a_round():
     (dict(classes=1), 'classes must be at least 2'),
     (dict(max_total_weight=0), 'max_total_weight must be at least 1'),
     (dict(bits=31), 'bits must be at most 30'),
-    (dict(bits=7), 'bits=7 leave 12 steps to a prediction for weights that sum up to '
-                   '10: at least 8 bits are needed'),
+    (dict(bits=7), 'bits must be at least 8 for max_total_weight=10, found 7'),
     (dict(logit_bound=0.0), 'logit_bound must be in'),
     (dict(logit_bound=1e7), 'logit_bound must be in'),
     (dict(noise_scale=float('nan')), 'noise_scale must be a finite number'),

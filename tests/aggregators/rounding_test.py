@@ -36,14 +36,9 @@ def _squared_norm(values):
 def _adversarial_vectors(dim, clip, count, seed):
   """Vectors that try to be longer than they should, float32 [count, dim]."""
   rng = np.random.default_rng(seed)
-  families = []
-
   def boundary():
     x = rng.normal(size=dim)
     return x * clip / np.linalg.norm(x)
-
-  def beyond_by_ulps():
-    return np.float32(boundary()) * np.float32(1 + 2.0**-rng.integers(20, 24))
 
   def one_coordinate():
     x = np.zeros(dim)
@@ -55,8 +50,11 @@ def _adversarial_vectors(dim, clip, count, seed):
     x[rng.integers(dim, size=3)] = rng.normal(size=3)
     return x * clip
 
-  families += [boundary, beyond_by_ulps, one_coordinate, few_coordinates]
-  families += [
+  families = [
+      boundary,
+      # Beyond by some units in the last place.
+      lambda: np.float32(boundary()) * np.float32(1 + 2.0**-rng.integers(20, 24)),
+      one_coordinate, few_coordinates,
       lambda: rng.normal(size=dim) * 1e38,
       lambda: np.full(dim, np.finfo(np.float32).max) * rng.choice([-1, 1]),
       lambda: rng.normal(size=dim) * 1e-38,

@@ -16,6 +16,7 @@ from aggregators.distributed_sum import DistributedSumFactory
 from aggregators.native import decoding, encoding, marks
 from aggregators.params import AdaptiveClipParams, DistributedSumParams
 from tests import tiny_task
+from tests.simulation import pools
 from tff_pipelines.fedavg import local_training, process as process_lib
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.simulation import contexts, native_chunks
@@ -90,7 +91,7 @@ def test_kernels_give_the_bits_of_the_graph_however_many_are_trained_at_a_time(
     assert sorted(map(len, added)) == {
         1: [1] * 5, 2: [1, 2, 2], 100: [2, 3]}[at_a_time]
     added.clear()
-    with native_chunks.in_graph_form():
+    with pools.in_graph_form():
       assert _bytes(process.next(state, _chunks([3, 2]))) == result
     assert not added
 
@@ -149,7 +150,7 @@ def test_diagnostics_have_the_names_of_the_graph(in_process, added):
   # The first client has no examples.
   assert native['totals']['not_finite'] == 2
   assert native['totals']['cohort_disbelieved'] == 0
-  with native_chunks.in_graph_form():
+  with pools.in_graph_form():
     graph = process.next(state, chunks)['metrics']['aggregator']['diagnostics']
   assert graph == native
 
@@ -190,7 +191,7 @@ def test_sums_are_decoded_to_the_bits_of_the_graph(
   result = process.next(state, values)
   assert len(decoded) == 1
   assert result.measurements['suppressed'] == (reporting == 1)
-  with native_chunks.in_graph_form():
+  with pools.in_graph_form():
     assert _bytes(process.next(state, values)) == _bytes(result)
   assert len(decoded) == 1
 

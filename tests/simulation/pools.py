@@ -3,6 +3,7 @@
 import collections
 from concurrent import futures
 import hashlib
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -13,7 +14,7 @@ from aggregators.params import DistributedSumParams
 from tests import tiny_task
 from tff_pipelines.fedavg import local_training, process as process_lib
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
-from tff_pipelines.simulation import contexts, transports
+from tff_pipelines.simulation import contexts, native_chunks, transports
 
 
 @tff.tensorflow.computation(np.int32)
@@ -84,6 +85,11 @@ def digest(structure):
   for array in tf.nest.flatten(structure):
     result.update(np.ascontiguousarray(array).tobytes())
   return result.hexdigest()
+
+
+def in_graph_form():
+  """A context in which graphs encode and decode, for comparison with the kernels."""
+  return mock.patch.object(native_chunks, '_tried', [None, None])
 
 
 class Part(transports.Transport):

@@ -98,7 +98,7 @@ def _digest(context):
 @pytest.mark.slow
 def test_rounds_on_two_actors_have_the_bits_of_this_process_whoever_dies(
     transport, _in_process_context):
-  with native_chunks.in_graph_form():
+  with pools.in_graph_form():
     wanted = _digest(_in_process_context)
   native_chunks.encoders.clear()
   assert _digest(slices.SubroundContext(_Killing(transport, ()))) == wanted

@@ -11,14 +11,13 @@ No worker outlives the program that started it.
 import atexit
 from collections.abc import Iterator, Sequence
 import contextlib
-import hashlib
 import os
 from typing import Any
 
 import numpy as np
 import tensorflow_federated as tff
 
-from aggregators import tff_internals
+from aggregators import keys, tff_internals
 from aggregators.native import kept
 from tff_pipelines.simulation import in_process, local_processes, proofs, slices
 
@@ -33,10 +32,9 @@ def started(*, local_workers: int = 0, engine: str = 'local',
   """A context; what it started ends with the block.
 
   Args:
-    local_workers: 0 runs computations in this process (`in_process`). Otherwise this
-      number of worker processes share the clients of a round (`slices`), which allows
-      one aggregation per computation. With Ray, the number of actors; 0 for one per
-      core.
+    local_workers: 0 runs computations in this process (`in_process`), else so many
+      processes share the clients of a round (`slices`), which allows one aggregation
+      per computation. With Ray, the number of actors; 0 for one per core.
     engine: 'local' for processes of this machine, 'ray' for a cluster.
     engine_address: Address of the cluster; None for one that is started here.
     slice_deadline: Seconds that a worker may take for a slice, > 0.
@@ -49,12 +47,9 @@ def started(*, local_workers: int = 0, engine: str = 'local',
   if local_workers < 0:
     raise ValueError(f'local_workers must be at least 0, found {local_workers}')
   cores = os.cpu_count() or 1
-  with contextlib.ExitStack() as stack:
-    if engine != 'ray' and not local_workers:
-      context = in_process.InProcessContext(cores)
-      stack.callback(context.close)
-      yield context
-      return
+  if engine != 'ray' and not local_workers:
+    context = in_process.InProcessContext(cores)
+  else:
     kept.folder()  # Processes that are started take over where kernels are.
     if engine == 'ray':
       from tff_pipelines.simulation import ray_transport  # pylint: disable=g-import-not-at-top
@@ -64,7 +59,7 @@ def started(*, local_workers: int = 0, engine: str = 'local',
       transport = local_processes.LocalProcesses(local_workers)
     context = slices.SubroundContext(
         transport, num_threads=cores, deadline=slice_deadline)
-    stack.callback(context.close)
+  with contextlib.closing(context):
     yield context
 
 
@@ -86,6 +81,4 @@ def client_key(simulation_seed: int, round_index: int, client: int) -> np.ndarra
 
   Clients of a run without a seed take their keys from the operating system.
   """
-  digest = hashlib.sha256(
-      f'client {simulation_seed} {round_index} {client}'.encode()).digest()
-  return np.frombuffer(digest[:16], np.int64).copy()
+  return keys.from_text(f'client {simulation_seed} {round_index} {client}')

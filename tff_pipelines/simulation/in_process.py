@@ -1,12 +1,10 @@
 """TFF computations executed in this process, by the TensorFlow that is installed.
 
 TFF's own worker is a binary without XLA, takes seconds to start, and listens on every
-interface. This executor runs the same compiled computations with TensorFlow sessions in
-this process. Clients of a map run in parallel on a pool of threads; TensorFlow releases
-Python's lock while it computes.
-Every leaf of a computation is a TensorFlow graph with sessions of its own, which keep
-the optimised graph. Secure sums are plain sums (see `contexts`); `values` has the form
-of values inside.
+interface. Here every leaf of a computation is a TensorFlow graph with sessions of its
+own, which keep the optimised graph. Clients of a map run in parallel on a pool of
+threads; TensorFlow releases Python's lock while it computes. Secure sums are plain sums
+(see `contexts`); `values` has the form of values inside.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -57,18 +55,6 @@ _KEEPS_STATE = re.compile(
 
 def _unsupported(what: str) -> NotImplementedError:
   return NotImplementedError(f'{what} cannot run in this process')
-
-
-def _built_once(build: Callable[[], Callable]) -> Callable:
-  """A function that is built at its first call, once for all threads."""
-  lock, build = threading.Lock(), functools.cache(build)
-
-  def call(*arguments):
-    with lock:
-      function = build()
-    return function(*arguments)
-
-  return call
 
 
 class Graph:
@@ -185,13 +171,21 @@ class Graph:
     # A tenth of the cost of `Session.run`. Built at its first call, because TensorFlow
     # optimises the graph then: a graph with a native form is called either as a whole
     # or by its marks, and rarely both ways.
+    @functools.cache
     def build():
       call = session._make_callable_from_options(  # pylint: disable=protected-access
           config_pb2.CallableOptions(**options))
       forks.ALIVE.add(call)
       return call
 
-    return _built_once(build)
+    lock = threading.Lock()
+
+    def call(*arguments):
+      with lock:  # Built once for all threads.
+        built = build()
+      return built(*arguments)
+
+    return call
 
   def _fed(self) -> list[str]:
     """Names of the fed tensors: those of the argument that are used, and fresh keys."""
@@ -347,11 +341,24 @@ class _Evaluator:
     return values_lib.AtServer(values_lib.map_leaves(lambda leaf: leaf.value, argument))
 
 
+def built_once(built: dict[int, Any], computation: tff.Computation,
+               build: Callable[[tff.Computation], Any]) -> Any:
+  """`build(computation)`, once in its lifetime: `built` has it by its id.
+
+  TFF's own cache would hash all of a computation at every call.
+  """
+  if id(computation) not in built:
+    built[id(computation)] = build(computation)
+    # Another computation may get this id once this one is gone.
+    weakref.finalize(computation, built.pop, id(computation), None)
+  return built[id(computation)]
+
+
 class _Compiled:
   """A computation as building blocks, and the graphs of its leaves."""
 
-  def __init__(self, block: building_blocks.ComputationBuildingBlock):
-    self.block = block
+  def __init__(self, computation: tff.Computation):
+    self.block = tff_internals.reduced(computation, _SUMS)
     # By the id of a leaf, which lives as long as `block`.
     self._graphs: dict[int, Graph] = {}
     self._lock = threading.Lock()
@@ -424,18 +431,8 @@ class InProcessContext(tff.framework.SyncContext):
     return _Evaluator(num_clients, compiled, self).evaluate(compiled.block, {})
 
   def compiled(self, computation: tff.Computation) -> _Compiled:
-    """The computation in its compiled form.
-
-    Compiled once in its lifetime: TFF's own cache would hash all of a
-    computation at every call.
-    """
-    compiled = self._compiled.get(id(computation))
-    if compiled is None:
-      compiled = _Compiled(tff_internals.reduced(computation, _SUMS))
-      self._compiled[id(computation)] = compiled
-      # Another computation may get this id once this one is gone.
-      weakref.finalize(computation, self._compiled.pop, id(computation), None)
-    return compiled
+    """The computation in its compiled form."""
+    return built_once(self._compiled, computation, _Compiled)
 
   def close(self) -> None:
     """Ends threads, sessions and calls that are running. Idempotent."""

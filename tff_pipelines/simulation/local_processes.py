@@ -43,15 +43,13 @@ class _Process:
           env=environment, pass_fds=[child.fileno()],
           start_new_session=True)  # Ctrl-C is for the driver.
     self.pid = self._process.pid
-    self._thread = futures.ThreadPoolExecutor(1)
+    self.thread = futures.ThreadPoolExecutor(1)
     self._known: frozenset[str] = frozenset()
     self.memory = transports.Memory()
     self.bytes_sent = 0
 
-  def submit(self, request: transports.Request) -> futures.Future:
-    return self._thread.submit(self._ask, request)
-
-  def _ask(self, request: transports.Request) -> Any:
+  def ask(self, request: transports.Request) -> Any:
+    """The answer to a request; raises what a future of `submit` has."""
     try:
       message = pickle.dumps(
           (request.lacking(self._known), frozenset(request.contents)),
@@ -63,7 +61,7 @@ class _Process:
     except (EOFError, OSError) as error:
       raise transports.WorkerLostError(
           f'worker process {self.pid} ended{self._last_words()}') from error
-    self.memory.record(told)
+    self.memory.record(*told)
     if not is_result:
       raise answer
     return answer
@@ -78,7 +76,7 @@ class _Process:
   def stop(self) -> None:
     self._process.kill()  # Also ends a process that was stopped.
     self._process.wait()
-    self._thread.shutdown(wait=True)  # It reads to the end of the connection.
+    self.thread.shutdown(wait=True)  # It reads to the end of the connection.
     self._connection.close()
     self._log.close()
 
@@ -97,12 +95,7 @@ class LocalProcesses(transports.Transport):
       num_workers: >= 1.
       num_threads: Elements at clients that a worker computes in parallel; None for
         an equal part of the cores.
-
-    Raises:
-      ValueError: If num_workers is below 1.
     """
-    if num_workers < 1:
-      raise ValueError(f'num_workers must be at least 1, found {num_workers}')
     self.num_workers = num_workers
     self._num_threads = num_threads or max(1, (os.cpu_count() or 1) // num_workers)
     self._bytes_of_former = 0
@@ -132,7 +125,8 @@ class LocalProcesses(transports.Transport):
   def submit(self, worker: int, request: transports.Request) -> futures.Future:
     if self._processes[worker].memory.has_grown:
       self.replace(worker)
-    return self._processes[worker].submit(request)
+    process = self._processes[worker]
+    return process.thread.submit(process.ask, request)
 
   def replace(self, worker: int) -> None:
     former = self._processes[worker]

@@ -7,8 +7,7 @@ server's graph marks is decoded by `aggregators.native.decoding`, to the same fl
 Without numba, or if it fails to compile, a warning says so, and graphs compute all.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-import contextlib
+from collections.abc import Callable, Sequence
 import re
 import threading
 from typing import Any
@@ -33,7 +32,6 @@ encoders: set[str] = set()
 _lock = threading.Lock()
 # The modules of the kernels, once they were tried; None where they can't be used.
 _tried: list[Any] = []
-_in_graph_form = False
 
 
 def kernels() -> tuple[Any, Any]:
@@ -52,15 +50,14 @@ def kernels() -> tuple[Any, Any]:
             stacklevel=2)
         encoding = decoding = None
       _tried.extend((encoding, decoding))
-    return (None, None) if _in_graph_form else tuple(_tried)
+    return tuple(_tried)
 
 
 def encoder(sum_factory: client_sum.ClientSumFactory) -> str:
   """Forms that have encoded chunks: 'native', 'graph', or both: 'graph, native'.
 
-  If no chunk was encoded since `encoders` was cleared, the form that this process
-  would use. Both occur if workers differ, or if no table has the noise of some chunks,
-  which the graph then encodes.
+  If no chunk was encoded since `encoders` was cleared, the form that this process would
+  use. Both occur if workers differ, or if no table has the noise of some chunks.
   """
   if sum_factory.native_params is None:
     return 'graph'
@@ -69,17 +66,6 @@ def encoder(sum_factory: client_sum.ClientSumFactory) -> str:
 
 def _name(kernels_or_sum) -> str:
   return 'graph' if kernels_or_sum is None else 'native'
-
-
-@contextlib.contextmanager
-def in_graph_form() -> Iterator[None]:
-  """A context in which graphs encode and decode, for comparison with the kernels."""
-  global _in_graph_form
-  before, _in_graph_form = _in_graph_form, True
-  try:
-    yield
-  finally:
-    _in_graph_form = before
 
 
 class _Marked:
@@ -96,18 +82,15 @@ class _Marked:
     """Reads the marks.
 
     Raises:
-      ValueError: If the marks are not those of this version.
+      TypeError, ValueError: If the marks are not those of this version.
     """
     self._graph, self._scope, self._feeds = graph, scope, feeds
     # The operations of the scope, by their names in it.
     self._operations = {
         operation.name.removeprefix(scope): operation
         for operation in graph.get_operations() if operation.name.startswith(scope)}
-    try:
-      self._params = marks.parameters(tf.make_ndarray(
-          self._operations[marks.PARAMETERS].get_attr('value')).item())
-    except TypeError as error:
-      raise ValueError(f'unknown parameters: {error}') from error
+    self._params = marks.parameters(tf.make_ndarray(
+        self._operations[marks.PARAMETERS].get_attr('value')).item())
     self._plan(fetches)
 
   def _plan(self, fetches: Sequence[str]) -> None:
@@ -221,5 +204,5 @@ def find(graph: tf.Graph, feeds: Sequence[str], fetches: Sequence[str]
   form = NativeSum if marks.DECODING in scopes[0] else NativeChunk
   try:
     return form(graph, scopes[0], feeds, fetches)
-  except ValueError:  # Of another version, or part of a larger computation.
+  except (TypeError, ValueError):  # Of another version, or a part.
     return None

@@ -13,7 +13,6 @@ import importlib.util
 import pathlib
 import platform
 import re
-import secrets
 from typing import Protocol
 
 import numpy as np
@@ -46,11 +45,6 @@ class DataProof(Protocol):
 
 class MismatchError(ValueError):
   """A worker differs from the driver; the message names the fact."""
-
-
-def new_nonce() -> bytes:
-  """Random bytes, to be used for one question."""
-  return secrets.token_bytes(NONCE_BYTES)
 
 
 @functools.lru_cache(maxsize=1)
@@ -97,14 +91,9 @@ def check(worker: str, found: Mapping[str, str], wanted: Mapping[str, str]) -> N
   """Raises MismatchError for the first fact of a worker that differs."""
   for name, here in wanted.items():
     there = found.get(name, 'nothing')
-    if there == here:
-      continue
-    if name == 'CPU features':
-      there, here = (' '.join(sorted(set(one.split()) - set(other.split()))) or 'fewer'
+    if there != here:
+      # The words of each that the other lacks: of processors, there are many.
+      there, here = (' '.join(word for word in one.split() if word not in other.split())
                      for one, other in ((there, here), (here, there)))
-    elif len(there) == len(here) == 64:  # Two digests.
-      there, here = f'digest {there[:8]}', f'digest {here[:8]}'
-    elif len(here) == 64:  # The worker says why it has no digest.
-      raise MismatchError(f'{worker} has no {name}: {there}')
-    raise MismatchError(f'{worker} differs from this process in {name}: {there} there, '
-                        f'{here} here')
+      raise MismatchError(f'{worker} differs from this process in {name}: '
+                          f'{there or "fewer"} there, {here or "fewer"} here')

@@ -8,12 +8,12 @@ this module imports: so it imports nothing before it is used.
 class Actor:
   """Computes requests; Ray executes one call at a time."""
 
-  def __init__(self, num_threads: int):
+  def __init__(self):
     import os  # pylint: disable=g-import-not-at-top
     # TensorFlow's own messages have values of the data.
     os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
     from tff_pipelines.simulation import transports  # pylint: disable=g-import-not-at-top
-    self._runner = transports.Runner(num_threads)
+    self._runner = transports.Runner()
 
   def facts(self, nonce, data):
     """Returns `proofs.facts` of this process."""

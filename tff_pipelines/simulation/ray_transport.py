@@ -84,10 +84,7 @@ def _imported() -> Any:
 
 
 def check_settings(address: str | None) -> None:
-  """Checks that Ray is there, and that an address is used safely; starts nothing.
-
-  Args:
-    address: HOST:PORT of a cluster's head; None for a private instance.
+  """Checks an address, HOST:PORT of a head, or None; starts nothing.
 
   Raises:
     ValueError: If Ray is not installed, the address has another form, or it is not
@@ -100,8 +97,7 @@ def check_settings(address: str | None) -> None:
     if not _is_loopback(match[1]) and _token() is None:
       raise ValueError(
           f'engine_address={address} is not of the loopback, so its cluster must demand '
-          'a token: set RAY_AUTH_MODE=token, and the token in RAY_AUTH_TOKEN or in the '
-          'file that RAY_AUTH_TOKEN_PATH names')
+          'a token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH')
   _imported()
 
 
@@ -202,7 +198,7 @@ def _pass_on(future: futures.Future, memory: transports.Memory,
     _fail(future, error)
     return
   result, told = answered.result()
-  memory.record(told)
+  memory.record(*told)
   with contextlib.suppress(futures.InvalidStateError):
     future.set_result(result)
 
@@ -210,14 +206,13 @@ def _pass_on(future: futures.Future, memory: transports.Memory,
 class RayTransport(transports.Transport):
   """Workers that are actors of Ray.
 
-  Each computation and each array is put into the object store once, and fetched from
-  there by each worker that lacks it: `bytes_sent` counts one copy for each. Partial
-  results travel through the object store, too. A worker whose memory has grown
-  (`transports.Memory`) is replaced before its next slice.
+  Computations and arrays are put into the object store once, and fetched from there by
+  each worker that lacks them: `bytes_sent` counts one copy. Partial results travel
+  there, too. A worker whose memory has grown is replaced before its next slice.
   """
 
   def __init__(self, num_workers: int = 0, address: str | None = None, *,
-               num_threads: int = 1, data: Sequence[proofs.DataProof] = ()):
+               data: Sequence[proofs.DataProof] = ()):
     """Starts the workers, and checks that they agree with this process.
 
     A private instance of Ray listens on the loopback only, demands a token of its own,
@@ -229,17 +224,13 @@ class RayTransport(transports.Transport):
         cluster, allow.
       address: HOST:PORT of the head of a cluster, of which this machine must be a
         node; None for a private instance on this machine.
-      num_threads: Threads of a worker, and the CPUs that it takes in a cluster, >= 1.
       data: The data that workers read themselves.
 
     Raises:
       ValueError: See `check`; also if a worker disagrees (proofs.MismatchError).
       OSError: If there is no cluster, or workers can't be started.
     """
-    if num_workers < 0:
-      raise ValueError(f'num_workers must be at least 0, found {num_workers}')
-    self.num_workers, self.bytes_sent = num_workers, 0
-    self._num_threads, self._data = num_threads, tuple(data)
+    self.num_workers, self.bytes_sent, self._data = num_workers, 0, tuple(data)
     self._references: dict[str, Any] = {}
     self._workers: dict[int, _Worker] = {}
     self._watcher: subprocess.Popen | None = None
@@ -254,7 +245,7 @@ class RayTransport(transports.Transport):
       if address:
         self._connect(address)
       else:
-        self.num_workers = num_workers or max(1, (os.cpu_count() or 1) // num_threads)
+        self.num_workers = num_workers or os.cpu_count() or 1
         self._start_private()
       self._start(range(self.num_workers))
     except BaseException:
@@ -270,8 +261,7 @@ class RayTransport(transports.Transport):
     try:
       self._init(
           address='local', _node_ip_address=_LOOPBACK, include_dashboard=False,
-          num_cpus=self.num_workers * self._num_threads,
-          _temp_dir=os.path.join(folder, 'ray'),
+          num_cpus=self.num_workers, _temp_dir=os.path.join(folder, 'ray'),
           # Partial sums stay in memory.
           _system_config={'automatic_object_spilling_enabled': False})
     finally:
@@ -285,13 +275,13 @@ class RayTransport(transports.Transport):
           f'engine_address={address} can\'t be used: {_one_line(error)}') from None
     # Nodes may join later than the head.
     deadline = time.monotonic() + _JOIN
-    needed = max(1, self.num_workers) * self._num_threads
+    needed = max(1, self.num_workers)
     while (cpus := int(self._ray.cluster_resources().get('CPU', 0))) < needed:
       if time.monotonic() > deadline:
-        raise OSError(f'engine_address={address} has {cpus} CPUs, and {needed} are '
-                      'needed for the workers (local_workers)')
+        raise OSError(f'engine_address={address} must have {needed} CPUs for '
+                      f'local_workers, found {cpus}')
       time.sleep(0.2)
-    self.num_workers = self.num_workers or cpus // self._num_threads
+    self.num_workers = self.num_workers or cpus
 
   def _init(self, **arguments: Any) -> None:
     """Connects to Ray, without its handler of SIGTERM and its messages."""
@@ -321,11 +311,11 @@ class RayTransport(transports.Transport):
     """Starts workers, and checks their facts."""
     ray = self._ray
     create = ray.remote(ray_actor.Actor).options(
-        num_cpus=self._num_threads, max_restarts=0, max_task_retries=0,
+        num_cpus=1, max_restarts=0, max_task_retries=0,
         scheduling_strategy='SPREAD').remote
-    nonce = proofs.new_nonce()
+    nonce = secrets.token_bytes(proofs.NONCE_BYTES)
     for worker in workers:
-      self._workers[worker] = _Worker(create(self._num_threads))
+      self._workers[worker] = _Worker(create())
     asked = [self._workers[worker].actor.facts.remote(nonce, self._data)
              for worker in workers]
     wanted = proofs.facts(nonce, self._data, in_worker=False)
@@ -333,9 +323,8 @@ class RayTransport(transports.Transport):
       answers = ray.get(asked, timeout=_START)
     except ray.exceptions.GetTimeoutError:
       raise transports.WorkerLostError(
-          f'{len(workers)} workers of {self._num_threads} CPUs did not start within '
-          f'{_START:g} seconds: Ray has {ray.available_resources().get("CPU", 0):g} '
-          'CPUs free') from None
+          f'{len(workers)} workers of Ray did not start within {_START:g} seconds, with '
+          f'{ray.available_resources().get("CPU", 0):g} CPUs free') from None
     except ray.exceptions.RayError as error:
       raise transports.WorkerLostError(
           f'a worker of Ray can\'t start: {_one_line(error)}') from None

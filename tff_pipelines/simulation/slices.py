@@ -7,14 +7,12 @@ clients (or chunks of clients) alone and their results are merged in the order o
 slices, so results do not depend on the number of workers, nor on which of them failed.
 
 A worker that is lost or passes the deadline is replaced and its slice computed again,
-by whichever worker is free. Of each slice one answer is merged. Without a seed, the
-keys of the clients' noise are drawn where a slice is computed: a slice that is computed
-again has fresh ones. The accounting is unchanged, because nothing of the first
-computation is used: the released sum has one noise share of each client. This needs
-that a computation is dropped independently of the noise that it drew: whether it is
-depends on the machine, and the time of a draw varies by microseconds, where a deadline
-is seconds. An observer who also sees partial sums, such as the operator of the workers,
-is outside the guarantee in any case.
+by whichever worker is free, without a seed with fresh keys of the clients' noise. Of
+each slice one answer is merged, so the released sum has one noise share of each client,
+as is accounted for. This needs that a computation is dropped independently of the noise
+that it drew: the time of a draw varies by microseconds, where a deadline is seconds. An
+observer who also sees partial sums, such as the operator of the workers, is outside the
+guarantee in any case.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +22,6 @@ import hashlib
 import itertools
 import time
 from typing import Any
-import weakref
 
 import numpy as np
 import tensorflow_federated as tff
@@ -68,26 +65,14 @@ class _Mergeable:
     self.merge = form.merge
     self.after_merge = _Travelling(form.after_merge)
     self.is_at_clients = _is_at_clients(computation.type_signature.result)
-    where = 'before its aggregation' if _draws_at_server(form.up_to_merge) else (
-        'and returns values at clients'
-        if self.is_at_clients and _draws_at_server(form.after_merge) else None)
-    if where:
-      raise NotImplementedError(
-          f'a computation that draws keys at the server {where} can\'t run in slices, '
-          'each of which would have noise of its own: use local_workers=0')
+    if _draws_at_server(form.up_to_merge) or (
+        self.is_at_clients and _draws_at_server(form.after_merge)):
+      raise NotImplementedError('a computation whose slices would each draw noise of '
+                                'the server needs local_workers=0')
 
 
-# By the id of a live computation. Compiled again, it would be sent again.
+# Compiled again, they would be sent again.
 _MERGEABLE: dict[int, _Mergeable] = {}
-
-
-def _mergeable(computation: tff.Computation) -> _Mergeable:
-  """A computation in mergeable form, compiled once in its lifetime."""
-  mergeable = _MERGEABLE.get(id(computation))
-  if mergeable is None:
-    mergeable = _MERGEABLE[id(computation)] = _Mergeable(computation)
-    weakref.finalize(computation, _MERGEABLE.pop, id(computation), None)
-  return mergeable
 
 
 class SubroundContext(in_process.InProcessContext):
@@ -102,18 +87,16 @@ class SubroundContext(in_process.InProcessContext):
   """
 
   def __init__(self, transport: transports.Transport, *, num_threads: int = 1,
-               num_slices: Callable[[int], int] = num_slices, deadline: float = 600.0):
+               deadline: float = 600.0):
     """Initializes the context, which takes over the transport.
 
     Args:
       transport: Carries slices to workers.
       num_threads: Threads of computations in this process, >= 1.
-      num_slices: Number of clients, or of chunks -> number of slices, >= 1.
       deadline: Seconds after which a slice's worker counts as lost, > 0.
     """
     super().__init__(num_threads)
-    self._transport, self._slices_of = transport, num_slices
-    self._deadline = deadline
+    self._transport, self._deadline = transport, deadline
     # Workers that have not answered yet, and workers that compute something.
     self._fresh = set(range(transport.num_workers))
     self._busy: set[int] = set()
@@ -129,7 +112,7 @@ class SubroundContext(in_process.InProcessContext):
     super().close()
 
   def _in_slices(self, computation: tff.Computation, argument: Any, num_clients: int):
-    mergeable = _mergeable(computation)
+    mergeable = in_process.built_once(_MERGEABLE, computation, _Mergeable)
     merge = super().function(mergeable.merge, 0)
     merged = functools.reduce(lambda *pair: merge(pair), (
         result.value for result in self._results(
@@ -146,7 +129,7 @@ class SubroundContext(in_process.InProcessContext):
     contents = {computation.digest: computation.serialized}
     argument = values_lib.map_shared(
         lambda leaf: _by_content(leaf, contents), argument)
-    count = max(1, min(num_clients, self._slices_of(num_clients)))
+    count = num_slices(num_clients)
     ends = [num_clients * i // count for i in range(count + 1)]
     requests = [
         transports.Request(
@@ -207,10 +190,8 @@ class SubroundContext(in_process.InProcessContext):
           continue
         losses[index] += 1
         if losses[index] > _REDONE:
-          raise RoundAbandonedError(
-              f'the round was abandoned: one of its slices was started '
-              f'{losses[index]} times, and each time its worker was lost; the last '
-              f'time, {reason}')
+          raise RoundAbandonedError(f'the round was abandoned: a slice lost its worker '
+                                    f'{losses[index]} times, lastly: {reason}')
         self._replace(worker, reason)
         waiting.append(index)
 

@@ -115,29 +115,20 @@ class Memory:
     self.has_grown = False
     self._answers = self._largest = 0
 
-  def observe(self, resident: int) -> None:
-    """Records the resident bytes of a worker at an answer."""
+  def record(self, resident: int, encoders: frozenset[str] = frozenset()) -> None:
+    """Records the `condition` of a worker at an answer."""
+    native_chunks.encoders.update(encoders)
     self._answers += 1
     if self._answers <= WARM:
       self._largest = max(self._largest, resident)
     self.has_grown = resident > 1.2 * self._largest
 
-  def record(self, answer: tuple[int, frozenset[str]]) -> None:
-    """Records the `condition` of a worker."""
-    resident, encoders = answer
-    self.observe(resident)
-    native_chunks.encoders.update(encoders)
-
-
-def resident_bytes() -> int:
-  """Resident bytes of this process."""
-  with open('/proc/self/statm', encoding='ascii') as file:
-    return int(file.read().split()[1]) * os.sysconf('SC_PAGE_SIZE')
-
 
 def condition() -> tuple[int, frozenset[str]]:
   """Resident bytes and encoders of this process, which each answer carries."""
-  return resident_bytes(), frozenset(native_chunks.encoders)
+  with open('/proc/self/statm', encoding='ascii') as file:
+    resident = int(file.read().split()[1]) * os.sysconf('SC_PAGE_SIZE')
+  return resident, frozenset(native_chunks.encoders)
 
 
 class Runner:
@@ -172,7 +163,3 @@ class Runner:
           else leaf, request.argument))
     except Exception as error:
       raise SliceFailedError.of(error) from None
-
-  def close(self) -> None:
-    """Ends threads and sessions."""
-    self._context.close()

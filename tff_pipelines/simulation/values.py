@@ -91,8 +91,7 @@ def ingested(value, type_spec):
       placed = AtServer if type_spec.placement is tff.SERVER else AllEqual
       return placed(ingested(value, type_spec.member))
     if not isinstance(value, (list, tuple)):
-      raise TypeError(
-          f'clients\' values must be a list, found {type(value).__name__}')
+      raise TypeError(f'clients\' values must be a list, found {type(value).__name__}')
     return AtClients([ingested(v, type_spec.member) for v in value])
   if isinstance(type_spec, tff.StructType):
     value = structure.from_container(value)
@@ -178,8 +177,7 @@ def total(type_spec, values: Sequence, modulus=None):
         for i, (_, element) in enumerate(structure.iter_elements(type_spec)))
   shape = type_spec.shape if isinstance(type_spec, tff.TensorType) else None
   if shape is None or None in shape:
-    raise TypeError(
-        f'a federated sum needs tensors of known shapes, found {type_spec}')
+    raise TypeError(f'a federated sum needs tensors of known shapes, found {type_spec}')
   # Not `np.zeros`: the system maps pages twice that are read before they are written.
   zero = np.full(shape, 0, type_spec.dtype)
   if modulus is None:
