@@ -93,16 +93,11 @@ def _ldp_left(folder: pathlib.Path) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Family:
-  """A program that is killed.
+  """A program that is killed, with flags of a small seeded run.
 
-  Attributes:
-    module: What `python -m` runs.
-    flags: For a small seeded run.
-    lines: Lines of a finished run's ledger, after the header.
-    moments: When to kill: conditions on the folder, each of a later moment.
-    quick: Indices of the moments of a quick run.
-    left: What a finished run leaves that must be the same to the last bit.
-    workers: Values of --local_workers of one start after the other, if any.
+  `lines` are those of a finished ledger without its header; `moments` are conditions
+  on the folder, each of a later moment, `quick` the indices of a quick run; `left` must
+  be the same to the last bit; `workers` are values of --local_workers by start.
   """
 
   module: str
@@ -240,18 +235,8 @@ def prove(name: str, launcher: launcher_lib.Launcher, base: pathlib.Path, *,
           kills: int | None = None, seed: int = 0) -> int:
   """Kills a family's program and compares what it leaves.
 
-  Args:
-    name: Of the family.
-    launcher: Starts processes.
-    base: An empty folder.
-    kills: How many, at random moments; None for one at each chosen moment.
-    seed: Of the random moments. What a kill hits varies all the same.
-
-  Returns:
-    How many runs ended alike.
-
-  Raises:
-    AssertionError: If anything differs.
+  `kills` at random moments that follow from `seed`; None for one at each chosen moment.
+  Returns how many runs ended alike; AssertionError if anything differs.
   """
   family, rng = FAMILIES[name], random.Random(seed)
   whole = base / 'whole'

@@ -18,12 +18,7 @@ command continues a sweep that was stopped, another one adds to it.
 Exit codes: 0; 2 for a wrong flag or a folder that can't be used.
 """
 
-import sys
-
 from tff_pipelines.experiment import cli
 from tff_pipelines.mean.settings import MeanSettings
 
-main = cli.program(__doc__, MeanSettings, 'tff_pipelines.mean.run:estimate_means')
-
-if __name__ == '__main__':
-  sys.exit(main())
+main = cli.program(__name__, MeanSettings, 'tff_pipelines.mean.run:estimate_means')

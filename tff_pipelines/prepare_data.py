@@ -19,7 +19,6 @@ Exit codes: 0; 2 for a wrong flag, bad data or a file that can't be written.
 
 import json
 import os
-import sys
 
 from tff_pipelines.experiment import cli  # First: the search path follows from it.
 # pylint: disable=g-bad-import-order
@@ -87,7 +86,4 @@ def prepare(settings: PrepareSettings) -> None:
     print(f'warning: {skipped}')
 
 
-main = cli.program(__doc__, PrepareSettings, 'tff_pipelines.prepare_data:prepare')
-
-if __name__ == '__main__':
-  sys.exit(main())
+main = cli.program(__name__, PrepareSettings, 'tff_pipelines.prepare_data:prepare')

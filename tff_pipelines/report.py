@@ -16,7 +16,6 @@ or a folder without a finished run.
 import dataclasses
 import os
 import pathlib
-import sys
 
 from tff_pipelines.experiment import cli  # First: the search path follows from it.
 # pylint: disable=g-bad-import-order
@@ -77,7 +76,4 @@ def report(settings: ReportSettings) -> int:
   return int(bool(wrong))
 
 
-main = cli.program(__doc__, ReportSettings, 'tff_pipelines.report:report')
-
-if __name__ == '__main__':
-  sys.exit(main())
+main = cli.program(__name__, ReportSettings, 'tff_pipelines.report:report')

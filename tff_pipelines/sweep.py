@@ -18,12 +18,7 @@ own epsilon; all together spend more, which is not computed.
 Exit codes: 0; 2 for a wrong flag, a run that failed or a folder of other runs.
 """
 
-import sys
-
 from tff_pipelines.experiment import cli
 from tff_pipelines.fedavg.sweep_settings import SweepSettings
 
-main = cli.program(__doc__, SweepSettings, 'tff_pipelines.fedavg.sweep:sweep')
-
-if __name__ == '__main__':
-  sys.exit(main())
+main = cli.program(__name__, SweepSettings, 'tff_pipelines.fedavg.sweep:sweep')

@@ -12,12 +12,7 @@ that was stopped, in whatever way, continues with --resume.
 Exit codes: 0; 2 for a wrong flag, bad data or a folder that can't be used.
 """
 
-import sys
-
 from tff_pipelines.experiment import cli
 from tff_pipelines.fedavg.settings import TrainSettings
 
-main = cli.program(__doc__, TrainSettings, 'tff_pipelines.fedavg.run:train')
-
-if __name__ == '__main__':
-  sys.exit(main())
+main = cli.program(__name__, TrainSettings, 'tff_pipelines.fedavg.run:train')

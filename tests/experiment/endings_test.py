@@ -10,7 +10,6 @@ import pytest
 
 from tests.experiment import smallest_family
 from tff_pipelines.common import files
-from tff_pipelines.experiment import endings
 
 _HOLDS = ('import pathlib, sys, time\n'
           'from tff_pipelines.common import files\n'
@@ -81,14 +80,6 @@ def test_second_signal_ends_at_once():
                         timeout=60, check=False)
   assert done.returncode == -signal.SIGTERM
   assert done.stdout == 'still here\n' and 'ends after this round' in done.stderr
-
-
-def test_nothing_is_deferred_after_the_rounds(tmp_path):
-  former = signal.getsignal(signal.SIGTERM)
-  with endings.deferred(tmp_path) as may_end:
-    assert signal.getsignal(signal.SIGTERM) is not former
-    may_end()
-  assert signal.getsignal(signal.SIGTERM) is former
 
 
 @pytest.fixture(name='held')

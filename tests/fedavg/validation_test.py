@@ -114,7 +114,7 @@ def test_public_files_are_read_with_the_vocabulary_of_the_task(posts, tmp_path):
 
 
 @pytest.mark.parametrize('clients, message', [
-    (['c3', 'new'], 'must be public, found clients of the population in it'),
+    (['c3', 'new'], 'must not have clients of the population'),
     (None, 'must name other files than data_path')])
 def test_data_of_the_population_are_refused(posts, tmp_path, clients, message):
   task = registry.build('stackoverflow_tag', **posts)

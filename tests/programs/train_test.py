@@ -156,5 +156,5 @@ def test_real_digits_are_learnt_under_privacy(tmp_path):
   assert summary['headline_of'] == 'test_clients'
   assert summary['outside_guarantee'] == ['test_clients']
   assert 'held-out metrics not protected' in run.stdout
-  assert 'held-out clients are not part of the population' in (
+  assert 'clients that are not in the population' in (
       tmp_path / 'run' / 'report.txt').read_text()

@@ -163,7 +163,13 @@ def _resuming(doc: str, arguments: Sequence[str], folder: pathlib.Path) -> str:
   return shlex.join(['python', *program_words, *arguments, *added])
 
 
-def program(doc: str, cls: type[settings_lib.Settings],
+def program(module: str, cls: type[settings_lib.Settings],
             run: str) -> Callable[..., int]:
-  """The `main` of a program, which takes its arguments; see `start`."""
-  return functools.partial(start, doc, cls, run)
+  """The `main` of a program's module, which takes its arguments; see `start`.
+
+  Where Python started the module itself, by the name __main__, it runs at once.
+  """
+  main = functools.partial(start, sys.modules[module].__doc__, cls, run)
+  if module == '__main__':
+    sys.exit(main())
+  return main

@@ -117,5 +117,4 @@ def reported(folder: pathlib.Path) -> Iterator[None]:
   path = folder / files.PRIVATE / ERROR
   files.write_bytes(path, text.encode('utf-8', 'backslashreplace'))
   raise RunFailedError(
-      f'the run failed: {what}; {path} says more, for the operator alone, since it may '
-      'have values of clients\' data') from None
+      f'the run failed: {what}; {path} says more, for the operator alone') from None

@@ -18,12 +18,7 @@ continues with --resume.
 Exit codes: 0; 2 for a wrong flag, bad data or a folder that can't be used.
 """
 
-import sys
-
 from tff_pipelines.experiment import cli
 from tff_pipelines.fedmd.settings import FedMdSettings
 
-main = cli.program(__doc__, FedMdSettings, 'tff_pipelines.fedmd.run:distill')
-
-if __name__ == '__main__':
-  sys.exit(main())
+main = cli.program(__name__, FedMdSettings, 'tff_pipelines.fedmd.run:distill')

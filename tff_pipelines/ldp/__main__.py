@@ -20,12 +20,7 @@ for.
 Exit codes: 0; 2 for a wrong flag, bad data or a folder that can't be used.
 """
 
-import sys
-
 from tff_pipelines.experiment import cli
 from tff_pipelines.ldp.settings import LdpSettings
 
-main = cli.program(__doc__, LdpSettings, 'tff_pipelines.ldp.run:run')
-
-if __name__ == '__main__':
-  sys.exit(main())
+main = cli.program(__name__, LdpSettings, 'tff_pipelines.ldp.run:run')
