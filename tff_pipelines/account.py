@@ -26,7 +26,7 @@ Which flags matter:
   piecewise, duchi, laplace: epsilon (of one query), queries, delta (or none)
   nfdp: records, subset_size, replacement
 
-Exit codes: 0; 1 if the chain of a ledger does not hold; 2 for a wrong flag.
+Exit code 1 if the chain of a ledger does not hold.
 """
 
 from tff_pipelines.experiment import cli

@@ -14,8 +14,6 @@ client's vector is clipped, rotated, rounded and noised, and added modulo 2^bits
 The output folder gets results.csv, results.json, mean_estimation.png, a privacy
 ledger, a summary and a report. A finished setting is not run again: the same
 command continues a sweep that was stopped, another one adds to it.
-
-Exit codes: 0; 2 for a wrong flag or a folder that can't be used.
 """
 
 from tff_pipelines.experiment import cli

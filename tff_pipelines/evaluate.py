@@ -6,8 +6,6 @@
 
 Without data the metrics are those of the run's summary, computed again. With data they
 are over all clients of the files, which are read and converted as in the training.
-
-Exit codes: 0; 2 for a run that is not finished, or bad data.
 """
 
 from tff_pipelines.experiment import cli

@@ -8,8 +8,6 @@ the task that it needs, and the statement: privacy.json, and PRIVACY.md in plain
 The statement has nothing that only the operator may know. A model that carries a
 vocabulary that was counted in private texts, one of a seeded run, and a party's own
 model say that they are not private.
-
-Exit codes: 0; 2 for a run that is not finished, or a folder that can't be used.
 """
 
 from tff_pipelines.experiment import cli

@@ -5,8 +5,6 @@
 On the left the worst-case variance of one coordinate, on the right the error of the
 mean of many clients' vectors. Lines are the formulas of what is drawn; points are
 measured by drawing, with 95% intervals.
-
-Exit codes: 0; 2 for a wrong flag or a file that can't be written.
 """
 
 from tff_pipelines.experiment import cli

@@ -6,8 +6,6 @@
 A row has the client, the index of the example among the client's, and the outputs of
 the model: of a classifier the class and its probability. Files are read and converted
 as in the training; they need no labels.
-
-Exit codes: 0; 2 for a run that is not finished, bad data, or an output that exists.
 """
 
 from tff_pipelines.experiment import cli

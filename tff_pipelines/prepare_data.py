@@ -13,8 +13,6 @@ examples, of embedded and official data too; a task for texts copies the text th
 ships. A copy that is stopped leaves nothing. --purge deletes the copies of training.
 --roster writes a prepared file without the training clients' examples, for the driver of
 a cluster whose workers have the file.
-
-Exit codes: 0; 2 for a wrong flag, bad data or a file that can't be written.
 """
 
 import json

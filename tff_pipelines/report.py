@@ -9,8 +9,7 @@ each ledger, and all warnings. Every program that keeps a folder leaves such a p
 its run there, report.html. Here ledgers are read again: their chains are verified, and
 epsilon is recomputed from them alone.
 
-Exit codes: 0; 1 if a ledger does not prove what its summary states; 2 for a wrong flag
-or a folder without a finished run.
+Exit code 1 if a ledger does not prove what its summary states.
 """
 
 import dataclasses

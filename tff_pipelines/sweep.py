@@ -14,8 +14,6 @@ whatever way, resumes when it is started again with the same flags. Repeat i has
 initial weights of seed i. --seeded gives it the same cohorts with all settings too,
 for comparisons, and then no run has a privacy guarantee. Without it each run has its
 own epsilon; all together spend more, which is not computed.
-
-Exit codes: 0; 2 for a wrong flag, a run that failed or a folder of other runs.
 """
 
 from tff_pipelines.experiment import cli

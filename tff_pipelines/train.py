@@ -8,8 +8,6 @@ From --epsilon, --delta, --rounds, --cohort_size and --sampling the noise is
 calibrated, never above the target. The output folder gets checkpoints, a privacy
 ledger, metrics (CSV and TensorBoard), a summary (JSON), a report and a figure. A run
 that was stopped, in whatever way, continues with --resume.
-
-Exit codes: 0; 2 for a wrong flag, bad data or a folder that can't be used.
 """
 
 from tff_pipelines.experiment import cli

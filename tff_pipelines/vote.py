@@ -10,8 +10,6 @@ records (kNN-DPFL); only the winning labels are released, and a student is train
 on them. The noise is calibrated to --epsilon, never above it. The output folder
 gets checkpoints, a privacy ledger, metrics, a summary (JSON), a report and a figure.
 A run that was stopped, in whatever way, continues with --resume.
-
-Exit codes: 0; 2 for a wrong flag, bad data or a folder that can't be used.
 """
 
 from tff_pipelines.experiment import cli

@@ -37,8 +37,8 @@ class ExperimentContract:
   """Inherit as a class whose name begins with Test.
 
   `commits` are those, or the charges, of a run at least; `accountant` is that of the
-  plan, which a ledger does not state; `ledger_gives_the_same` epsilon as the summary, not
-  a tighter one; `in_vain` are settings (name, value, others that leave it no effect).
+  plan, which a ledger does not state; `ledger_gives_the_same` epsilon as the summary,
+  not a tighter one; `in_vain`: (setting, value, others that leave it no effect).
   """
 
   commits: int = 2

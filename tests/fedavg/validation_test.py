@@ -54,7 +54,7 @@ def test_model_of_the_lowest_loss_is_the_result(whole):
   assert VALIDATION not in summary['outside_guarantee']
   assert 'validation set stated as public' in summary['caveats']
   report = (folder / 'report.txt').read_text()
-  assert f'model: that of round {best}, whose loss' in report
+  assert f'model: that of round {best}, of the lowest loss' in report
 
 
 def test_choice_costs_nothing_and_changes_no_round(whole, tmp_path):

@@ -29,7 +29,6 @@ class RunFailedError(ValueError):
 
 def write_bad_clients(path: pathlib.Path) -> OnBad:
   """A function that appends a bad client to a file of the operator, JSON lines."""
-
   def write(client_id: str, error: Exception) -> None:
     files.make_folder(path.parent)
     line = json.dumps({'client': client_id, 'error': _detail(error)}) + '\n'

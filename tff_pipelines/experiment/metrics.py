@@ -63,7 +63,6 @@ class Table:
   """
 
   def __init__(self, path: pathlib.Path, key: str):
-    """Initializes the table; reads and writes nothing."""
     self._path, self._key = path, key
     self._names: dict[str, None] | None = None  # In order.
     self._last, self.digest = -1, ''

@@ -18,8 +18,6 @@ from tff_pipelines.experiment.page_elements import (
 _FALSE_ALARMS = 0.01
 # A matrix is shown for up to this many classes.
 _MATRIX = 12
-# Caveats whose name alone tells of clients' data.
-_OF_DATA = ('bad clients skipped',)
 
 # Keys of the summary that say how epsilon was computed.
 _COMPUTED = ('mechanism', 'noise_multiplier', 'noise_stddev', 'clip', 'bits', 'sampling',
@@ -34,12 +32,9 @@ _INTRODUCTION = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Verdict:
-  """Result of checking the ledger of a run.
+  """Result of checking the ledger of a run: its releases, and its guarantee alone.
 
-  Attributes:
-    rounds: Number of its releases.
-    problems: Problems of its chain; empty if it holds.
-    guarantee: Its numbers by the ledger alone; None for none.
+  `problems` are those of its chain.
   """
 
   rounds: int
@@ -57,15 +52,7 @@ class Verdict:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-  """A finished run.
-
-  Attributes:
-    name: Name of its folder.
-    summary: Its summary (docs/summary.md).
-    settings: Name of a setting -> its value.
-    curves: Its curves.
-    verdict: Verdict on its ledger.
-  """
+  """A finished run by the name of its folder, with its summary (docs/summary.md)."""
 
   name: str
   summary: Mapping[str, Any]
@@ -113,7 +100,6 @@ def document(runs: Sequence[Run]) -> str:
 
 
 def _judged(text: str, is_good: bool, kind: str = '') -> Element:
-  """A text in the colour of what is good, or is not."""
   return element('span', text, class_=kind + ('ok' if is_good else 'no'))
 
 
@@ -151,7 +137,8 @@ def _statement(summary: Mapping[str, Any]) -> list[Element]:
                    f'{in_words(guarantee.person_server)}.')
     lines.append(f'Protected: {summary["privacy_unit"]}. Neighbouring inputs: '
                  f'{summary["adjacency_in_words"]}.')
-  if caveats := [name for name in summary['caveats'] if name not in _OF_DATA]:
+  # This name alone tells of clients' data.
+  if caveats := [name for name in summary['caveats'] if name != 'bad clients skipped']:
     lines.append(f'Caveats: {"; ".join(caveats)}.')
   lines.append(f'Trust: {summary["trust_model"]}.')
   return [*(element('p', line) if isinstance(line, str) else line for line in lines),

@@ -103,11 +103,8 @@ def chart(title: str, xlabel: str, curves: Sequence[tuple[int, str, Curve]], *,
           log: bool = False) -> Element:
   """A figure of lines with a legend.
 
-  Args:
-    title: Name of the chart, which says what the vertical axis is.
-    xlabel: Label of the horizontal axis.
-    curves: Colour, from 0, text of the legend and curve, of at least one.
-    log: Whether the vertical axis is logarithmic; its values are positive then.
+  `curves` are a colour, from 0, a text of the legend and a curve, of at least one. If
+  the vertical axis is logarithmic, its values are positive.
   """
   words = '; '.join(
       f'{label}: from {curve.y[0]:.4g} at {curve.x[0]:.4g} to {curve.y[-1]:.4g} at '

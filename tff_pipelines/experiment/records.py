@@ -61,7 +61,6 @@ class RunRecords:
         new, or `replace`: it gets more rounds. Else the caller compares the two.
       header: Keyword arguments of the ledger's header, for a new run.
       resume: Continue the run in the folder, if there is one.
-      replace: Record this configuration instead of an earlier one.
       engine: What runs the workers, one of `configurations.ENGINES`.
 
     Raises:

@@ -307,11 +307,9 @@ def draw(path: pathlib.Path, curves: Sequence[Curve], *, title: str, xlabel: str
 
 
 def draw_labels(label_counts: np.ndarray, path: str | os.PathLike[str]) -> None:
-  """Draws how often simulated clients have each label: a stacked bar per client.
+  """Draws how often clients have each label, [clients, classes], into a PNG file.
 
-  Args:
-    label_counts: [clients, classes]. The figure is as private as their examples.
-    path: Path of the PNG file, overwritten.
+  The figure is as private as their examples.
   """
   import matplotlib  # pylint: disable=g-import-not-at-top
   from matplotlib import figure as figure_lib  # pylint: disable=g-import-not-at-top

@@ -53,10 +53,8 @@ class Experiment(abc.ABC):
     takes_more_rounds: Whether a run may be resumed with more rounds than were planned,
       at the noise that was calibrated; the family then checks the new epsilon.
     kept_as: File of the answers of a charged step; see `ChargedRecords`.
-    settings: Settings of the run.
     folder: Folder of the run; exists once the run has started.
     callbacks: Called after each commit of a round.
-    quiet: Whether to print nothing.
     guarantee, weights, figures: All numbers of the guarantee, name -> array of the
       released model, and names of the figures, once the run is over.
     earlier_rounds: Numbers of rounds that were planned before more were added.

@@ -42,7 +42,7 @@ def initial_state(weights: Sequence) -> list[list[tf.Tensor]]:
 
 def state_arrays(state) -> list[np.ndarray]:
   """The state as a flat list of arrays, for a file."""
-  return [np.asarray(array) for array in tf.nest.flatten(state)]
+  return list(map(np.asarray, tf.nest.flatten(state)))
 
 
 def state_of_arrays(arrays: Sequence[np.ndarray]) -> list[list[tf.Tensor]]:

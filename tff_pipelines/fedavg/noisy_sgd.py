@@ -200,7 +200,7 @@ def build(model: Model, element_spec, *, initial_weights: list[np.ndarray],
     model: The model to train.
     element_spec: Feature name -> (dtype, shape), of the clients' source.
     initial_weights: List of float32 arrays.
-    plan: Plan of the run; with a seed, clients bring a key of it.
+    plan: With a seed, clients bring a key of it.
     learning_rate, momentum: Those of the server's SGD on the mean gradient.
   """
   server = fedavg.Server(initial_weights, ServerConfig(

@@ -164,7 +164,8 @@ class FedAvgPlan(guarantee.Plan):
 
   def _calibrated(self) -> 'FedAvgPlan':
     """Calls `_solved`; its ValueError names the bits that would do, if any would."""
-    target = min(filter(None, (self.target_epsilon, self.target_epsilon_server)))
+    target = min(target for target in (
+        self.target_epsilon, self.target_epsilon_server) if target is not None)
     # No noise of the sum could make up for these.
     others = {}
     if self._outside_rounds:

@@ -74,8 +74,8 @@ def describe(task: Task, plan: FedAvgPlan) -> report.Description:
         'no epsilon protects those whose data it has'))
   if _draws_clients(plan, task) and task.test_of_files:
     notes.append((
-        'labels of clients drawn', f'{report.LABELS_FIGURE}, drawn by diagnostics, shows '
-        'exactly how often each client has each label, outside the guarantee'))
+        'labels of clients drawn', f'diagnostics draw {report.LABELS_FIGURE}, exactly '
+        'how often each client has each label, outside the guarantee'))
   return report.Description(
       lines=[
           ('task', f'{task.name}, {task.model.name} with {mechanism.dimension:,} '
@@ -281,10 +281,9 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str,
   """Outcome of a run.
 
   Args:
-    plan, task: Those of the run.
+    plan, task, initial_weights_seed: Those of the run.
     results: Held-out set -> metric -> value.
     counts: As Evaluator.breakdown returns it.
-    initial_weights_seed: Seed of the initial weights.
     best: `best` of the state of `FedAvgRounds`, whose model has these results; None for
       the last one.
     evaluated: What `private_evaluation.read` returned; None for no such release.

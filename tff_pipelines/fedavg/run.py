@@ -90,13 +90,8 @@ def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
                  **config: Any) -> loop.FedAvgRounds:
   """Federated averaging of a task under a plan, ready to run.
 
-  Args:
-    task: Clients, model and held-out examples.
-    plan: Plan of sums and of the sampling of clients.
-    initial_weights: List of float32 arrays.
-    local, server: Parameters of local training and of the server's optimizer.
-    clients_per_call: None to choose by the cohort.
-    **config: Further arguments of FedAvgRounds.
+  `initial_weights` are float32 arrays; without `clients_per_call` the cohort decides;
+  `config` are further arguments of FedAvgRounds.
   """
   factory, cohort_size = sum_factory(plan), plan.mechanism.cohort_size
   if clients_per_call is None:

@@ -176,7 +176,7 @@ class TrainSettings(settings.RunSettings, DataSettings):
 
   mechanism: str = _privacy('skellam', 'Who adds noise. skellam, discrete_gaussian: '
       'clients, under secure aggregation; skellam_central, gaussian: the server; none: '
-      'no one, there is no privacy.', choices=MECHANISMS, essential=True)
+      'no one.', choices=MECHANISMS, essential=True)
   epsilon: float | None = _noise(None, 'Target epsilon of the whole run; the noise is '
       'calibrated to it.', above=0, essential=True,
       otherwise=f'{DEFAULT_EPSILON:g}, without another target or --noise_multiplier')

@@ -27,13 +27,10 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """One run of a sweep.
+  """A run of the setting `name`, with its command, log and output in a folder.
 
-  Attributes:
-    name: Name of its setting.
-    repeat: Its index, from 0; the seed of its initial weights.
-    folder: Folder of its command, its log and its output folder.
-    flags: Flags of the trainer, except for those that may differ when it is resumed.
+  `repeat`, from 0, is the seed of its initial weights; `flags` lack those that may
+  differ when it is resumed.
   """
 
   name: str

@@ -14,8 +14,6 @@ privacy (arXiv 2009.05537); with mode=ldp it adds noise to its predictions.
 The output folder gets checkpoints, a privacy ledger, metrics (CSV and TensorBoard), a
 summary (JSON), a report and a figure. A run that was stopped, in whatever way,
 continues with --resume.
-
-Exit codes: 0; 2 for a wrong flag, bad data or a folder that can't be used.
 """
 
 from tff_pipelines.experiment import cli

@@ -16,8 +16,6 @@ The output folder gets the answers, a privacy ledger, metrics, a summary (JSON),
 report and a figure. A run that was stopped, in whatever way, continues with --resume;
 answers are charged before they are given, so those that a crash lost have been paid
 for.
-
-Exit codes: 0; 2 for a wrong flag, bad data or a folder that can't be used.
 """
 
 from tff_pipelines.experiment import cli
