@@ -2,11 +2,10 @@
 
   python -m tests.kills [--family=NAME ...] [--kills=50] [--seed=0] [--quick]
 
-Each kill hits a moment that the run in its folder had not come to, or soon after. A
-run is started again until it ends, and then its folder must hold what an
-uninterrupted run left in another: the same state to the last bit, metrics, summary and
-an intact ledger; no worker may outlive its program. `--quick` kills each family's
-program once at each of its chosen moments.
+A run is started again until it ends, and then its folder must hold what another run left
+that was not killed: the same state to the last bit, metrics, summary and an intact
+ledger; no worker may outlive its program. `--quick` kills each family's program once at
+each of its chosen moments.
 """
 
 import argparse

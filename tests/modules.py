@@ -16,16 +16,10 @@ FOLDERS = ('aggregators', 'benchmarks', 'examples', 'tasks', 'tff_pipelines', 't
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Module:
-  """One Python file.
+  """One Python file, by its path from the root without .py.
 
-  Attributes:
-    name: Its path from the root, without .py.
-    tree: Its syntax tree.
-    lines: How many lines it has.
-    imports: The names of the first-party modules that it imports. A name that
-      no module has means a broken import.
-    third_party: The top-level names of all else that it imports.
-    hidden: Arguments of `import_module` from which no module can be told.
+  A name in `imports` that no module has means a broken import; `hidden` has arguments
+  of `import_module` from which no module can be told.
   """
 
   name: str
@@ -46,8 +40,8 @@ class Module:
   @property
   def is_binary(self) -> bool:
     return not self.is_test and any(
-        isinstance(node, ast.If)
-        and ast.unparse(node.test) == "__name__ == '__main__'"
+        ast.unparse(node).startswith(
+            ("if __name__ == '__main__':", 'main = cli.program('))
         for node in self.tree.body)
 
 

@@ -50,10 +50,7 @@ def check_mean(samples, mean: float, variance: float) -> None:
 def fits(counts, probabilities) -> bool:
   """Whether counts agree with probabilities, by chi-square.
 
-  Args:
-    counts: Observed, one per bin.
-    probabilities: Of the bins, in the order of the counts; outcomes outside the
-      bins, if any, must never have been observed.
+  Outcomes outside the bins, if any, must never have been observed.
   """
   counts = np.asarray(counts, np.float64)
   expected = np.asarray(probabilities, np.float64) * counts.sum()

@@ -26,15 +26,10 @@ Which flags matter:
   piecewise, duchi, laplace: epsilon (of one query), queries, delta (or none)
   nfdp: records, subset_size, replacement
 
-Exit codes: 0; 1 if the chain of a ledger does not hold; 2 for a wrong flag.
+Exit code 1 if the chain of a ledger does not hold.
 """
-
-import sys
 
 from tff_pipelines.experiment import cli
 from tff_pipelines.fedavg.account_settings import AccountSettings
 
-main = cli.program(__doc__, AccountSettings, 'tff_pipelines.fedavg.account:answer')
-
-if __name__ == '__main__':
-  sys.exit(main())
+main = cli.program(__name__, AccountSettings, 'tff_pipelines.fedavg.account:answer')

@@ -14,16 +14,9 @@ client's vector is clipped, rotated, rounded and noised, and added modulo 2^bits
 The output folder gets results.csv, results.json, mean_estimation.png, a privacy
 ledger, a summary and a report. A finished setting is not run again: the same
 command continues a sweep that was stopped, another one adds to it.
-
-Exit codes: 0; 2 for a wrong flag or a folder that can't be used.
 """
-
-import sys
 
 from tff_pipelines.experiment import cli
 from tff_pipelines.mean.settings import MeanSettings
 
-main = cli.program(__doc__, MeanSettings, 'tff_pipelines.mean.run:estimate_means')
-
-if __name__ == '__main__':
-  sys.exit(main())
+main = cli.program(__name__, MeanSettings, 'tff_pipelines.mean.run:estimate_means')

@@ -6,16 +6,9 @@
 
 Without data the metrics are those of the run's summary, computed again. With data they
 are over all clients of the files, which are read and converted as in the training.
-
-Exit codes: 0; 2 for a run that is not finished, or bad data.
 """
-
-import sys
 
 from tff_pipelines.experiment import cli
 from tff_pipelines.publish.settings import EvaluateSettings
 
-main = cli.program(__doc__, EvaluateSettings, 'tff_pipelines.publish.apply:evaluate')
-
-if __name__ == '__main__':
-  sys.exit(main())
+main = cli.program(__name__, EvaluateSettings, 'tff_pipelines.publish.apply:evaluate')

@@ -8,16 +8,9 @@ the task that it needs, and the statement: privacy.json, and PRIVACY.md in plain
 The statement has nothing that only the operator may know. A model that carries a
 vocabulary that was counted in private texts, one of a seeded run, and a party's own
 model say that they are not private.
-
-Exit codes: 0; 2 for a run that is not finished, or a folder that can't be used.
 """
-
-import sys
 
 from tff_pipelines.experiment import cli
 from tff_pipelines.publish.settings import ExportSettings
 
-main = cli.program(__doc__, ExportSettings, 'tff_pipelines.publish.export:export')
-
-if __name__ == '__main__':
-  sys.exit(main())
+main = cli.program(__name__, ExportSettings, 'tff_pipelines.publish.export:export')

@@ -11,16 +11,9 @@ dp_fl the secure sum. What epsilon is of is in each summary.
 
 The output folder gets a privacy ledger, a summary (JSON) and a report; dp_sgd and
 dp_fl also leave checkpoints, metrics and a figure. --resume continues a run.
-
-Exit codes: 0; 2 for a wrong flag, bad data or a folder that can't be used.
 """
-
-import sys
 
 from tff_pipelines.experiment import cli
 from tff_pipelines.ldp.settings import BaselineSettings
 
-main = cli.program(__doc__, BaselineSettings, 'tff_pipelines.ldp.baselines:run')
-
-if __name__ == '__main__':
-  sys.exit(main())
+main = cli.program(__name__, BaselineSettings, 'tff_pipelines.ldp.baselines:run')

@@ -5,16 +5,9 @@
 On the left the worst-case variance of one coordinate, on the right the error of the
 mean of many clients' vectors. Lines are the formulas of what is drawn; points are
 measured by drawing, with 95% intervals.
-
-Exit codes: 0; 2 for a wrong flag or a file that can't be written.
 """
-
-import sys
 
 from tff_pipelines.experiment import cli
 from tff_pipelines.ldp.settings import FigureSettings
 
-main = cli.program(__doc__, FigureSettings, 'tff_pipelines.ldp.mechanisms_figure:run')
-
-if __name__ == '__main__':
-  sys.exit(main())
+main = cli.program(__name__, FigureSettings, 'tff_pipelines.ldp.mechanisms_figure:run')

@@ -6,16 +6,9 @@
 A row has the client, the index of the example among the client's, and the outputs of
 the model: of a classifier the class and its probability. Files are read and converted
 as in the training; they need no labels.
-
-Exit codes: 0; 2 for a run that is not finished, bad data, or an output that exists.
 """
-
-import sys
 
 from tff_pipelines.experiment import cli
 from tff_pipelines.publish.settings import PredictSettings
 
-main = cli.program(__doc__, PredictSettings, 'tff_pipelines.publish.apply:predict')
-
-if __name__ == '__main__':
-  sys.exit(main())
+main = cli.program(__name__, PredictSettings, 'tff_pipelines.publish.apply:predict')

@@ -13,13 +13,10 @@ examples, of embedded and official data too; a task for texts copies the text th
 ships. A copy that is stopped leaves nothing. --purge deletes the copies of training.
 --roster writes a prepared file without the training clients' examples, for the driver of
 a cluster whose workers have the file.
-
-Exit codes: 0; 2 for a wrong flag, bad data or a file that can't be written.
 """
 
 import json
 import os
-import sys
 
 from tff_pipelines.experiment import cli  # First: the search path follows from it.
 # pylint: disable=g-bad-import-order
@@ -87,7 +84,4 @@ def prepare(settings: PrepareSettings) -> None:
     print(f'warning: {skipped}')
 
 
-main = cli.program(__doc__, PrepareSettings, 'tff_pipelines.prepare_data:prepare')
-
-if __name__ == '__main__':
-  sys.exit(main())
+main = cli.program(__name__, PrepareSettings, 'tff_pipelines.prepare_data:prepare')

@@ -9,14 +9,12 @@ each ledger, and all warnings. Every program that keeps a folder leaves such a p
 its run there, report.html. Here ledgers are read again: their chains are verified, and
 epsilon is recomputed from them alone.
 
-Exit codes: 0; 1 if a ledger does not prove what its summary states; 2 for a wrong flag
-or a folder without a finished run.
+Exit code 1 if a ledger does not prove what its summary states.
 """
 
 import dataclasses
 import os
 import pathlib
-import sys
 
 from tff_pipelines.experiment import cli  # First: the search path follows from it.
 # pylint: disable=g-bad-import-order
@@ -77,7 +75,4 @@ def report(settings: ReportSettings) -> int:
   return int(bool(wrong))
 
 
-main = cli.program(__doc__, ReportSettings, 'tff_pipelines.report:report')
-
-if __name__ == '__main__':
-  sys.exit(main())
+main = cli.program(__name__, ReportSettings, 'tff_pipelines.report:report')

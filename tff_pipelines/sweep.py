@@ -14,16 +14,9 @@ whatever way, resumes when it is started again with the same flags. Repeat i has
 initial weights of seed i. --seeded gives it the same cohorts with all settings too,
 for comparisons, and then no run has a privacy guarantee. Without it each run has its
 own epsilon; all together spend more, which is not computed.
-
-Exit codes: 0; 2 for a wrong flag, a run that failed or a folder of other runs.
 """
-
-import sys
 
 from tff_pipelines.experiment import cli
 from tff_pipelines.fedavg.sweep_settings import SweepSettings
 
-main = cli.program(__doc__, SweepSettings, 'tff_pipelines.fedavg.sweep:sweep')
-
-if __name__ == '__main__':
-  sys.exit(main())
+main = cli.program(__name__, SweepSettings, 'tff_pipelines.fedavg.sweep:sweep')

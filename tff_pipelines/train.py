@@ -8,16 +8,9 @@ From --epsilon, --delta, --rounds, --cohort_size and --sampling the noise is
 calibrated, never above the target. The output folder gets checkpoints, a privacy
 ledger, metrics (CSV and TensorBoard), a summary (JSON), a report and a figure. A run
 that was stopped, in whatever way, continues with --resume.
-
-Exit codes: 0; 2 for a wrong flag, bad data or a folder that can't be used.
 """
-
-import sys
 
 from tff_pipelines.experiment import cli
 from tff_pipelines.fedavg.settings import TrainSettings
 
-main = cli.program(__doc__, TrainSettings, 'tff_pipelines.fedavg.run:train')
-
-if __name__ == '__main__':
-  sys.exit(main())
+main = cli.program(__name__, TrainSettings, 'tff_pipelines.fedavg.run:train')

@@ -10,16 +10,9 @@ records (kNN-DPFL); only the winning labels are released, and a student is train
 on them. The noise is calibrated to --epsilon, never above it. The output folder
 gets checkpoints, a privacy ledger, metrics, a summary (JSON), a report and a figure.
 A run that was stopped, in whatever way, continues with --resume.
-
-Exit codes: 0; 2 for a wrong flag, bad data or a folder that can't be used.
 """
-
-import sys
 
 from tff_pipelines.experiment import cli
 from tff_pipelines.voting.settings import VoteSettings
 
-main = cli.program(__doc__, VoteSettings, 'tff_pipelines.voting.run:vote')
-
-if __name__ == '__main__':
-  sys.exit(main())
+main = cli.program(__name__, VoteSettings, 'tff_pipelines.voting.run:vote')

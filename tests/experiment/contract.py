@@ -36,14 +36,9 @@ _OF_STARTS = {'starts', 'epsilon_server', 'consumed_delta_server', 'configuratio
 class ExperimentContract:
   """Inherit as a class whose name begins with Test.
 
-  Class attributes:
-    commits: How many commits (or charges) a run of `experiment` makes, at least.
-    accountant: Of the plan, which a ledger does not state.
-    trains: Whether a run trains a model, or several.
-    ledger_gives_the_same: Whether a ledger gives the epsilon of the summary, not a
-      tighter one.
-    in_vain: Settings that some other setting leaves without effect: (name, value,
-      the settings that do so).
+  `commits` are those, or the charges, of a run at least; `accountant` is that of the
+  plan, which a ledger does not state; `ledger_gives_the_same` epsilon as the summary,
+  not a tighter one; `in_vain`: (setting, value, others that leave it no effect).
   """
 
   commits: int = 2
@@ -53,12 +48,7 @@ class ExperimentContract:
   ledger_gives_the_same: bool = True
 
   def experiment(self, folder, **changes):
-    """A small experiment, seeded unless `seed=None` is given, in a folder.
-
-    Args:
-      folder: Its output_dir.
-      **changes: Settings, `seed` and `resume` among them.
-    """
+    """A small experiment with these settings, seeded unless `seed=None` is given."""
     raise NotImplementedError
 
   def settings_class(self):

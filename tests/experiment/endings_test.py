@@ -10,7 +10,6 @@ import pytest
 
 from tests.experiment import smallest_family
 from tff_pipelines.common import files
-from tff_pipelines.experiment import endings
 
 _HOLDS = ('import pathlib, sys, time\n'
           'from tff_pipelines.common import files\n'
@@ -30,18 +29,23 @@ def _whole(tmp_path_factory):
   return folder
 
 
-@pytest.mark.parametrize('signum, code', [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_first_signal_lets_the_round_end_and_names_the_command_that_resumes(
-    tmp_path, capsys, monkeypatch, whole, signum, code):
-  step, folder = smallest_family.MeanRounds.step, tmp_path / 'run'
+def _signal_in(patch, round_index, signum):
+  """Lets a run get a signal in a round."""
+  step = smallest_family.MeanRounds.step
 
   def signalled(self, state, index):
-    if index == 2:
+    if index == round_index:
       os.kill(os.getpid(), signum)
     return step(self, state, index)
 
-  monkeypatch.setattr(smallest_family.MeanRounds, 'step', signalled)
-  former = signal.getsignal(signum)
+  patch.setattr(smallest_family.MeanRounds, 'step', signalled)
+
+
+@pytest.mark.parametrize('signum, code', [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_first_signal_lets_the_round_end_and_names_the_command_that_resumes(
+    tmp_path, capsys, monkeypatch, whole, signum, code):
+  folder, former = tmp_path / 'run', signal.getsignal(signum)
+  _signal_in(monkeypatch, 2, signum)
   assert smallest_family.main(_arguments(folder)) == code
   assert signal.getsignal(signum) is former
   monkeypatch.undo()
@@ -57,14 +61,8 @@ def test_first_signal_lets_the_round_end_and_names_the_command_that_resumes(
 
 
 def test_signal_in_the_last_round_ends_nothing_early(tmp_path, monkeypatch, whole):
-  step, folder = smallest_family.MeanRounds.step, tmp_path / 'run'
-
-  def signalled(self, state, index):
-    if index == 4:
-      os.kill(os.getpid(), signal.SIGTERM)
-    return step(self, state, index)
-
-  monkeypatch.setattr(smallest_family.MeanRounds, 'step', signalled)
+  folder = tmp_path / 'run'
+  _signal_in(monkeypatch, 4, signal.SIGTERM)
   assert smallest_family.main(_arguments(folder)) == 0
   assert (folder / files.METRICS).read_bytes() == (whole / files.METRICS).read_bytes()
 
@@ -81,14 +79,6 @@ def test_second_signal_ends_at_once():
                         timeout=60, check=False)
   assert done.returncode == -signal.SIGTERM
   assert done.stdout == 'still here\n' and 'ends after this round' in done.stderr
-
-
-def test_nothing_is_deferred_after_the_rounds(tmp_path):
-  former = signal.getsignal(signal.SIGTERM)
-  with endings.deferred(tmp_path) as may_end:
-    assert signal.getsignal(signal.SIGTERM) is not former
-    may_end()
-  assert signal.getsignal(signal.SIGTERM) is former
 
 
 @pytest.fixture(name='held')

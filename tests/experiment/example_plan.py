@@ -15,15 +15,9 @@ TERMS = guarantee.Terms(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExamplePlan(guarantee.Plan):
-  """Rounds of a Gaussian sum over sampled clients.
+  """Rounds of a Gaussian sum over sampled clients, or of local noise.
 
-  Attributes:
-    noise: Noise multiplier.
-    period: The noise doubles after this many rounds; None for the same in all rounds.
-    sampling_rate: Sampling rate of the clients.
-    caveats: What `notes` returns.
-    event_kind: 'sum', or 'local' for clients that protect themselves.
-    private: Whether anything is guaranteed.
+  After `period` rounds the noise doubles; None for the same in all rounds.
   """
 
   noise: float = 1.0

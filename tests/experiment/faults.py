@@ -2,15 +2,10 @@
 
   python -m tests.experiment.faults [--quick] [--kind=full|permission|removed ...]
 
-A training run is started once for each write that it makes, and that write fails:
-
-* full: from it on no file may grow (RLIMIT_FSIZE), as on a full disk or under a quota;
-  a byte of it is written before.
-* permission: from it on the process is another user's and its folders are read-only.
-* removed: its folder is gone.
-
-Each must end by one line with exit code 2, leave no part of a file, and `--resume` must
-end with what an undisturbed run leaves. `--quick` takes every kind of file once.
+A training run is started once for each write that it makes, and that write fails: no
+file may grow (RLIMIT_FSIZE) after a byte of it, the process is another user's, or its
+folder is gone. Each must end by one line with exit code 2, leave no part of a file, and
+`--resume` must end with what an undisturbed run leaves.
 """
 
 import argparse
@@ -132,19 +127,9 @@ def prove(launcher: launcher_lib.Launcher, base: pathlib.Path, *,
           only: Collection[str] | None = None) -> dict[str, list[str]]:
   """Lets every write of a run fail, by every kind of fault.
 
-  Args:
-    launcher: Starts processes.
-    base: An empty folder.
-    kinds: Of KINDS.
-    quick: Whether to take the last write to each kind of file alone, and of `permission`
-      and `removed` only that of a checkpoint.
-    only: Names of files of `full`, with # for their digits; None for all.
-
-  Returns:
-    Kind -> names of the files whose writes failed.
-
-  Raises:
-    AssertionError: If a run ends otherwise.
+  `quick` takes the last write to each kind of file alone, and of `permission` and
+  `removed` only that of a checkpoint; `only` names files of `full`, with # for their
+  digits. Returns kind -> names of the files whose writes failed.
   """
   whole = base / 'whole'
   undisturbed = launcher.run(_MODULE, f'--folder={whole}', '--kind=full', '--at=0')

@@ -3,14 +3,9 @@
   python -m tests.experiment.fuzz_folder [--cases=10000] [--seed=0] [--family=train ...]
 
 A case is one change, or two in a fifth of them, to the files of a run that was stopped
-after half of its rounds, and started once more without a commit: a flipped bit, a
-changed byte, a cut, a removal, or the file of the same name of another run with the same
-settings. It follows from family, seed and number. Then the run is resumed. It must
-
-- end as the undisturbed run, or
-- be refused by one line that names a file of the folder, or its folder, or
-- state epsilons at least those of all that was released before and after.
-
+after half of its rounds, and started once more without a commit. Then the run is resumed:
+it must end as the undisturbed run, be refused by one line that names a file of the folder
+or the folder, or state epsilons at least those of all that was released before and after.
 Two changes spare the two records of starts, which may not both be lost.
 """
 
@@ -132,14 +127,10 @@ def _watched(stop_after: float = math.inf) -> Iterator[collections.Counter]:
 
 @dataclasses.dataclass
 class Subject:
-  """Interrupted runs of a family.
+  """Interrupted runs of a family, with the same settings: one is damaged.
 
-  Attributes:
-    family: The family.
-    folder: Folder of the run that is damaged.
-    other: Folder of another run with the same settings.
-    released, shown: Numbers of its releases, and of those that starts lost.
-    undisturbed: Summary of the run that was resumed without damage.
+  `released` and `shown` are its releases, and those that starts lost; `undisturbed` is
+  the summary of the run that was resumed without damage.
   """
 
   family: Any

@@ -3,10 +3,9 @@
   python -m tests.experiment.fuzz_records [--inputs=100000] [--seed=0]
       [--reader=checkpoint|ledger ...]
 
-An input is a valid file with some damage, or without: changed and cut bytes, parts of
-another file, values of any kind in its JSON, with the digests computed again or not. It
-follows from reader, seed and number. A reader may return exactly what the file says, or
-raise ValueError with one short line that names the file. Anything else is a finding.
+An input is a valid file with some damage, or without, which follows from reader, seed and
+number. A reader may return exactly what the file says, or raise ValueError with one short
+line that names the file. Anything else is a finding.
 """
 
 import argparse
@@ -182,19 +181,9 @@ READERS: dict[str, tuple[Callable[[random.Random], bytes],
 
 def run(reader: str, *, inputs: int, seed: int,
         folder: pathlib.Path) -> collections.Counter[str]:
-  """Reads inputs 0 to `inputs` - 1 of a reader.
+  """Reads inputs 0 to `inputs` - 1 of a reader, each written into the folder.
 
-  Args:
-    reader: A key of READERS.
-    inputs: Number of inputs.
-    seed: Of the inputs.
-    folder: Where each is written.
-
-  Returns:
-    How many were 'read' and 'refused'.
-
-  Raises:
-    AssertionError: For a finding; names the input.
+  Returns how many were 'read' and 'refused'; AssertionError names a finding.
   """
   make, read = READERS[reader]
   path, outcomes = folder / 'input', collections.Counter()

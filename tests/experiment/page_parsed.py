@@ -7,14 +7,7 @@ _VOID = {'meta', 'br', 'hr', 'img', 'input', 'link'}
 
 
 class Page(html.parser.HTMLParser):
-  """Contents of a page.
-
-  Attributes:
-    count: Tag -> number of elements.
-    attributes: Tag -> attributes of each element.
-    texts: All texts, except for the style sheet.
-    text: The same in one string.
-  """
+  """Elements of a page by tag, their attributes, and all texts but the style sheet."""
 
   def __init__(self, page: str):
     super().__init__()

@@ -70,10 +70,11 @@ def test_single_points_are_no_curve(tmp_path):
 
 
 @pytest.mark.parametrize('text, message', [
-    (None, 'must be the folder of a finished run, found no summary.json in it'),
+    (None, 'must be the folder of a finished run, found no summary.json'),
     ('{', 'summary.json is damaged'), ('[]', 'summary.json is damaged'),
     (json.dumps({'version': 2}), 'summary.json is damaged'),
-    (json.dumps({'family': 'train'}), 'is damaged: summary must have the keys .* --resume of its program')])
+    (json.dumps({'family': 'train'}),
+     'is damaged: summary must have the keys .* --resume writes it again')])
 def test_folder_without_a_summary_is_refused(tmp_path, text, message):
   if text is not None:
     (tmp_path / files.SUMMARY).write_text(text)

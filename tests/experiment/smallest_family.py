@@ -5,7 +5,6 @@ Copy it to add a family. In a package, its four parts are modules of their own.
 
 import collections
 import dataclasses
-import sys
 from typing import Any
 
 import numpy as np
@@ -150,7 +149,4 @@ def release_means(settings: MeanSettings) -> dict[str, Any]:
 
 
 main = cli.program(
-    __doc__, MeanSettings, 'tests.experiment.smallest_family:release_means')
-
-if __name__ == '__main__':
-  sys.exit(main())
+    __name__, MeanSettings, 'tests.experiment.smallest_family:release_means')

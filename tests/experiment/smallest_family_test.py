@@ -29,10 +29,3 @@ def test_its_mean_is_that_of_the_vectors_but_for_the_noise(tmp_path):
   assert 0 < float(error) < 0.001
   summary = json.loads((tmp_path / 'run' / files.SUMMARY).read_text())
   assert summary['epsilon'] is None or summary['epsilon'] > 1000
-
-
-def test_its_flags_are_checked_as_all_are(capsys):
-  assert smallest_family.main(['--num_clients=1']) == 2
-  assert 'num_clients' in capsys.readouterr().err
-  assert smallest_family.main(['--help']) == 0
-  assert '--noise_multiplier' in capsys.readouterr().out

@@ -178,7 +178,7 @@ def test_without_any_record_of_starts_it_is_refused(folder, capsys):
   (folder / files.STARTS).write_text('yesterday\n')
   (folder / files.PRIVATE / files.STARTS).unlink()
   message = _refused(folder, capsys, files.STARTS)
-  assert 'how often the run was started is not known' in message
+  assert 'its starts are not known' in message
 
 
 def test_starts_are_at_least_those_of_the_ledger(stopped, tmp_path, undisturbed):

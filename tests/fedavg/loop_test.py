@@ -80,15 +80,7 @@ def _rounds(plan, process=None, rates=(), **config):
 
 
 def _run(plan, folder, *, resume=False, on_commit=None, **config):
-  """Runs the remaining rounds; returns the records and the final results.
-
-  Args:
-    plan: Plan of the run.
-    folder: Folder of the run.
-    resume: Whether to resume.
-    on_commit: Called with the index of a round after its commit.
-    **config: Arguments of FedAvgRounds.
-  """
+  """Runs the remaining rounds; returns the records and the final results."""
   records = records_lib.RunRecords(
       folder, plan.configuration(), plan.header(ROUNDS), resume=resume)
   rounds, commit = _rounds(plan, **config), records.commit

@@ -153,7 +153,7 @@ def test_added_rounds_must_meet_the_target_against_the_server_too():
   cost = more.guarantee(20).server.epsilon
   assert cost > 8 and more.guarantee(20).outsiders.epsilon < 8
   with pytest.raises(ValueError, match=r'epsilon_server=8 was met by 10 rounds; 20 .* '
-                     f'cost {decimals.epsilon(cost)}: give an --epsilon_server that'):
+                     f'cost {decimals.epsilon(cost)}: give --epsilon_server anew'):
     plan_lib.check_more_rounds(more, 10)
   # A limit on participations meets it in any number of rounds.
   targets['attributes']['recorded_noise'] = 2 * noise
@@ -240,7 +240,7 @@ def test_each_number_of_rounds_pays_for_its_own_draws(target):
     ({'cohort_size': 201.0}, 'cohort_size=201 is larger than the population'),
     ({'sampling': 'fixed', 'cohort_size': 20.5}, 'cohort_size must be an integer'),
     ({'sampling': 'none'}, 'cohort_size must be the population, 200'),
-    ({'population': 1, 'cohort_size': 1.0}, 'delta must be given'),
+    ({'population': 1, 'cohort_size': 1.0}, 'delta must be strictly'),
     ({'assumed_colluders': 1}, 'assumed_colluders=1 leave fewer'),
     ({'min_honest_fraction': 0.0}, 'min_honest_fraction')])
 def test_plan_that_is_impossible_is_refused_by_name(changes, message):
@@ -270,7 +270,7 @@ def test_seed_and_diagnostics_are_warned_of():
   assert not {seeded, measured} & set(_caveats(_plan()))
   result = _caveats(_plan(attributes={'seed': 0, 'diagnostics': True}))
   assert result[seeded].startswith('seeded run: no privacy guarantee')
-  assert result[measured].startswith('diagnostics are on')
+  assert result[measured].startswith('diagnostics measure raw')
   assert 'outside the guarantee' in result[measured]
 
 

@@ -239,7 +239,7 @@ def test_tags_and_words_share_one_release():
 
 @pytest.mark.parametrize('changes, message', [
     (dict(mechanism='none', epsilon=None, vocabulary_epsilon=None),
-     'vocabulary=private_counts needs a mechanism with noise'),
+     'vocabulary=private_counts needs noise: mechanism=none'),
     (dict(vocabulary=None), 'vocabulary_epsilon is not used with vocabulary=None'),
     (dict(epsilon=19.0),
      r'costs epsilon=19\.\d+ alone, which leaves nothing of the target')])

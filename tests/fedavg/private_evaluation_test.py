@@ -217,7 +217,7 @@ def test_release_stands_in_the_summary_with_its_deviation_near_the_exact_value(w
   assert 'the server and' not in (summary['observers_server'] or '')
   assert 'evaluation of clients is central' in summary['caveats']
   page = (folder / 'report.html').read_text()
-  assert 'test_examples: released with noise that is in ε, of standard' in page
+  assert 'test_examples: means over clients, with noise that is in ε' in page
 
 
 def _files_with(folder, values):
@@ -340,7 +340,7 @@ def test_release_that_a_crash_lost_stays_charged(tmp_path, monkeypatch, whole):
 
 
 @pytest.mark.parametrize('changes, message', [
-    (dict(rounds=5), 'rounds=5 can\'t be more than the 3 that were planned with'),
+    (dict(rounds=5), 'rounds=5 can\'t be more than the 3 that were planned: private_e'),
     (dict(private_evaluation=3.0), r'private_evaluation \(2.0 then, 3.0 now\) differ')])
 def test_finished_run_is_not_extended(whole, changes, message):
   with pytest.raises(ValueError, match=message):
@@ -388,7 +388,7 @@ def test_noise_is_fresh_unless_it_is_seeded(whole):
     (dict(mechanism='none', delta=None),
      'private_evaluation is not used with mechanism=none'),
     (dict(noise_multiplier=None, epsilon=2.0),
-     'must be less than the target epsilon=2, which includes it, found 2.0'),
+     'must be less than the target epsilon=2, found 2.0'),
     (dict(noise_multiplier=None, epsilon_server=1.0, epsilon=8.0),
      'must be less than the target epsilon=1'),
     (dict(private_evaluation=-1.0), 'private_evaluation must be at least 0, found -1'),
@@ -403,7 +403,7 @@ def test_settings_that_can_not_be_are_one_line(tmp_path, changes, message):
 
 @pytest.mark.parametrize('changes, message', [
     (dict(held_out_of_clients=None),
-     'needs held-out examples of training clients, by client; task=tiny has'),
+     'needs held-out examples by training client, task=tiny has'),
     (dict(model=dataclasses.replace(tiny_task.MODEL, fractions=('recall',))),
      r'needs a metric in \[0, 1\] among the fractions of the model softmax')])
 def test_task_without_such_metrics_is_one_line(changes, message):

@@ -1,8 +1,7 @@
 """What changes in the public files of a run when one client's data are removed.
 
-Clients learn at a rate at which no weight moves, and noise and cohorts follow from a
-seed, so that the release is the same with and without the client: whatever else told
-of it would be seen.
+No weight moves, and noise and cohorts follow from a seed: the release is the same with
+and without the client, and whatever else told of it would be seen.
 """
 
 import dataclasses

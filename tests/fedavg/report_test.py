@@ -217,8 +217,8 @@ def _of(name, **changes):
 
 
 @pytest.mark.parametrize('name, of_files, words', [
-    ('test_clients', False, 'not part of the population, so no epsilon protects them'),
-    ('test_examples', False, 'further examples of the clients themselves'),
+    ('test_clients', False, 'no epsilon protects clients that are not in the population'),
+    ('test_examples', False, 'further examples of the clients'),
     ('test', True, 'no epsilon protects those whose examples'),
     ('test', False, None)])
 def test_metrics_of_people_whom_no_epsilon_protects_are_said_to_be(

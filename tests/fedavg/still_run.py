@@ -3,7 +3,6 @@
 `main` is their program, on the tiny task: `--rounds=4 --seed=1 --output_dir=...`.
 """
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -48,9 +47,6 @@ def train(settings: TrainSettings) -> dict[str, Any]:
   return StillExperiment(settings).run()
 
 
-main = cli.program(__doc__, TrainSettings, 'tests.fedavg.still_run:train')
+main = cli.program(__name__, TrainSettings, 'tests.fedavg.still_run:train')
 ARGUMENTS = ('--rounds=4', '--cohort_size=4', '--client_batch_size=3', '--seed=1',
              '--mechanism=none')
-
-if __name__ == '__main__':
-  sys.exit(main())

@@ -54,7 +54,7 @@ def test_model_of_the_lowest_loss_is_the_result(whole):
   assert VALIDATION not in summary['outside_guarantee']
   assert 'validation set stated as public' in summary['caveats']
   report = (folder / 'report.txt').read_text()
-  assert f'model: that of round {best}, whose loss' in report
+  assert f'model: that of round {best}, of the lowest loss' in report
 
 
 def test_choice_costs_nothing_and_changes_no_round(whole, tmp_path):
@@ -114,7 +114,7 @@ def test_public_files_are_read_with_the_vocabulary_of_the_task(posts, tmp_path):
 
 
 @pytest.mark.parametrize('clients, message', [
-    (['c3', 'new'], 'must be public, found clients of the population in it'),
+    (['c3', 'new'], 'must not have clients of the population'),
     (None, 'and data_path must differ')])
 def test_data_of_the_population_are_refused(posts, tmp_path, clients, message):
   task = registry.build('stackoverflow_tag', **posts)

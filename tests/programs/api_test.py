@@ -162,7 +162,7 @@ def test_errors_of_callbacks_leave_a_run_that_resumes(tmp_path):
 def test_rounds_are_added_at_the_noise_that_was_calibrated(copy, capsys):
   before = ledger_query.answer(copy / 'ledger.jsonl').epsilon
   with pytest.raises(ValueError, match=r'epsilon=5 was met by 2 rounds; 6 .* cost '
-                     r'(\S+): give an --epsilon') as raised:
+                     r'(\S+): give --epsilon') as raised:
     api.train(_calibrated(copy, rounds=6, resume=True))
   cost = float(str(raised.value).split(' cost ')[1].split(':')[0])
   assert 5 < cost < 15

@@ -1,13 +1,8 @@
 """Starts programs as processes of their own, without paying for imports.
 
-A server process imports TensorFlow once and forks itself for every start; the
-child is then a real process with its own exit code, output and death. What a
-fork could hide (the import order, the flags of a fresh interpreter) is tested by
-the few runs that start `python -m` themselves. Tests that need no process of its own
-run a program by `tests.programs.in_process`.
-
-`python -m tests.programs.launcher` is the server; it reads requests, one JSON
-object a line, from standard input.
+A server, `python -m tests.programs.launcher`, imports TensorFlow once and forks itself
+for every request, one JSON object a line. Tests that need no process of its own run a
+program by `tests.programs.in_process`.
 """
 
 import atexit
@@ -62,13 +57,9 @@ def workers_of(mark: str) -> list[psutil.Process]:
 
 
 class Run:
-  """A started process.
+  """A process in the folder that holds what it prints.
 
-  Attributes:
-    folder: Where it was started; it holds what it prints.
-    pid: Its id.
-    mark: The value of MARK in its environment.
-    code: Its exit code, minus the signal that ended it; None while it runs.
+  `code` is its exit code, minus the signal that ended it; None while it runs.
   """
 
   def __init__(self, server: 'Launcher', pid: int, folder: pathlib.Path,

@@ -31,11 +31,11 @@ def test_setting_is_a_name_and_flags_after_the_common_ones(text, name, flags):
 @pytest.mark.parametrize('settings, common, message', [
     (['--mechanism=none'], [], 'setting must be a name, a colon and flags'),
     (['none'], [], "a colon and flags, found 'none'"),
-    (['a: mechanism=none'], [], "setting 'a': flags must have the form"),
+    (['a: mechanism=none'], [], "setting 'a' must be of --flag=value"),
     (['a: --output_dir=x'], [], "setting 'a': --output_dir is set by the sweep"),
     (['a:'], ['--seed=1'], "setting 'a': --seed is set by the sweep"),
     (['a: --noresume'], [], "setting 'a': --resume is set by the sweep"),
-    (['a b:', 'A, b: --clip=1'], [], "different names, found 'a b' and 'A, b'"),
+    (['a b:', 'A, b: --clip=1'], [], "different names, found 'A, b' and 'a b'"),
     ([], [], 'there must be at least one setting'),
 ])
 def test_bad_settings_are_refused(settings, common, message):

@@ -5,7 +5,6 @@ import pathlib
 
 import matplotlib.image
 import pytest
-import tensorflow as tf
 
 from tests import data_dir
 from tests.programs import in_process, launcher as launcher_lib
@@ -74,18 +73,10 @@ def test_run_leaves_all_its_files(runs, name):
 
 
 @pytest.mark.parametrize('name', RUNS)
-def test_metrics_have_a_row_a_round_in_csv_and_tensorboard(runs, name):
+def test_metrics_have_a_row_a_round(runs, name):
   folder = _folder(runs, name)
   rows = in_process.rows(folder / 'metrics.csv')
   assert [int(row['round']) for row in rows] == [1, 2]
-  events = {}
-  for path in (folder / 'tensorboard').iterdir():
-    for event in tf.compat.v1.train.summary_iterator(str(path)):
-      for value in event.summary.value:
-        events[event.step, value.tag] = float(tf.make_ndarray(value.tensor))
-  expected = {(int(row['round']), tag): float(value)
-              for row in rows for tag, value in row.items() if tag != 'round'}
-  assert events == pytest.approx(expected)
   final = in_process.summary(folder)
   assert float(rows[-1]['test/accuracy']) == final['accuracy']
   assert float(rows[-1]['test/loss']) == final['held_out']['test']['loss']
@@ -156,5 +147,5 @@ def test_real_digits_are_learnt_under_privacy(tmp_path):
   assert summary['headline_of'] == 'test_clients'
   assert summary['outside_guarantee'] == ['test_clients']
   assert 'held-out metrics not protected' in run.stdout
-  assert 'held-out clients are not part of the population' in (
+  assert 'clients that are not in the population' in (
       tmp_path / 'run' / 'report.txt').read_text()

@@ -193,7 +193,7 @@ def test_two_nodes_train_with_the_right_token_on_data_that_only_workers_have(
       time.sleep(0.1)
     output, errors = driver.communicate()
   assert alone.code == 0, alone.stderr
-  assert roster.code == 2 and 'x.sqlite is a roster, without the examples' in (
+  assert roster.code == 2 and 'x.sqlite is a roster: its clients must travel' in (
       roster.stderr)
   assert output and json.loads(output.splitlines()[-1]) == [2, 2, 2, 2, 0], errors
   # The driver's own server of the other address is in it, too.

@@ -13,7 +13,6 @@ class StopTraining(Exception):
 
 def ask_to_stop(callbacks: Iterable[Callback], index: int,
                 metrics: Mapping[str, float]) -> bool:
-  """Calls all callbacks, and returns whether one asks to stop."""
   stop = False
   for callback in callbacks:
     try:

@@ -26,9 +26,9 @@ class ChargedRecords:
   """A run whose releases are charged before they are drawn.
 
   A step first writes its line to the ledger, durably, then draws, then keeps the
-  answers. A run that is killed between charge and keeping loses what it drew, or may
-  have drawn: it stays charged. Nothing is ever drawn without a charge, and nothing
-  that is kept is drawn a second time.
+  answers. What a run that is killed between charge and keeping drew, or may have drawn,
+  stays charged. Nothing is ever drawn without a charge, and nothing that is kept is
+  drawn a second time.
 
   Attributes:
     run: Configuration, ledger and number of starts.
@@ -37,13 +37,7 @@ class ChargedRecords:
   """
 
   def __init__(self, run: records_lib.RunRecords, kept_as: str):
-    """Initializes the records.
-
-    Args:
-      run: Records of the folder.
-      kept_as: Name of the .npz file that keeps the answers of a charge, relative to the
-        folder, with its round in braces.
-    """
+    """Keeps answers in .npz files `kept_as`, the round of the charge in braces."""
     self.run = run
     self.kept: list[Kept] = []
     self.metrics: dict[int, dict[str, float]] = {}

@@ -65,12 +65,7 @@ def _path(parts: tuple[str | int, ...]) -> str:
 
 
 def arrays_of(structure: Any, derived: Collection[str] = ()) -> dict[str, np.ndarray]:
-  """Path -> array of nested dictionaries, lists and tuples of arrays or numbers.
-
-  Args:
-    structure: The nested structure; keys are taken in their order.
-    derived: Names of parts to leave out, wherever they are.
-  """
+  """Path -> array of nested dictionaries, lists and tuples, but for `derived` parts."""
   return {_path(path): np.asarray(leaf) for path, leaf in tree.flatten_with_path(
       structure) if not set(derived).intersection(path)}
 

@@ -32,6 +32,8 @@ from tff_pipelines.experiment import settings as settings_lib
 # Flag files that come with the project.
 _CONFIGS = pathlib.Path(tff_pipelines.__file__).parent / 'configs'
 _HELP = ('--help', '-h', '-help', '--helpshort', '--helpfull', '-helpfull')
+_CODES = ('Exit codes: 0; 2 for a mistake of the user, in one line; 130 or 143 after '
+          'the round in which a signal came.')
 
 
 def quiet() -> None:
@@ -48,7 +50,7 @@ def help_text(doc: str, cls: type[settings_lib.Settings], *, full: bool) -> str:
 
   `doc` has a summary, examples, and more, which only the latter shows.
   """
-  parts = re.split(r'\n\n+', doc.strip())
+  parts = [*re.split(r'\n\n+', doc.strip()), _CODES]
   if not full:
     # The first paragraph and the examples.
     parts = [part for i, part in enumerate(parts) if i == 0 or part.startswith('  ')]
@@ -163,7 +165,13 @@ def _resuming(doc: str, arguments: Sequence[str], folder: pathlib.Path) -> str:
   return shlex.join(['python', *program_words, *arguments, *added])
 
 
-def program(doc: str, cls: type[settings_lib.Settings],
+def program(module: str, cls: type[settings_lib.Settings],
             run: str) -> Callable[..., int]:
-  """The `main` of a program, which takes its arguments; see `start`."""
-  return functools.partial(start, doc, cls, run)
+  """The `main` of a program's module, which takes its arguments; see `start`.
+
+  Where Python started the module itself, by the name __main__, it runs at once.
+  """
+  main = functools.partial(start, sys.modules[module].__doc__, cls, run)
+  if module == '__main__':
+    sys.exit(main())
+  return main

@@ -73,8 +73,7 @@ def record_start(folder: pathlib.Path, engine: str,
       problems.append(str(error))
   if problems and (folder / files.CONFIGURATION).exists():
     if not records:
-      raise ValueError(f'{" and ".join(problems)}: how often the run was started is '
-                       'not known')
+      raise ValueError(f'{" and ".join(problems)}: its starts are not known')
     print(f'warning: {problems[0]}; the other copy has the starts', file=sys.stderr)
   now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds')
   lines = max(records, key=len, default=[])
@@ -127,6 +126,5 @@ def check_ledger(folder: pathlib.Path, configuration: Mapping[str, Any]) -> int:
   # Rounds that were added have no line at first.
   if recorded not in (configuration['hash'], *configuration['earlier']):
     raise ValueError(f'{folder / files.CONFIGURATION} is not the configuration whose '
-                     f'hash {ledger.path} has: one of them is of another run, or was '
-                     'edited')
+                     f'hash {ledger.path} has')
   return starts

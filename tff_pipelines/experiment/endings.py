@@ -39,8 +39,8 @@ def deferred(folder: pathlib.Path) -> Iterator[Callable[[], None]]:
     asked.append(signum)
     for other in former:
       signal.signal(other, signal.SIG_DFL)
-    print(f'\n{signal.Signals(signum).name}: ends after this round; again to end at '
-          'once, without it', file=sys.stderr, flush=True)
+    print(f'\n{signal.Signals(signum).name}: ends after this round; again to end now',
+          file=sys.stderr, flush=True)
 
   def check() -> None:
     if asked:

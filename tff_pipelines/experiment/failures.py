@@ -29,7 +29,6 @@ class RunFailedError(ValueError):
 
 def write_bad_clients(path: pathlib.Path) -> OnBad:
   """A function that appends a bad client to a file of the operator, JSON lines."""
-
   def write(client_id: str, error: Exception) -> None:
     files.make_folder(path.parent)
     line = json.dumps({'client': client_id, 'error': _detail(error)}) + '\n'
@@ -117,5 +116,4 @@ def reported(folder: pathlib.Path) -> Iterator[None]:
   path = folder / files.PRIVATE / ERROR
   files.write_bytes(path, text.encode('utf-8', 'backslashreplace'))
   raise RunFailedError(
-      f'the run failed: {what}; {path} says more, for the operator alone, since it may '
-      'have values of clients\' data') from None
+      f'the run failed: {what}; {path} says more, for the operator alone') from None

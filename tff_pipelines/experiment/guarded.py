@@ -60,7 +60,6 @@ def run(doc: str, cls: type, program: str, arguments: Sequence[str],
     return code
   if code < 0 and -code not in (signal.SIGABRT, signal.SIGSEGV):
     return 128 - code
-  print(f'\nerror: {library} ended this program (exit code {code}), because one of its '
-        'servers is gone or can\'t be reached; what was committed is whole: --resume',
-        file=sys.stderr)
+  print(f'\nerror: {library} ended this program (exit code {code}), since a server of '
+        'its own is gone; what was committed is whole: --resume', file=sys.stderr)
   return 2

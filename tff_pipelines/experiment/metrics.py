@@ -36,8 +36,7 @@ def rows(path: pathlib.Path) -> list[dict[str, str]]:
     raise ValueError(f'{path} is damaged: {error}') from error
   for number, row in enumerate(result, start=1):
     if None in row or None in row.values():
-      raise ValueError(f'{path} is damaged: row {number} must have a value for each '
-                       'column')
+      raise ValueError(f'{path} is damaged: row {number} must have all columns')
   return result
 
 
@@ -64,7 +63,6 @@ class Table:
   """
 
   def __init__(self, path: pathlib.Path, key: str):
-    """Initializes the table; reads and writes nothing."""
     self._path, self._key = path, key
     self._names: dict[str, None] | None = None  # In order.
     self._last, self.digest = -1, ''
@@ -96,7 +94,7 @@ class Table:
                if index not in rows and (row := kept(index)) is not None}
     if _digest_of({**rows, **missing}) != digest:
       raise ValueError(f'{self._path} is damaged: its rows up to {self._key} {last} '
-                       'are not those that the run wrote; restore it from a copy')
+                       'are not those that the run wrote')
     if self._path.exists():
       self._write(rows)
     return rows, missing

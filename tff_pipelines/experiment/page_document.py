@@ -18,8 +18,6 @@ from tff_pipelines.experiment.page_elements import (
 _FALSE_ALARMS = 0.01
 # A matrix is shown for up to this many classes.
 _MATRIX = 12
-# Caveats whose name alone tells of clients' data.
-_OF_DATA = ('bad clients skipped',)
 
 # Keys of the summary that say how epsilon was computed.
 _COMPUTED = ('mechanism', 'noise_multiplier', 'noise_stddev', 'clip', 'bits', 'sampling',
@@ -28,20 +26,15 @@ _COMPUTED = ('mechanism', 'noise_multiplier', 'noise_stddev', 'clip', 'bits', 's
 _BOUNDS = ('ε, observers', 'ε, server')
 
 _INTRODUCTION = (
-    'For the operator. What is marked “may be published” is covered by the guarantee; '
-    'the rest may name files, comes from runs without a guarantee, or was measured on '
-    'people whom no epsilon protects. Which clients were selected, and how many, is '
-    'nowhere on this page.')
+    'For the operator. What is marked “may be published” is covered by the guarantee. '
+    'Which clients were selected, and how many, is nowhere on this page.')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Verdict:
-  """Result of checking the ledger of a run.
+  """Result of checking the ledger of a run: its releases, and its guarantee alone.
 
-  Attributes:
-    rounds: Number of its releases.
-    problems: Problems of its chain; empty if it holds.
-    guarantee: Its numbers by the ledger alone; None for none.
+  `problems` are those of its chain.
   """
 
   rounds: int
@@ -59,15 +52,7 @@ class Verdict:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-  """A finished run.
-
-  Attributes:
-    name: Name of its folder.
-    summary: Its summary (docs/summary.md).
-    settings: Name of a setting -> its value.
-    curves: Its curves.
-    verdict: Verdict on its ledger.
-  """
+  """A finished run by the name of its folder, with its summary (docs/summary.md)."""
 
   name: str
   summary: Mapping[str, Any]
@@ -115,7 +100,6 @@ def document(runs: Sequence[Run]) -> str:
 
 
 def _judged(text: str, is_good: bool, kind: str = '') -> Element:
-  """A text in the colour of what is good, or is not."""
   return element('span', text, class_=kind + ('ok' if is_good else 'no'))
 
 
@@ -139,9 +123,8 @@ def _statement(summary: Mapping[str, Any]) -> list[Element]:
   lines: list[Child] = []  # Texts are paragraphs.
   if guarantee.epsilon is None:
     lines += [element('p', 'No privacy guarantee', class_='number no'), (
-        'The run is seeded, so its noise is predictable. Without the seed, epsilon '
-        f'would be {in_words(guarantee.outsiders)} at delta '
-        f'{decimals.rounded_up(guarantee.delta)}.'
+        'The run is seeded. Without the seed, epsilon would be '
+        f'{in_words(guarantee.outsiders)}.'
     ) if guarantee.seeded else 'Nothing is guaranteed.']
   else:
     for _, bound, against in guarantee.stated():
@@ -154,7 +137,8 @@ def _statement(summary: Mapping[str, Any]) -> list[Element]:
                    f'{in_words(guarantee.person_server)}.')
     lines.append(f'Protected: {summary["privacy_unit"]}. Neighbouring inputs: '
                  f'{summary["adjacency_in_words"]}.')
-  if caveats := [name for name in summary['caveats'] if name not in _OF_DATA]:
+  # This name alone tells of clients' data.
+  if caveats := [name for name in summary['caveats'] if name != 'bad clients skipped']:
     lines.append(f'Caveats: {"; ".join(caveats)}.')
   lines.append(f'Trust: {summary["trust_model"]}.')
   return [*(element('p', line) if isinstance(line, str) else line for line in lines),
@@ -197,19 +181,18 @@ def _results(runs: Sequence[Run]) -> list[Element]:
   rows = [[run.name, *(_number(_metrics(run).get(column)) for column in columns),
            *_bounds(run, Guarantee.from_json(run.summary))]
           for run in runs]
-  note = [element('p', 'Outside the guarantee, since no epsilon protects the people '
-                  f'measured: {", ".join(outside)}.')] if outside else []
+  notes = [f'Outside the guarantee: {", ".join(outside)}.'] if outside else []
   for run in runs:
     if released := run.summary['private_evaluation']:
-      note.append(element('p', f'{run.name}, {released["of"]}: released with noise that '
-                          'is in ε, of standard deviation ' + ', '.join(
-                              f'{_number(entry["stddev"])} of {name.replace("_", " ")}'
-                              for name, entry in released['metrics'].items())
-                          + '; means over clients, not over examples.'))
+      noise = ', '.join(f'{_number(entry["stddev"])} of {name.replace("_", " ")}'
+                        for name, entry in released['metrics'].items())
+      notes.append(f'{run.name}, {released["of"]}: means over clients, with noise that '
+                   f'is in ε, of standard deviation {noise}.')
   return [table(['run', *(f'{set_name}: {metric.replace("_", " ")}'
                           for set_name, metric in columns),
                  *_BOUNDS], rows,
-                caption='Metrics on held-out sets, and what they cost'), *note]
+                caption='Metrics on held-out sets, and what they cost'),
+          *(element('p', note) for note in notes)]
 
 
 def _number(value: float | None) -> str:
@@ -232,9 +215,8 @@ def _curves(runs: Sequence[Run]) -> list[Element]:
         (keys.index(key), curve.label if len(runs) == 1 else
          run.name if one_label else f'{run.name}: {curve.label}', curve)
         for key, run, curve in curves], log=all(curve.log for *_, curve in curves)))
-  note = [element('p', 'Epsilon in the charts is that against the observers: the '
-                  'first number of the guarantee.')] if any(
-                      'epsilon' in group for group in groups) else []
+  note = [element('p', 'Epsilon in the charts is that against the observers.')] * any(
+      'epsilon' in group for group in groups)
   return [*note, element('div', *figures, class_='charts')] if figures else []
 
 
@@ -251,11 +233,9 @@ def _breakdown(counts: Mapping[str, Any]) -> Iterator[Element]:
   """Confusion of groups, classes and mistakes of one held-out set."""
   kind = counts['kind']
   kinds = f'{kind}es' if kind.endswith('s') else f'{kind}s'
-  groups = [group for group in counts['groups'] if 'taken_for' in group]
-  if groups:
-    names = list(dict.fromkeys(
-        name for group in groups for name, count in group['taken_for'].items()
-        if count))
+  if groups := [group for group in counts['groups'] if 'taken_for' in group]:
+    names = list(dict.fromkeys(name for group in groups for name, count in
+                               group['taken_for'].items() if count))
     yield _matrix(
         f'Confusion of groups of {kinds}: true in rows, predicted in columns',
         [group['name'] for group in groups], names,
@@ -267,9 +247,8 @@ def _breakdown(counts: Mapping[str, Any]) -> Iterator[Element]:
     cells = {(one['name'], one['name']): one['right'] for one in classes}
     cells |= {(one['true'], one['predicted']): one['count'] for one in mistakes}
     predicted = list(dict.fromkeys([*names, *(one['predicted'] for one in mistakes)]))
-    yield _matrix(
-        f'Confusion of {kinds}: true in rows, predicted in columns; a dot stands '
-        'for none or few', sorted(names), sorted(predicted), cells)
+    yield _matrix(f'Confusion of {kinds}: true in rows, predicted in columns; a dot is '
+                  'none or few', sorted(names), sorted(predicted), cells)
   elif mistakes:
     yield table(['true', 'predicted', 'count'], [
         [one['true'], one['predicted'], f'{one["count"]:,}'] for one in mistakes],
@@ -320,19 +299,17 @@ def _settings(runs: Sequence[Run]) -> list[Element]:
 def _ledgers(runs: Sequence[Run]) -> list[Element]:
   rows = []
   for run in runs:
-    verdict = run.verdict
-    proved = verdict.proves(run.summary)
+    verdict, proved = run.verdict, run.verdict.proves(run.summary)
+    problems = '; '.join(verdict.problems)
     rows.append([
         run.name, f'{verdict.rounds:,}',
-        _judged(f'broken: {"; ".join(verdict.problems)}' if verdict.problems else
-                'holds', not verdict.problems),
+        _judged(f'broken: {problems}' if problems else 'holds', not problems),
         *_bounds(run, verdict.guarantee), _judged('yes' if proved else 'no', proved)])
   return [table(
       ['run', 'releases', 'hash chain', *_BOUNDS, 'proves the guarantee'], rows,
       caption='Verdict on the ledgers'), element(
-           'p', 'Every ε is recomputed from the ledger alone, also that against a '
-           'participant. It proves the guarantee if its hash chain holds and none '
-           'is above the one stated there.')]
+           'p', 'Every ε is recomputed from the ledger alone, which proves the '
+           'guarantee if its hash chain holds and none is above the one stated.')]
 
 
 def _warnings(runs: Sequence[Run]) -> Iterator[Element]:

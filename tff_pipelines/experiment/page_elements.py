@@ -103,11 +103,8 @@ def chart(title: str, xlabel: str, curves: Sequence[tuple[int, str, Curve]], *,
           log: bool = False) -> Element:
   """A figure of lines with a legend.
 
-  Args:
-    title: Name of the chart, which says what the vertical axis is.
-    xlabel: Label of the horizontal axis.
-    curves: Colour, from 0, text of the legend and curve, of at least one.
-    log: Whether the vertical axis is logarithmic; its values are positive then.
+  `curves` are a colour, from 0, a text of the legend and a curve, of at least one. If
+  the vertical axis is logarithmic, its values are positive.
   """
   words = '; '.join(
       f'{label}: from {curve.y[0]:.4g} at {curve.x[0]:.4g} to {curve.y[-1]:.4g} at '
@@ -118,15 +115,16 @@ def chart(title: str, xlabel: str, curves: Sequence[tuple[int, str, Curve]], *,
   across, ticks = _axis([x for *_, curve in curves for x in curve.x], _LEFT, right)
   for place, text in ticks:
     x = f'{place:.1f}'
-    drawing.append(element('line', x1=x, x2=x, y1=_TOP, y2=bottom, class_='grid'))
-    drawing.append(element('text', text, x=x, y=bottom + 15, text_anchor='middle'))
+    drawing.extend((
+        element('line', x1=x, x2=x, y1=_TOP, y2=bottom, class_='grid'),
+        element('text', text, x=x, y=bottom + 15, text_anchor='middle')))
   up, ticks = _axis([y for *_, curve in curves for y in curve.y], bottom, _TOP, log=log,
                     whole=True)
   for place, text in ticks:
     y = f'{place:.1f}'
-    drawing.append(element('line', x1=_LEFT, x2=right, y1=y, y2=y, class_='grid'))
-    drawing.append(element('text', text, x=_LEFT - 5, y=f'{place + 4:.1f}',
-                           text_anchor='end'))
+    drawing.extend((
+        element('line', x1=_LEFT, x2=right, y1=y, y2=y, class_='grid'),
+        element('text', text, x=_LEFT - 5, y=f'{place + 4:.1f}', text_anchor='end')))
   drawing.append(element('text', xlabel, x=(_LEFT + right) / 2, y=_HEIGHT - 6,
                          text_anchor='middle'))
   legend = element('ul', class_='legend')

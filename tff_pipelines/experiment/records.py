@@ -31,7 +31,7 @@ _CHECKPOINTS = 'checkpoints'
 _TENSORBOARD = 'tensorboard'
 # Files that are written only after a round, where rounds are committed.
 _OF_ROUNDS = (files.METRICS, _TENSORBOARD, files.SUMMARY, files.REPORT, models.ARRAYS)
-_OVER = "the run can't be continued; account for it by the ledger and start another"
+_OVER = "the run can't be continued; account for it by the ledger"
 
 
 class RunRecords:
@@ -61,7 +61,6 @@ class RunRecords:
         new, or `replace`: it gets more rounds. Else the caller compares the two.
       header: Keyword arguments of the ledger's header, for a new run.
       resume: Continue the run in the folder, if there is one.
-      replace: Record this configuration instead of an earlier one.
       engine: What runs the workers, one of `configurations.ENGINES`.
 
     Raises:
@@ -117,8 +116,7 @@ class RunRecords:
             preliminary.PreliminaryRelease)
     path = self.folder / name
     if not (is_last or path.exists()) and self.has_checkpoint():
-      raise ValueError(f'{path} is missing, and it is released once only: the run '
-                       'can\'t be continued')
+      raise ValueError(f'{path} is missing, and it is released once only')
     if files.read_checked(self.folder, name) is None:
       self.ledger.drop_torn()
       # Starts are not counted: a repeated release has a line of its own.
@@ -178,12 +176,10 @@ class RunRecords:
           self.charge(one.repeated())
           self.lost += (one.repeated(),)
     if lost and not problems:
-      problems = [f'{self.ledger.path} has {len(lost)} rounds more than the last '
-                  'checkpoint']
+      problems = [f'{self.ledger.path} has rounds after the last checkpoint']
     if problems:
       print(f'warning: {problems[0]}; the run resumes after round {rounds}, and '
-            f'epsilon counts what was released after it, too ({len(lost)} rounds)',
-            file=sys.stderr)
+            f'epsilon counts {len(lost)} rounds after it, too', file=sys.stderr)
     # A crash, or a power cut, left them out.
     for number, metrics in missing.items():
       self._release(metrics, number)
@@ -202,9 +198,8 @@ class RunRecords:
     """Raises ValueError if there is something that only rounds write."""
     for name in _OF_ROUNDS:
       if (path := self.folder / name).exists():
-        raise ValueError(
-            f'{self.ledger.path} has no round, but {path} is there: what the run '
-            'released is not known, so it can\'t be continued')
+        raise ValueError(f'{self.ledger.path} has no round, but {path} is there: '
+                         f'{metrics_lib.UNKNOWN_COST}')
 
   def _latest(self) -> tuple[checkpoints.Checkpoint, list[str]]:
     """The latest checkpoint that is whole, and the errors of later ones."""
@@ -234,14 +229,12 @@ class RunRecords:
               if line['outcome'] != ledger_lib.UNUSED and not preliminary.count([line])]
     recorded = sum(number <= position for number in rounds)
     if recorded != checkpoint.rounds + len(checkpoint.lost):
-      raise ValueError(
-          f'{self.ledger.path} has {recorded} rounds, the checkpoint '
-          f'{checkpoint.rounds}: they do not belong together')
+      raise ValueError(f'{self.ledger.path} must have the rounds of the checkpoint, '
+                       f'{checkpoint.rounds}, found {recorded}')
     lost = [lines[number - 1] for number in rounds if number > position]
     if lost and preliminary.count(lines[position:], preliminary.EvaluationRelease):
-      raise ValueError(
-          f'{self.ledger.path} has an evaluation of a model whose checkpoint is lost: '
-          f'{_OVER}')
+      raise ValueError(f'{self.ledger.path} has an evaluation of a model whose '
+                       f'checkpoint is lost: {_OVER}')
     return [events_lib.from_json(line['event']) for line in lost]
 
   def charge(self, event: base.Event, *, outcome: str = 'released',
@@ -327,8 +320,8 @@ def charges(folder: pathlib.Path, name: str,
   try:
     charged = preliminary.count(map(json.loads, text.split('\n')[1:-1]), kind)
   except (ValueError, TypeError, KeyError, AttributeError):
-    raise ValueError(f'{path} must have a release in each line after the first: it was '
-                     'edited or damaged') from None
+    raise ValueError(f'{path} must have a release in each line after the first'
+                     ) from None
   total = charged + (not (folder / name).exists())
   if not total:
     raise ValueError(f'{path} has no charge for {folder / name}: '

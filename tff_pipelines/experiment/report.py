@@ -113,9 +113,8 @@ def validate_summary(summary: Mapping[str, Any]) -> None:
   """Raises ValueError unless a summary has the keys and types of SCHEMA."""
   missing, unknown = SCHEMA.keys() - summary.keys(), summary.keys() - SCHEMA.keys()
   if missing or unknown:
-    raise ValueError(
-        f'summary must have the keys of version {VERSION}; missing: '
-        f'{sorted(missing)}, unknown: {sorted(unknown)}')
+    raise ValueError(f'summary must have the keys of version {VERSION}; missing: '
+                     f'{sorted(missing)}, unknown: {sorted(unknown)}')
   for name, kind in SCHEMA.items():
     value, is_null = summary[name], kind.endswith('?') and summary[name] is None
     if isinstance(value, bool) or not (
@@ -156,13 +155,12 @@ def read_summary(path: str | os.PathLike[str]) -> dict[str, Any]:
   path = pathlib.Path(path)
   if not path.is_file():
     raise ValueError(f'{path.parent} must be the folder of a finished run, found no '
-                     f'{path.name} in it')
+                     f'{path.name}')
   summary = files.read_json(path)
   try:
     validate_summary(summary)
   except ValueError as error:
-    raise ValueError(f'{path} is damaged: {error}; --resume of its program '
-                     'writes it again') from error
+    raise ValueError(f'{path} is damaged: {error}; --resume writes it again') from error
   return summary
 
 
@@ -309,11 +307,9 @@ def draw(path: pathlib.Path, curves: Sequence[Curve], *, title: str, xlabel: str
 
 
 def draw_labels(label_counts: np.ndarray, path: str | os.PathLike[str]) -> None:
-  """Draws how often simulated clients have each label: a stacked bar per client.
+  """Draws how often clients have each label, [clients, classes], into a PNG file.
 
-  Args:
-    label_counts: [clients, classes]. The figure is as private as their examples.
-    path: Path of the PNG file, overwritten.
+  The figure is as private as their examples.
   """
   import matplotlib  # pylint: disable=g-import-not-at-top
   from matplotlib import figure as figure_lib  # pylint: disable=g-import-not-at-top

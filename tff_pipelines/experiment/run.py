@@ -30,19 +30,19 @@ _FINGERPRINTS = ('data_fingerprint', 'examples_fingerprint')
 _ROUNDING = 1e-9
 # Settings that may change with the number of rounds: it and the targets that it costs.
 _RESTATED = frozenset({'rounds', 'epsilon', 'epsilon_server'})
+_FOLLOWED = ('what else that followed from, such as metrics on held-out examples, is '
+             'outside the guarantee')
 _CAVEATS = {
     'stopped early':
-        'the run was stopped after round {0} of {1}: epsilon is that of all {1}, because '
-        'the decision may follow from what was released; what else it followed from, '
-        'such as metrics on held-out examples, is outside the guarantee',
+        'the run was stopped after round {0} of {1}: epsilon is that of all {1}, since '
+        f'what was released may have decided that; {_FOLLOWED}',
     'rounds run again':
-        'checkpoints were damaged: {} rounds that were released before are not in the '
-        'result, and epsilon counts them beside those of the result',
+        'checkpoints were damaged: epsilon also counts {} rounds that were released '
+        'before and are not in the result',
     'rounds added':
-        'rounds were added to a run that was planned for {}: epsilon is that of all '
-        'rounds, and holds whether or not released models decided on the addition, as '
-        'long as no more are added; what else it followed from, such as metrics on '
-        'held-out examples, is outside the guarantee'}
+        'rounds were added to a run that was planned for {}: epsilon is that of all, '
+        'whether or not what was released decided that, as long as no more are added; '
+        f'{_FOLLOWED}'}
 
 
 class Experiment(abc.ABC):
@@ -53,10 +53,8 @@ class Experiment(abc.ABC):
     takes_more_rounds: Whether a run may be resumed with more rounds than were planned,
       at the noise that was calibrated; the family then checks the new epsilon.
     kept_as: File of the answers of a charged step; see `ChargedRecords`.
-    settings: Settings of the run.
     folder: Folder of the run; exists once the run has started.
     callbacks: Called after each commit of a round.
-    quiet: Whether to print nothing.
     guarantee, weights, figures: All numbers of the guarantee, name -> array of the
       released model, and names of the figures, once the run is over.
     earlier_rounds: Numbers of rounds that were planned before more were added.
@@ -276,8 +274,7 @@ class Experiment(abc.ABC):
       if bound is not None and bound.epsilon > target * (1 + _ROUNDING):
         raise ValueError(
             f'output_dir={self.folder} holds a run whose recorded noise gives '
-            f'{name}={decimals.epsilon(bound.epsilon)}, above the target {target:g}: '
-            'it is not continued')
+            f'{name}={decimals.epsilon(bound.epsilon)}, above the target {target:g}')
 
   def _print(self, text: str) -> None:
     if not self.quiet:

@@ -37,8 +37,8 @@ def _parsed(field: Setting, value: Any) -> Any:
     return tuple(field.kind(text.strip()) for text in value.split(',') if text.strip())
   except ValueError:
     kind = 'integers' if field.kind is int else 'numbers'
-    raise ValueError(f'{field.name} must be a comma-separated list of {kind}, found '
-                     f'{value!r}') from None
+    raise ValueError(f'{field.name} must be a comma-separated list of {kind}, '
+                     f'found {value!r}') from None
 
 
 def _default_in_words(field: Setting) -> str:
@@ -93,9 +93,8 @@ class Settings:
     declarations.check(self)
     for name, why in self.unused():
       if name in self.given:
-        raise ValueError(
-            f'{name} is not used with {why}: leave it out, found '
-            f'{getattr(self, name)!r}')
+        raise ValueError(f'{name} is not used with {why}: leave it out, found '
+                         f'{getattr(self, name)!r}')
     self.check()
 
   def check(self) -> None:
@@ -200,8 +199,7 @@ def from_flags(cls: type[Settings], values: flags.FlagValues,
     elif values[name].present:
       given[name] = _parsed(field, values[name].value)
   if rest:
-    raise ValueError(
-        f'unexpected argument {rest[0]!r}: every argument is a --flag=value')
+    raise ValueError(f'arguments must be --flag=value, found {rest[0]!r}')
   return cls(**given)
 
 
@@ -264,8 +262,8 @@ class FolderSettings(Settings):
   """Settings of every run that keeps a folder."""
 
   seed: int | None = setting(
-      None, 'Simulation seed: makes the run repeatable and voids its privacy '
-      'guarantee, since the noise is predictable.', group='run', low=0,
+      None, 'Makes the run repeatable, and its noise predictable: voids the guarantee.',
+      group='run', low=0,
       otherwise='randomness of the operating system')
   output_dir: str | None = setting(
       None, 'Folder for checkpoints, ledger, metrics, summary and report.',
@@ -293,9 +291,9 @@ class RunSettings(FolderSettings):
   """Settings of every run whose rounds are TFF computations."""
 
   local_workers: int = setting(
-      0, 'Worker processes that share the clients of a round; with engine=ray, '
-      'actors, 0 for one for each of the cluster\'s cores.', group='run', low=0,
-      high=1024, free=True, otherwise='0, this process')
+      0, 'Worker processes that share the clients of a round; with engine=ray, actors, '
+      '0 for the cluster\'s cores.', group='run', low=0, high=1024, free=True,
+      otherwise='0, this process')
   engine: str = setting(
       'local', 'What runs the workers: this machine, or a Ray cluster.', group='run',
       choices=('local', 'ray'), free=True)
@@ -303,9 +301,8 @@ class RunSettings(FolderSettings):
       None, 'HOST:PORT of a Ray cluster.', group='run', free=True,
       when={'engine': ('ray',)}, otherwise='a Ray of its own on this machine')
   slice_deadline: float = setting(
-      600.0, 'Seconds after which a worker that has not answered is replaced, and its '
-      'part of the round is computed again.', group='run', above=0, free=True,
-      unit='seconds')
+      600.0, 'Time after which a worker that has not answered is replaced.',
+      group='run', above=0, free=True, unit='seconds')
 
   def unused(self) -> Iterator[tuple[str, str]]:
     yield from super().unused()

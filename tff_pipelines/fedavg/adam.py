@@ -22,22 +22,16 @@ _SMALL = 1e-8
 class AdamConfig:
   """Adam with decoupled weight decay; the rate falls to 0 by half a cosine.
 
-  Attributes:
-    learning_rate: > 0.
-    batch_size: >= 1.
-    epochs: >= 1.
-    weight_decay: >= 0; a step subtracts this times the rate times the weights.
+  A step subtracts `weight_decay` times the rate times the weights.
   """
 
-  learning_rate: float
-  batch_size: int
-  epochs: int
-  weight_decay: float = 0.0
+  learning_rate: validate.Positive
+  batch_size: validate.Count
+  epochs: validate.Count
+  weight_decay: validate.NonNegative = 0.0
 
   def __post_init__(self):
-    validate.positive(learning_rate=self.learning_rate)
-    validate.non_negative(weight_decay=self.weight_decay)
-    validate.integer(batch_size=self.batch_size, epochs=self.epochs, low=1)
+    validate.fields(self)
 
 
 def initial_state(weights: Sequence) -> list[list[tf.Tensor]]:
@@ -48,7 +42,7 @@ def initial_state(weights: Sequence) -> list[list[tf.Tensor]]:
 
 def state_arrays(state) -> list[np.ndarray]:
   """The state as a flat list of arrays, for a file."""
-  return [np.asarray(array) for array in tf.nest.flatten(state)]
+  return list(map(np.asarray, tf.nest.flatten(state)))
 
 
 def state_of_arrays(arrays: Sequence[np.ndarray]) -> list[list[tf.Tensor]]:

@@ -64,7 +64,6 @@ class ClientReader:
   the run. A client that was found bad is not read again.
 
   Attributes:
-    task: Task with the clients.
     simulation_seed: Seed of the clients' keys; None for none.
     by_id: Whether the process reads the clients itself, by `reader_in_graph`.
     on_bad: Called once with each client that is found bad, for the operator.
@@ -184,8 +183,7 @@ class FedAvgRounds(rounds_lib.Rounds):
     rounds_per_evaluation: Rounds between evaluations, >= 1.
     dropout_rate: Fraction of the selected clients that do not report, in [0, 1).
     clients_per_call: Clients in a chunk, >= 1; None for a process of single clients.
-    by_id: Whether the process reads the clients itself.
-    on_bad: As of `ClientReader`.
+    by_id, on_bad: As of `ClientReader`.
     unit_is_client: Whether the privacy unit is a client. Then one whose data make
       the training fail participates without examples. Else it ends the run: a client
       that lacks all of its records would tell more of one of them than its clip.

@@ -46,13 +46,13 @@ class NoisySgdPlan(guarantee.Plan):
   """
 
   terms: guarantee.Terms
-  noise_multiplier: float
+  noise_multiplier: validate.Positive
   sampling_rate: float
-  clip: float
-  rounds: int
-  delta: float
-  clients: int
-  records: int
+  clip: validate.Positive
+  rounds: validate.Count
+  delta: validate.OpenUnitInterval
+  clients: validate.Count
+  records: validate.Count
   seed: int | None = None
 
   @classmethod
@@ -60,9 +60,8 @@ class NoisySgdPlan(guarantee.Plan):
                 **rest: Any) -> 'NoisySgdPlan':
     """Builds the plan for a target epsilon, or for a given noise multiplier."""
     if (target_epsilon is None) == (noise_multiplier is None):
-      raise ValueError(
-          'one of epsilon and noise_multiplier must be given, found '
-          f'epsilon={target_epsilon!r} and noise_multiplier={noise_multiplier!r}')
+      raise ValueError('one of epsilon and noise_multiplier must be given, found '
+                       f'{target_epsilon!r} and {noise_multiplier!r}')
     if noise_multiplier is None:
       noise_multiplier = calibration.noise_multiplier(
           lambda z: cls(noise_multiplier=z, **rest).released(rest['rounds']),
@@ -70,10 +69,7 @@ class NoisySgdPlan(guarantee.Plan):
     return cls(noise_multiplier=noise_multiplier, **rest)
 
   def __post_init__(self):
-    validate.open_unit_interval(delta=self.delta)
-    validate.positive(clip=self.clip, noise_multiplier=self.noise_multiplier)
-    validate.integer(rounds=self.rounds, clients=self.clients, records=self.records,
-                     low=1)
+    validate.fields(self)
     self.event(1)  # Raises what is out of range.
 
   @property
@@ -101,9 +97,8 @@ class NoisySgdPlan(guarantee.Plan):
   def notes(self) -> list[caveats.Caveat]:
     return [
         caveats.Caveat(
-            'number of records public',
-            'the number of all records is taken as public: it sets the sampling rate '
-            'and divides the sums'),
+            'number of records public', 'the number of all records, which sets the '
+            'sampling rate and divides the sums, is taken as public'),
         caveats.Caveat(
             'floating-point Gaussian noise', 'Gaussian noise in floating point carries '
             'the guarantee of ideal arithmetic only')]
@@ -205,7 +200,7 @@ def build(model: Model, element_spec, *, initial_weights: list[np.ndarray],
     model: The model to train.
     element_spec: Feature name -> (dtype, shape), of the clients' source.
     initial_weights: List of float32 arrays.
-    plan: Plan of the run; with a seed, clients bring a key of it.
+    plan: With a seed, clients bring a key of it.
     learning_rate, momentum: Those of the server's SGD on the mean gradient.
   """
   server = fedavg.Server(initial_weights, ServerConfig(

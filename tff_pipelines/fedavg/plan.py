@@ -22,8 +22,6 @@ from tff_pipelines.fedavg import settings as settings_lib
 
 # Fields of the plan with what is released before the first round and after the last.
 _RELEASES = ('preliminary', 'evaluation')
-_OBSERVERS = ('those who see the released models and learn neither who nor how many '
-              'participated, nor how long rounds took')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,15 +86,13 @@ class FedAvgPlan(guarantee.Plan):
     Raises:
       ValueError: If the target can't be met; the message says why.
     """
-    population = mechanism.needed('population')
-    if mechanism.cohort_size > population:
-      raise ValueError(
-          f'cohort_size={mechanism.cohort_size:g} is larger than the population of '
-          f'{population} clients')
-    if mechanism.sampling == 'none' and mechanism.cohort_size != population:
-      raise ValueError(
-          'sampling=none takes all clients every round: cohort_size must be the '
-          f'population, {population}, found {mechanism.cohort_size:g}')
+    population, cohort_size = mechanism.needed('population'), mechanism.cohort_size
+    if cohort_size > population:
+      raise ValueError(f'cohort_size={cohort_size:g} is larger than the population of '
+                       f'{population} clients')
+    if mechanism.sampling == 'none' and cohort_size != population:
+      raise ValueError(f'cohort_size must be the population, {population}, with '
+                       f'sampling=none, found {cohort_size:g}')
     delta = accountant.default_delta(population) if delta is None else delta
     plan = cls(mechanism=mechanism, delta=delta, target_epsilon=target_epsilon,
                target_epsilon_server=target_epsilon_server, **attributes)
@@ -109,9 +105,7 @@ class FedAvgPlan(guarantee.Plan):
       return dataclasses.replace(
           plan._with(noise_multiplier=None), delta=delta if delta < 1 else None,
           target_epsilon=None, target_epsilon_server=None)
-    if not 0 < delta < 1:
-      raise ValueError(
-          'delta must be given, strictly between 0 and 1, for a population of 1')
+    validate.open_unit_interval(delta=delta)
     if recorded_noise is not None:
       plan = plan._with(noise_multiplier=recorded_noise)
     elif plan.is_calibrated:
@@ -127,10 +121,9 @@ class FedAvgPlan(guarantee.Plan):
           'philox' if plan.adaptive is not None else
           share_tables.default_generator(plan.params)))
     if plan.adaptive is not None and share_tables.is_cryptographic(plan.params):
-      raise ValueError(
-          f'noise_generator={plan.noise_generator} can\'t be had with '
-          'adaptive_clipping: the noise of its count is drawn by TensorFlow\'s '
-          'Poisson sampler')
+      # TensorFlow's Poisson sampler draws the noise of its count.
+      raise ValueError(f'noise_generator={plan.noise_generator} can\'t be had with '
+                       'adaptive_clipping')
     share_tables.check_generator(plan.params)
     plan.params.check_shares()
     if not plan.allow_degenerate:
@@ -143,10 +136,8 @@ class FedAvgPlan(guarantee.Plan):
     taken = least and self.mechanism.sampled(
         combinators.NoPrivacy()).failure_probability()
     if taken and taken > self.delta / 2:
-      raise ValueError(
-          f'min_cohort_size={least} would have cohorts drawn again so often that it '
-          f'takes {taken:.3g} of delta={self.delta:g}, more than half: lower it, or '
-          'raise cohort_size or max_participations')
+      raise ValueError(f'min_cohort_size={least} is too much: cohorts drawn again take '
+                       f'{taken:.3g} of delta={self.delta:g}, more than half')
 
   def _with(self, **changes: Any) -> 'FedAvgPlan':
     """The plan with these fields of its mechanism changed."""
@@ -181,9 +172,8 @@ class FedAvgPlan(guarantee.Plan):
       others['what is released beside the rounds'] = combinators.Composed(
           events=self._outside_rounds)
     if self.adaptive is not None:
-      others[f'clip_count_stddev={self.adaptive.count_stddev:g} is too little: the '
-             'count of the adaptive clip'] = self.mechanism.sampled(
-                 self.mechanism.clip_count())
+      others[f'clip_count_stddev={self.adaptive.count_stddev:g} is too little: its '
+             'count'] = self.mechanism.sampled(self.mechanism.clip_count())
     for name, event in others.items():
       alone = accountant.epsilon(event, self.delta, accountant=self.accountant,
                                  amplification=self.amplification)
@@ -292,7 +282,9 @@ class FedAvgPlan(guarantee.Plan):
       trust += f'; {when} {preliminary.TRUST}'
       sampler += f'; {when} {preliminary.SAMPLER}'
     return guarantee.Terms(
-        privacy_unit=self.privacy_unit, observers=_OBSERVERS,
+        privacy_unit=self.privacy_unit,
+        observers='those who see the released models and learn neither who nor how '
+        'many participated, nor how long rounds took',
         against='observers of the released models',
         observers_server=(
             f'{"those" if beside else "the server and those"} who know the cohorts '
@@ -315,16 +307,14 @@ class FedAvgPlan(guarantee.Plan):
     degenerate = params and params.degeneracy()
     return [guarantee.Caveat(name, text) for applies, name, text in (
         (self.diagnostics, 'diagnostics outside the guarantee',
-         'diagnostics are on: what they measure comes from raw values and cohort sizes '
-         'and is outside the guarantee'),
+         'diagnostics measure raw values and cohort sizes, outside the guarantee'),
         (degenerate, 'degenerate grid', f'degenerate grid: {degenerate}'),
         (params and not params.noise.is_divisible and mechanism.sampling == 'poisson',
          'approximate amplification',
          'discrete Gaussian shares do not add up to one distribution as the cohort '
          'varies: amplification by Poisson sampling holds approximately only'),
         (params and params.rotation == 'none', 'no rotation',
-         'rotation=none does not spread updates over the coordinates: large '
-         'coordinates may wrap around, which costs accuracy but no privacy'))
+         'rotation=none: large coordinates may wrap around, which costs accuracy only'))
             if applies]
 
   def configuration(self) -> dict[str, Any]:
@@ -404,13 +394,11 @@ def check_more_rounds(plan: FedAvgPlan, before: int) -> None:
   target that was met by fewer rounds must be given anew.
   """
   rounds = plan.mechanism.rounds
-  if plan.evaluation is not None:
-    raise ValueError(
-        f'rounds={rounds} can\'t be more than the {before} that were planned with '
-        'private_evaluation: what is released after the last of them is released once')
-  if not plan.scheme.same_every_round:
+  fixing = f'sampling={plan.mechanism.sampling}' if plan.evaluation is None else (
+      'private_evaluation')
+  if plan.evaluation is not None or not plan.scheme.same_every_round:
     raise ValueError(f'rounds={rounds} can\'t be more than the {before} that were '
-                     f'planned: sampling={plan.mechanism.sampling} fixes their number')
+                     f'planned: {fixing} fixes their number')
   for observer, target in ((bounds.OUTSIDERS, plan.target_epsilon),
                            (bounds.SERVER, plan.target_epsilon_server)):
     if target is None:
@@ -419,6 +407,5 @@ def check_more_rounds(plan: FedAvgPlan, before: int) -> None:
     spent = plan.bound(plan.released(rounds), plan.release_count(rounds),
                        observer=observer).epsilon
     if spent > target:
-      raise ValueError(
-          f'{name}={target:g} was met by {before} rounds; {rounds} with the same noise '
-          f'cost {decimals.epsilon(spent)}: give an --{name} that is at least this')
+      raise ValueError(f'{name}={target:g} was met by {before} rounds; {rounds} with '
+                       f'this noise cost {decimals.epsilon(spent)}: give --{name} anew')

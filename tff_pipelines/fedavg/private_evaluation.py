@@ -39,18 +39,16 @@ def metric_names(task: task_lib.Task) -> tuple[str, ...]:
       has no metric in [0, 1].
   """
   if task.held_out_of_clients is None:
-    raise ValueError(
-        'private_evaluation needs held-out examples of training clients, by client; '
-        f'task={task.name} has {", ".join(task.held_out) or "none"} only')
+    raise ValueError('private_evaluation needs held-out examples by training client, '
+                     f'task={task.name} has {", ".join(task.held_out) or "none"}')
   nothing = {name: tf.zeros((1, *shape), dtype)
              for name, (dtype, shape) in task.train.element_spec.items()}
   weights = [tf.constant(array) for array in task.model.initial_weights(0)]
   known = task.model.metrics(weights, nothing, tf.zeros([1]))
   names = tuple(name for name in task.model.fractions if name in known)
   if not names:
-    raise ValueError(
-        f'private_evaluation needs a metric in [0, 1] among the fractions of the model '
-        f'{task.model.name}, whose metrics are {", ".join(known)}')
+    raise ValueError('private_evaluation needs a metric in [0, 1] among the fractions '
+                     f'of the model {task.model.name}, found {", ".join(known)}')
   return names
 
 

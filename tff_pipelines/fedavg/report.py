@@ -1,6 +1,5 @@
 """The run report of federated averaging: its own lines, fields and figures."""
 
-import collections
 from collections.abc import Mapping, Sequence
 import dataclasses
 import math
@@ -18,16 +17,11 @@ from tff_pipelines.fedavg import evaluation, private_evaluation
 from tff_pipelines.fedavg.plan import FedAvgPlan
 from tff_pipelines.fedavg.settings import TrainSettings
 
-# Why metrics on a held-out set, which are exact, are outside the guarantee.
-_OUTSIDE = collections.defaultdict(
-    lambda: 'outside the guarantee',
-    test_clients='outside the guarantee: held-out clients are not part of the '
-    'population, so no epsilon protects them',
-    test_examples='computed from further examples of the clients themselves and are '
-    'outside the guarantee',
-    test='outside the guarantee: no epsilon protects those whose examples the test '
-    'part has')
-
+# Held-out set -> why metrics on it, which are exact, are outside the guarantee.
+_OUTSIDE = {
+    'test_clients': ': no epsilon protects clients that are not in the population',
+    'test_examples': ': they are computed from further examples of the clients',
+    'test': ': no epsilon protects those whose examples the test part has'}
 # Limits of a breakdown: in summary.json, where more classes are cut to the most
 # frequent ones, and in report.txt.
 _MAX_CLASSES, _MAX_PAIRS = 100, 20
@@ -53,10 +47,6 @@ def _draws_clients(plan: FedAvgPlan, task: Task) -> bool:
 def describe(task: Task, plan: FedAvgPlan) -> report.Description:
   """Description of the run before its first round."""
   mechanism = plan.mechanism
-  lines = [
-      ('task', f'{task.name}, {task.model.name} with {mechanism.dimension:,} '
-               f'parameters, {mechanism.population:,} clients'),
-      ('run', run_line(plan, mechanism.rounds)), ('mechanism', mechanism_line(plan))]
   details = []
   if plan.adaptive is not None:
     details.append(
@@ -72,21 +62,27 @@ def describe(task: Task, plan: FedAvgPlan) -> report.Description:
         f'per model unit, {plan.params.padded_dimension:,} coordinates')
   notes = [(note.name, str(note)) for note in task.warnings]
   notes += [('held-out metrics not protected',
-             f'metrics on {name} are {_OUTSIDE[name]}')
+             f'metrics on {name} are outside the guarantee{_OUTSIDE.get(name, "")}')
             for name in task.held_out if _is_outside(name, task)]
+  if plan.preliminary is None:
+    notes += [('release of another run', f'{name} was released with noise by another '
+               'run, whose cost is not in this epsilon') for name in task.noised_files]
   if VALIDATION in task.held_out:
     notes.append((
         'validation set stated as public',
-        'a validation set chooses the model, which costs no epsilon because the user '
-        'states that it is public: no epsilon protects those whose data it has'))
+        'the user states that the validation set, which chooses the model, is public: '
+        'no epsilon protects those whose data it has'))
   if _draws_clients(plan, task) and task.test_of_files:
     notes.append((
-        'labels of clients drawn',
-        f'{report.LABELS_FIGURE} is drawn because diagnostics are on: it shows '
-        'exactly how often each simulated client has each label, and is outside the '
-        'guarantee'))
-  return report.Description(lines=lines, details=details, caveats=[
-      caveats.Caveat(name, text) for name, text in notes])
+        'labels of clients drawn', f'diagnostics draw {report.LABELS_FIGURE}, exactly '
+        'how often each client has each label, outside the guarantee'))
+  return report.Description(
+      lines=[
+          ('task', f'{task.name}, {task.model.name} with {mechanism.dimension:,} '
+                   f'parameters, {mechanism.population:,} clients'),
+          ('run', run_line(plan, mechanism.rounds)),
+          ('mechanism', mechanism_line(plan))],
+      details=details, caveats=[caveats.Caveat(*note) for note in notes])
 
 
 def _release_line(event: base.Event) -> str:
@@ -94,23 +90,13 @@ def _release_line(event: base.Event) -> str:
   release = release_noise.release_of(event)
   stddev = math.sqrt(release.noise_variance)
   if isinstance(release, preliminary.EvaluationRelease):
-    return (f'{release.dimension} sums of metrics of all clients\' own '
-            f'{private_evaluation.SET}, noise of standard deviation '
-            f'{stddev / preliminary.UNITS:.4g} clients')
+    return (f'{release.dimension} sums of metrics on {private_evaluation.SET}, noise '
+            f'of standard deviation {stddev / preliminary.UNITS:.4g} clients')
   noise = f'noise of standard deviation {stddev:.4g}'
   if not release.items:
     return f'{release.dimension} sums of all clients, {noise}'
   return (f'counts of clients, of whom each adds to at most {release.items}, {noise}, '
           f'released from {release.threshold} on')
-
-
-def release_notes(task: Task, plan: FedAvgPlan) -> list[caveats.Caveat]:
-  """Caveats about files that were released with noise, but not by this run."""
-  if plan.preliminary is not None:
-    return []
-  return [caveats.Caveat(
-      'release of another run', f'{name} was released with noise by another run: what '
-      'that cost is not in this epsilon') for name in task.noised_files]
 
 
 def rates_line(settings: TrainSettings) -> str:
@@ -140,9 +126,8 @@ def mechanism_line(plan: FedAvgPlan) -> str:
   mechanism = plan.mechanism
   noise = report.noise_in_words(
       mechanism.noise_multiplier, given=not plan.is_calibrated)
-  bits = f', {plan.params.bits} bits' if plan.params is not None else ''
-  return (f'{mechanism.mechanism}, noise multiplier {noise}, clip '
-          f'{mechanism.clip:g}{bits}')
+  return (f'{mechanism.mechanism}, noise multiplier {noise}, clip {mechanism.clip:g}'
+          + (f', {plan.params.bits} bits' if plan.params is not None else ''))
 
 
 def finite_results(results: Results) -> dict[str, dict[str, float | None]]:
@@ -296,10 +281,9 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str,
   """Outcome of a run.
 
   Args:
-    plan, task: Those of the run.
+    plan, task, initial_weights_seed: Those of the run.
     results: Held-out set -> metric -> value.
     counts: As Evaluator.breakdown returns it.
-    initial_weights_seed: Seed of the initial weights.
     best: `best` of the state of `FedAvgRounds`, whose model has these results; None for
       the last one.
     evaluated: What `private_evaluation.read` returned; None for no such release.
@@ -332,8 +316,8 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str,
         task.label_counts, path)
   chosen = best and int(best['round'])
   if best is not None:
-    lines.append(f'model: that of round {chosen}, whose loss on the public validation '
-                 'set is the lowest')
+    lines.append(f'model: that of round {chosen}, of the lowest loss on the public '
+                 'validation set')
   for set_name, described in breakdown.items():
     lines += breakdown_lines(set_name, described)
   return report.Outcome(

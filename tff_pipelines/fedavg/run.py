@@ -90,13 +90,8 @@ def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
                  **config: Any) -> loop.FedAvgRounds:
   """Federated averaging of a task under a plan, ready to run.
 
-  Args:
-    task: Clients, model and held-out examples.
-    plan: Plan of sums and of the sampling of clients.
-    initial_weights: List of float32 arrays.
-    local, server: Parameters of local training and of the server's optimizer.
-    clients_per_call: None to choose by the cohort.
-    **config: Further arguments of FedAvgRounds.
+  `initial_weights` are float32 arrays; without `clients_per_call` the cohort decides;
+  `config` are further arguments of FedAvgRounds.
   """
   factory, cohort_size = sum_factory(plan), plan.mechanism.cohort_size
   if clients_per_call is None:
@@ -147,8 +142,8 @@ class TrainExperiment(run_lib.Experiment):
     own = not isinstance(self.settings.task, str)
     if self.settings.validation_path is not None and (
         own or registry.is_own(self.settings.task)):
-      raise ValueError('validation_path is not used with a task of your own: give it a '
-                       f'held-out set named {VALIDATION!r} of public examples')
+      raise ValueError('validation_path is not used with a task of your own: give it '
+                       f'a public held-out set named {VALIDATION!r}')
     options = {} if own else self._task_options()
     return self._with_sets(
         custom.checked(self.settings.task.name, self.settings.task) if own else
@@ -172,8 +167,7 @@ class TrainExperiment(run_lib.Experiment):
     if not task.held_out:
       raise ValueError(
           f'private_evaluation={self.settings.private_evaluation:g} leaves no exact '
-          f'metrics of this run: summary.json has those of {private_evaluation.SET} '
-          'with noise')
+          'metrics of this run: summary.json has noised ones')
     return report.evaluated(task, trained.weights)
 
   def identity(self, task: Task) -> dict[str, Any]:
@@ -210,7 +204,7 @@ class TrainExperiment(run_lib.Experiment):
       if self.settings.server_schedule != 'constant':
         raise ValueError(
             f'rounds={self.settings.rounds} can\'t be more than were planned: '
-            f'server_schedule={self.settings.server_schedule} depends on their number')
+            f'server_schedule={self.settings.server_schedule} depends on them')
       if records_lib.was_stopped(self.folder):
         raise ValueError(f'output_dir={self.folder} holds a run that was stopped: no '
                          'rounds can be added')
@@ -228,12 +222,11 @@ class TrainExperiment(run_lib.Experiment):
     return dataclasses.replace(plan, **charges)
 
   def describe(self, task: Task, plan) -> report_lib.Description:
-    description = report.describe(task, plan)
-    notes = [*description.caveats]
+    description, notes = report.describe(task, plan), []
     if self._start is not None:
-      notes.append(self._start.caveat(self.settings.warm_start_is_public))
+      notes = [self._start.caveat(self.settings.warm_start_is_public)]
     return dataclasses.replace(
-        description, caveats=[*notes, *report.release_notes(task, plan)],
+        description, caveats=[*description.caveats, *notes],
         details=[report.rates_line(self.settings), *description.details])
 
   def released(self, task: Task, plan, records) -> Task:
@@ -247,8 +240,8 @@ class TrainExperiment(run_lib.Experiment):
 
     records.release_once(plan.preliminary, _released_file(task), draw)
     if not completed and task.preliminary is not None:
-      raise ValueError(f'{records.folder / task.preliminary.file} has what was '
-                       'released before the first round: the task must be built from it')
+      raise ValueError(f'{records.folder / task.preliminary.file} was released before: '
+                       'the task must be built from it')
     return self._with_sets(completed[0], self._task_options()) if completed else task
 
   def release_last(self, task: Task, plan, records, rounds: loop.FedAvgRounds,
@@ -276,14 +269,14 @@ class TrainExperiment(run_lib.Experiment):
   def read_by_workers(self, task: Task):
     by_id, proof = self._by_id(task), data_proof(task.train)
     if is_roster(task.train) and not (self._on_ray and by_id):
-      raise ValueError(f'data_path={self.settings.data_path} is a roster, without the '
-                       'examples of the clients: they must travel as ids (clients_by_id, '
-                       'without skip_bad_clients) to the workers of engine=ray')
+      raise ValueError(f'data_path={self.settings.data_path} is a roster: its clients '
+                       'must travel as ids (clients_by_id, without skip_bad_clients), '
+                       'with engine=ray')
     if not (self._on_ray and by_id):
       return ()
     if proof is None:
-      raise ValueError('clients_by_id can\'t be used with engine=ray and this task, whose '
-                       'source has no data_proof: give --noclients_by_id')
+      raise ValueError('clients_by_id can\'t be used with engine=ray and this task: '
+                       'its source has no data_proof')
     return (proof,)
 
   def build_rounds(self, task: Task, plan) -> loop.FedAvgRounds:

@@ -46,7 +46,8 @@ def _sum(name: str, *default: Any, **changes: Any) -> Any:
       'group': 'privacy', 'when': {**when, **declared.when}, **changes})
 
 
-_data, _privacy, _training, _run = declarations.groups('data', 'privacy', 'training', 'run')
+_data, _privacy, _training, _run = declarations.groups(
+    'data', 'privacy', 'training', 'run')
 # Settings of privacy by mechanism: noise, a grid, noise of clients, an adaptive clip.
 _noise = declarations.group('privacy', mechanism=_PRIVATE)
 _query = functools.partial(
@@ -75,14 +76,13 @@ class DataSettings(settings.TaskSettings):
 
   task: str | None = _data('emnist', 'Task. tabular: tables. images: any size. '
       'text_classification: classes. emnist: characters. shakespeare: next character. '
-      'stackoverflow_word: next word. stackoverflow_tag: tags of posts. '
+      'stackoverflow_word, stackoverflow_tag: next word, tags of posts. '
       'module:function: your own.', named=True, essential=True)
   model: str | None = _data(None, 'Model of the task.', choices=_MODELS,
       otherwise='the small one of the task')
-  data_source: str | None = _data(None,
-      f'Data source: {", ".join(open_source.FORMATS)}; '
-      'official: TFF\'s data sets.', choices=registry.DATA_SOURCES, essential=True,
-      otherwise='embedded, a built-in set')
+  data_source: str | None = _data(None, 'Data source: '
+      f'{", ".join(open_source.FORMATS)}; official: TFF\'s data sets.', essential=True,
+      choices=registry.DATA_SOURCES, otherwise='embedded, a built-in set')
   data_path: str | None = _data(None, 'Data files: paths and patterns, separated by '
       'commas; for folder, that of the clients\' folders.', essential=True, free=True)
   test_path: str | None = _data(None, 'Files of a test part, given like --data_path.',
@@ -107,12 +107,11 @@ class DataSettings(settings.TaskSettings):
       'table: column -> [low, high], or a list of its categories.', free=True)
   public_sample: str | None = _data(None, 'CSV or Parquet file of public rows, by '
       'which columns are standardised where there are no public bounds.', free=True)
-  statistics_epsilon: float | None = _data(None, 'Epsilon of means and deviations of '
-      'columns between public bounds, by which they are standardised; they are '
-      'released with noise before the first round, and epsilon includes them.', above=0,
-      otherwise='columns are standardised by bounds or sample')
-  missing: str | None = _data(None, 'Missing values and categories that are not public: '
-      'error, or impute: the centre of the column, or none of the categories.',
+  statistics_epsilon: float | None = _data(None, 'Epsilon of noised means, deviations '
+      'of bounded columns, by which they are standardised; epsilon includes it.',
+      above=0, otherwise='columns are standardised by bounds or sample')
+  missing: str | None = _data(None, 'Missing values and unknown categories: error, or '
+      'impute by the centre of the column, or none of the categories.',
       choices=('error', 'impute'), otherwise='error')
   train_split: str | None = _data(None, 'split_name of the training part, for '
       'data_source=sqlite.', otherwise='train')
@@ -126,8 +125,8 @@ class DataSettings(settings.TaskSettings):
   no_cache: bool | None = _data(None, 'Keep no copy of data files: one that is deleted '
       'with the process.', free=True)
   only_digits: bool | None = _data(None, 'Only the 10 digits of the official data.')
-  partition: str | None = _data(None, 'Partition of data without clients over '
-      'simulated ones. labels: some labels each. size: sizes by a power law.',
+  partition: str | None = _data(None, 'Partition of data over simulated clients. '
+      'labels: some labels each. size: sizes by a power law.',
       choices=tuple(partition.PARTITIONS), otherwise='dirichlet, for embedded data')
   num_clients: int | None = _data(None, 'Number of simulated clients.', low=1,
       otherwise='200 for embedded images, 125 for embedded texts')
@@ -140,9 +139,8 @@ class DataSettings(settings.TaskSettings):
   data_seed: int | None = _data(None, 'Seed of the partition.', low=0, otherwise='0')
   text_field: str | None = _data(None, 'Field of the text.',
       otherwise='text; snippets or tokens in official files')
-  vocabulary: str | None = _data(None, 'File of a public list of words, or '
-      'private_counts: words are counted in the training texts, with noise that is in '
-      'epsilon.', free=True,
+  vocabulary: str | None = _data(None, 'File of public words, or private_counts: words '
+      'of the training texts, counted with noise that is in epsilon.', free=True,
       otherwise='words are counted in the training texts, outside the guarantee')
   words_per_client: int | None = _data(None, 'Maximum number of words that a client '
       'adds to the counts of --vocabulary=private_counts.', low=1, otherwise='64')
@@ -158,10 +156,9 @@ class DataSettings(settings.TaskSettings):
       'held-out set.', low=1, otherwise='2,000')
 
   def paths(self) -> dict[str, str]:
-    paths = super().paths()
-    if self.vocabulary == registry.PRIVATE_COUNTS:
-      paths['vocabulary'] = self.vocabulary  # No path.
-    return paths
+    # This vocabulary is no path.
+    return {**super().paths(), **({'vocabulary': self.vocabulary} if (
+        self.vocabulary == registry.PRIVATE_COUNTS) else {})}
 
   def check(self) -> None:
     super().check()
@@ -177,9 +174,9 @@ class DataSettings(settings.TaskSettings):
 class TrainSettings(settings.RunSettings, DataSettings):
   """All settings of a training run."""
 
-  mechanism: str = _privacy('skellam', 'Mechanism. skellam, discrete_gaussian: clients '
-      'add noise under secure aggregation; skellam_central, gaussian: the server does; '
-      'none: no privacy.', choices=MECHANISMS, essential=True)
+  mechanism: str = _privacy('skellam', 'Who adds noise. skellam, discrete_gaussian: '
+      'clients, under secure aggregation; skellam_central, gaussian: the server; none: '
+      'no one.', choices=MECHANISMS, essential=True)
   epsilon: float | None = _noise(None, 'Target epsilon of the whole run; the noise is '
       'calibrated to it.', above=0, essential=True,
       otherwise=f'{DEFAULT_EPSILON:g}, without another target or --noise_multiplier')
@@ -197,13 +194,12 @@ class TrainSettings(settings.RunSettings, DataSettings):
   sampling: str = _sum('sampling', 'poisson', when={}, essential=False)
   fixed_adjacency: str = _sum('fixed_adjacency')
   max_participations: int | None = _sum('max_participations', help='Maximum number of '
-      'rounds that select one client; 0: no limit. The epsilon against the server is '
-      'that of so many rounds.', low=0, otherwise='the expected number plus its square '
-      'root, rounded up; no limit where rounds may be suppressed')
+      'rounds that select a client, of which epsilon_server is; 0: no limit.', low=0,
+      otherwise='the expected number plus its square root, rounded up; no limit where '
+      'rounds may be suppressed')
   min_cohort_size: int | None = _sum('min_cohort_size')
-  adaptive_clipping: bool = _sum(
-      'adaptive_clipping', help='Let the clip follow a quantile of the updates\' norms, '
-      'from --clip on; epsilon includes what that costs.')
+  adaptive_clipping: bool = _sum('adaptive_clipping', help='Let the clip follow a '
+      'quantile of the updates\' norms, from --clip on; epsilon includes the cost.')
   target_quantile: float = _adaptive('target_quantile')
   clip_learning_rate: float = _adaptive('learning_rate')
   clip_count_stddev: float | None = _sum('clip_count_stddev')
@@ -213,21 +209,19 @@ class TrainSettings(settings.RunSettings, DataSettings):
   k_stddevs: float = _sum('k_stddevs')
   min_honest_fraction: float = _sum('min_honest_fraction')
   assumed_colluders: int = _sum('assumed_colluders')
-  noise_generator: str = _shares(AUTO, 'Generator of the random bits of rounding '
-      'and noise. chacha20: cryptographic, and refused where noise is not drawn from '
-      'tables. auto: chacha20 where it is about as fast as philox, from 2^14 '
-      'coordinates on, in this process.', choices=(AUTO, *params_lib.NOISE_GENERATORS))
+  noise_generator: str = _shares(AUTO, 'Random bits of rounding and noise. chacha20: '
+      'cryptographic, needs noise from tables. auto: chacha20 where about as fast as '
+      'philox.', choices=(AUTO, *params_lib.NOISE_GENERATORS))
   amplification: str = _query('amplification')
   accountant: str = _query('accountant')
-  clients_per_person: int = _noise(1, 'Clients that one person may own, such as several '
-      'devices: the epsilon of such a person is stated as well. The noise is calibrated '
-      'for one client.', low=1, unit='clients')
+  clients_per_person: int = _noise(1, 'Clients that one person may own, whose epsilon '
+      'is stated too; the noise is calibrated for one client.', low=1, unit='clients')
   allow_degenerate: bool = _grid(False, 'Only warn of a grid too coarse to be useful.')
   diagnostics: bool = _privacy(False, 'Also measure values outside the guarantee: '
       'reporting clients, training loss, fraction clipped, rounding retries.')
-  private_evaluation: float = _noise(0.0, 'Epsilon of metrics of the training clients\' '
-      'held-out examples, released with noise after the last round in place of exact '
-      'ones; epsilon includes it. 0: metrics are exact, outside the guarantee.', low=0)
+  private_evaluation: float = _noise(0.0, 'Epsilon of noised metrics of the training '
+      'clients\' held-out examples after the last round; epsilon includes it. 0: exact '
+      'metrics, outside the guarantee.', low=0)
 
   client_learning_rate: float | None = _training(None, 'Learning rate of SGD on a '
       'client.', above=0, essential=True, by_task=True,
@@ -241,9 +235,8 @@ class TrainSettings(settings.RunSettings, DataSettings):
       'half of this times the squared norm of the weights.', low=0)
   server_learning_rate: float | None = _training(None, 'Learning rate on the server.',
       above=0, essential=True, by_task=True, otherwise=_by_task('server_learning_rate'))
-  server_optimizer: str = _training('sgdm', 'Optimizer of the server, on the released '
-      'mean update: SGD with momentum, or another one, which needs a '
-      '--server_learning_rate.', choices=SERVER_OPTIMIZERS)
+  server_optimizer: str = _training('sgdm', 'Optimizer of the server: SGD, or another '
+      'one that needs a --server_learning_rate.', choices=SERVER_OPTIMIZERS)
   server_momentum: float = _sgdm(0.9, 'SGD momentum on the server.', low=0, below=1)
   server_beta_1: float = _betas(0.9, 'Decay of the mean of updates on the server.',
       low=0, below=1)
@@ -251,21 +244,19 @@ class TrainSettings(settings.RunSettings, DataSettings):
       'server.', low=0, below=1)
   server_adaptivity: float = _not_sgdm(1e-3, 'Constant added to the root of squared '
       'updates on the server: the smaller, the more adaptive.', above=0)
-  server_schedule: str = _training('constant', 'Learning rate of the server by round. '
-      'linear_warmup: rises over --server_warmup_rounds. linear_decay, cosine: rises '
-      'likewise and falls to 0 at the end.', choices=SERVER_SCHEDULES)
+  server_schedule: str = _training('constant', 'Learning rate of the server: all but '
+      'constant rise over --server_warmup_rounds; linear_decay and cosine fall to 0.',
+      choices=SERVER_SCHEDULES)
   server_warmup_rounds: int | None = _scheduled(None, 'Rounds in which the server\'s '
       'learning rate rises.', low=0, otherwise='a tenth of --rounds')
-  validation_path: str | None = _training(None, 'Public validation data, given like '
-      '--test_path: the run ends with the model of the lowest loss on them, instead of '
-      'the last. Never data of people whom epsilon must protect.')
+  validation_path: str | None = _training(None, 'Public data, never of people whom '
+      'epsilon must protect: the run ends with the model of the lowest loss on them.')
   initial_weights_seed: int = _training(0, 'Public seed of the initial weights.', low=0)
-  warm_start: str | None = _training(None, 'File of weights to start from: model.npz '
-      'of a run, or weights of Keras. The data that they were trained on are outside '
-      'the guarantee.', free=True, otherwise='initial weights')
+  warm_start: str | None = _training(None, 'File of weights to start from, model.npz '
+      'or of Keras. What they learnt from is outside the guarantee.', free=True,
+      otherwise='initial weights')
   warm_start_is_public: bool = _training(False, 'The weights of --warm_start are '
-      'public. Never weights that learnt from people whom epsilon must protect; '
-      'without this an export says that the model is not private.')
+      'public, not of people whom epsilon must protect; else no export is private.')
 
   rounds_per_evaluation: int = _run(1, 'Rounds between evaluations.', low=1, free=True)
   clients_per_call: int | None = _run(None, 'Clients that a graph call trains in turn; '
@@ -275,8 +266,8 @@ class TrainSettings(settings.RunSettings, DataSettings):
   simulated_dropout_rate: float = _run(0.0, 'Fraction of selected clients dropping '
       'out independently. What suppressed rounds reveal is in epsilon.', low=0, below=1)
 
-  vocabulary_epsilon: float | None = _noise(None, 'Epsilon of the vocabulary alone, for '
-      '--vocabulary=private_counts; epsilon includes it.', above=0, otherwise='1')
+  vocabulary_epsilon: float | None = _noise(None, 'Epsilon of the vocabulary alone, '
+      'for --vocabulary=private_counts; epsilon includes it.', above=0, otherwise='1')
 
   def unused(self):
     yield from super().unused()
@@ -293,22 +284,19 @@ class TrainSettings(settings.RunSettings, DataSettings):
     for name, value in (('vocabulary', self.vocabulary == registry.PRIVATE_COUNTS),
                         ('statistics_epsilon', self.statistics_epsilon)):
       if value and self.mechanism == 'none':
-        raise ValueError(f'{name}={getattr(self, name)} needs a mechanism with noise, '
-                         'found mechanism=none')
+        raise ValueError(f'{name}={getattr(self, name)} needs noise: mechanism=none')
     if self.epsilon_server is not None and self.noise_multiplier is not None:
-      raise ValueError('epsilon_server and noise_multiplier must not both be given: '
-                       'one follows from the other')
-    if self.sampling in ('fixed', 'epochs') and self.cohort_size != int(self.cohort_size):
+      raise ValueError('epsilon_server and noise_multiplier must not both be given')
+    if self.sampling in ('fixed', 'epochs') and self.cohort_size % 1:
       raise ValueError(f'cohort_size must be an integer for sampling={self.sampling}, '
                        f'found {self.cohort_size!r}')
     for target in (self.target_epsilon, self.epsilon_server):
       if target is not None and self.private_evaluation >= target:
-        raise ValueError(
-            f'private_evaluation must be less than the target epsilon={target:g}, '
-            f'which includes it, found {self.private_evaluation!r}')
+        raise ValueError('private_evaluation must be less than the target epsilon='
+                         f'{target:g}, found {self.private_evaluation!r}')
     if self.server_optimizer != 'sgdm' and 'server_learning_rate' not in self.given:
       raise ValueError('server_learning_rate must be given with server_optimizer='
-                       f'{self.server_optimizer}: its default is that of sgdm')
+                       f'{self.server_optimizer}')
 
   def prepare(self) -> None:
     if self.mechanism in noises.NOISES:  # Other runs encode no updates.
@@ -353,9 +341,11 @@ class PrepareSettings(DataSettings):
     if self.roster and (self.data_source, self.task, self.fields) != (
         'sqlite', None, None):
       raise ValueError('roster needs data_source=sqlite, and neither task nor fields')
-    if not self.purge and self.output is None:
+    if self.purge:
+      return
+    if self.output is None:
       raise ValueError('output must be the path of a file, found none')
-    if not self.purge and self.task is None and self.data_source is None:
+    if self.task is None and self.data_source is None:
       raise ValueError('data_source must be given, or a task')
 
   def check_paths(self) -> None:

@@ -27,13 +27,10 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """One run of a sweep.
+  """A run of the setting `name`, with its command, log and output in a folder.
 
-  Attributes:
-    name: Name of its setting.
-    repeat: Its index, from 0; the seed of its initial weights.
-    folder: Folder of its command, its log and its output folder.
-    flags: Flags of the trainer, except for those that may differ when it is resumed.
+  `repeat`, from 0, is the seed of its initial weights; `flags` lack those that may
+  differ when it is resumed.
   """
 
   name: str
@@ -55,8 +52,7 @@ class Run:
     flags = json.loads(path.read_text(encoding='utf-8'))
     if flags != list(self.flags):
       raise ValueError(
-          f'{self.folder} has a run of other flags, {shlex.join(flags)}: choose '
-          'another output_dir or remove it')
+          f'{self.folder} has a run of other flags, {shlex.join(flags)}')
 
   def start(self) -> subprocess.Popen:
     """Starts or resumes the trainer, which ends with this process."""
@@ -123,11 +119,9 @@ def warnings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
   private = [row['epsilon'] is not None for row in rows]
   if runs < 2 or not any(private):
     return []
-  text = (f'epsilon and delta are of each run alone: the {runs} runs together spend '
-          'more, for the clients that they share')
-  if not all(private):
-    text += '; runs without an epsilon protect no client'
-  return [text]
+  return ['epsilon and delta are of each run alone: the {} runs together spend more, '
+          'for the clients that they share{}'.format(runs, '' if all(private) else (
+              '; runs without an epsilon protect no client'))]
 
 
 def total(runs: Sequence[Run]) -> tuple[answers.Answer | None, str]:
@@ -136,18 +130,16 @@ def total(runs: Sequence[Run]) -> tuple[answers.Answer | None, str]:
   The answer is None where there is none.
   """
   try:
-    answer = ledger_query.together(
-        [run.output / files.LEDGER for run in runs])
+    answer = ledger_query.together([run.output / files.LEDGER for run in runs])
   except (OSError, ValueError) as error:
     return None, f'no epsilon of all runs together: {error}'
   if answer.epsilon is None:
     return None, 'no epsilon of all runs together: none is finite'
-  server = 'none' if answer.epsilon_server is None else decimals.epsilon(
-      answer.epsilon_server)
+  server = answer.epsilon_server
   return answer, (
       f'all {len(runs)} runs together: epsilon {decimals.epsilon(answer.epsilon)} at '
       f'delta {decimals.rounded_up(answer.delta)} against observers of the models, '
-      f'{server} against the server')
+      f'{"none" if server is None else decimals.epsilon(server)} against the server')
 
 
 def collect(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -205,8 +197,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
     # Many repeats are in sweep.json alone.
     print(f'{line}: {repeats}' if len(line) + len(repeats) < 79 else line)
   if any(row['epsilon_if_unseeded'] is not None for row in rows):
-    print('(epsilon): what one run without a seed would guarantee, alone; these '
-          'have none')
+    print('(epsilon): what one run without a seed would guarantee; these have none')
   for warning in warnings(rows):
     print(f'warning: {warning}')
 

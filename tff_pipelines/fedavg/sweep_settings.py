@@ -37,20 +37,18 @@ def parse_settings(settings: Iterable[str], common: Sequence[str]) -> list[Setti
     name, colon, rest = text.partition(':')
     name = name.strip()
     if not colon or not name or name.startswith('-'):
-      raise ValueError(
-          f'setting must be a name, a colon and flags, found {text!r}')
+      raise ValueError(f'setting must be a name, a colon and flags, found {text!r}')
     flags = [flag for part in (*common, rest) for flag in shlex.split(part)]
     for flag in flags:
       match = re.fullmatch(r'--?(?:no)?(\w+)(=.*)?', flag, re.DOTALL)
       if not match:
-        raise ValueError(f'setting {name!r}: flags must have the form '
-                         f'--flag=value, found {flag!r}')
-      if match.group(1) in _OWN:
-        raise ValueError(f'setting {name!r}: --{match.group(1)} is set by the sweep')
+        raise ValueError(f'setting {name!r} must be of --flag=value, found {flag!r}')
+      if match[1] in _OWN:
+        raise ValueError(f'setting {name!r}: --{match[1]} is set by the sweep')
     folder = re.sub(r'[^a-z0-9.]+', '_', name.lower()).strip('_') or '_'
     if folder in by_folder:
-      raise ValueError(f'settings must have different names, found '
-                       f'{by_folder[folder].name!r} and {name!r}')
+      raise ValueError(f'settings must have different names, found {name!r} and '
+                       f'{by_folder[folder].name!r}')
     by_folder[folder] = Setting(name, tuple(flags), folder)
   if not by_folder:
     raise ValueError('there must be at least one setting')
@@ -61,10 +59,9 @@ def parse_settings(settings: Iterable[str], common: Sequence[str]) -> list[Setti
 class SweepSettings(settings.Settings):
   """Settings of the trainer, each run several times."""
 
-  setting: tuple[str, ...] = _settings((), 'A name, a colon and flags of the trainer; '
-      'given once for each setting.', repeated=True)
-  common: tuple[str, ...] = _settings((), 'Flags of the trainer for all settings; may '
-      'be given several times.', repeated=True)
+  setting: tuple[str, ...] = _settings(
+      (), 'A name, a colon and flags; once for each setting.', repeated=True)
+  common: tuple[str, ...] = _settings((), 'Flags for all settings.', repeated=True)
   repeats: int = _settings(1, 'Runs of each setting.', low=1)
   seeded: bool = _settings(False, 'Cohorts and noise follow from the index of the '
       'repeat: the same clients under all settings, and no privacy guarantee.')

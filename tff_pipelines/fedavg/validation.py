@@ -26,8 +26,8 @@ def examples(task: Task, path: str, options: Mapping[str, Any]) -> Examples:
   source = options.get('data_source', 'embedded')
   if source not in open_source.FORMATS or (
       'test_path' not in open_source.options(source)):
-    raise ValueError('validation_path needs a data_source whose test part has files '
-                     f'of its own, found data_source={source}')
+    raise ValueError('validation_path needs a data_source with files of a test part, '
+                     f'found data_source={source}')
   open_source.check_public('validation_path', path, options)
   with tempfile.TemporaryDirectory() as folder:
     given = {**options, 'test_path': path, 'held_out_fraction': None}
@@ -38,8 +38,7 @@ def examples(task: Task, path: str, options: Mapping[str, Any]) -> Examples:
         given[option] = str(kept)
     sets = registry.build(task.name, **given).held_out
   if 'test_examples' in sets:
-    raise ValueError(f'validation_path={path} must be public, found clients of the '
-                     'population in it')
+    raise ValueError(f'validation_path={path} must not have clients of the population')
   public, = sets.values()
   return public
 

@@ -15,33 +15,30 @@ from tff_pipelines.common import caveats, files
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WarmStart:
-  """The weights of a file: float32 arrays in the order of the model, and their SHA-256.
-  """
+  """Weights of a file, float32 arrays in the order of the model, and their SHA-256."""
 
   weights: list[np.ndarray]
   digest: str
 
   def caveat(self, is_public: bool) -> caveats.Caveat:
     """The limit of the guarantee; weights are public where the user states that."""
-    start = 'training starts from the weights of a file'
     if is_public:
       return caveats.Caveat(
           'warm start stated as public',
-          f'{start}, which costs no epsilon because the user states that they are '
-          'public: no epsilon protects those whose data they were trained on')
+          'the user states that the weights training starts from are public: no '
+          'epsilon protects those whose data they were trained on')
     return caveats.Caveat(
         'warm start outside the guarantee',
-        f'{start}: what they tell of the data that they were trained on is outside '
-        'this guarantee; if those are of the same people, what both runs cost adds up')
+        'what the weights training starts from tell of their data is outside this '
+        'guarantee; if those are of the same people, what both runs cost adds up')
 
 
 def read(path: str | os.PathLike[str], model: Model) -> WarmStart:
   """Reads the weights of a model from a file.
 
   It has arrays (.npz), by the names of the model's weights or in their order; or, for
-  a model from Keras, it is a file of Keras' (.keras, .h5, .weights.h5), of weights or
-  of the whole model. Raises ValueError if it does not fit the model, or holds NaN or
-  infinity.
+  a model from Keras, it is Keras' own (.keras, .h5, .weights.h5). Raises ValueError if
+  it does not fit the model, or holds NaN or infinity.
   """
   if not os.path.isfile(path):
     raise ValueError(f'warm_start={path} must be a file, found none')
@@ -64,8 +61,7 @@ def read(path: str | os.PathLike[str], model: Model) -> WarmStart:
 
 def _of_keras(path, model: Model, initial: list[np.ndarray]) -> list[np.ndarray]:
   if model.to_keras is None:
-    raise ValueError(f'warm_start={path} must be an .npz file for a model that is not '
-                     'from Keras')
+    raise ValueError(f'warm_start={path} must be .npz: the model is not from Keras')
   # Takes a while to import.
   import h5py  # pylint: disable=g-import-not-at-top
   network = model.to_keras(initial)
@@ -85,11 +81,9 @@ def _of_keras(path, model: Model, initial: list[np.ndarray]) -> list[np.ndarray]
       raise ValueError(f'it has {count} arrays, the model {len(network.weights)}')
   except (OSError, ValueError, KeyError, NotImplementedError, ImportError,
           zipfile.BadZipFile) as error:
-    reason = str(error).strip().split('\n')[0]
     raise ValueError(f'warm_start={path} must have the weights of this model: '
-                     f'{reason}') from error
+                     + str(error).strip().split('\n')[0]) from error
   if not all(map(np.array_equal, constants, network.non_trainable_weights)):
-    raise ValueError(
-        f'warm_start={path} must have the weights that are not trainable as build_fn '
-        'has them, which a run never changes: give them there, by initializers')
+    raise ValueError(f'warm_start={path} must have the weights that are not trainable '
+                     'as build_fn has them')
   return [weight.numpy() for weight in network.trainable_weights]

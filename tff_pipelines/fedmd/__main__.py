@@ -14,16 +14,9 @@ privacy (arXiv 2009.05537); with mode=ldp it adds noise to its predictions.
 The output folder gets checkpoints, a privacy ledger, metrics (CSV and TensorBoard), a
 summary (JSON), a report and a figure. A run that was stopped, in whatever way,
 continues with --resume.
-
-Exit codes: 0; 2 for a wrong flag, bad data or a folder that can't be used.
 """
-
-import sys
 
 from tff_pipelines.experiment import cli
 from tff_pipelines.fedmd.settings import FedMdSettings
 
-main = cli.program(__doc__, FedMdSettings, 'tff_pipelines.fedmd.run:distill')
-
-if __name__ == '__main__':
-  sys.exit(main())
+main = cli.program(__name__, FedMdSettings, 'tff_pipelines.fedmd.run:distill')

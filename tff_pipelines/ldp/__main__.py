@@ -16,16 +16,9 @@ The output folder gets the answers, a privacy ledger, metrics, a summary (JSON),
 report and a figure. A run that was stopped, in whatever way, continues with --resume;
 answers are charged before they are given, so those that a crash lost have been paid
 for.
-
-Exit codes: 0; 2 for a wrong flag, bad data or a folder that can't be used.
 """
-
-import sys
 
 from tff_pipelines.experiment import cli
 from tff_pipelines.ldp.settings import LdpSettings
 
-main = cli.program(__doc__, LdpSettings, 'tff_pipelines.ldp.run:run')
-
-if __name__ == '__main__':
-  sys.exit(main())
+main = cli.program(__name__, LdpSettings, 'tff_pipelines.ldp.run:run')
