@@ -45,20 +45,6 @@ def test_table_has_the_numbers_of_the_paper_and_ours_side_by_side():
   assert results_fedmd.table({}, '2') is None and results_fedmd.sizes({}) is None
 
 
-def test_tables_go_between_their_marks(tmp_path):
-  done = _results(_result('cifar-np', 0.8, epsilon=None))
-  names = ('sizes', 'claims', *fedmd_cases.TABLES)
-  before = ''.join(f'{name}\n<!-- fedmd {name}: begin -->\nold\n<!-- fedmd {name}: '
-                   'end -->\n' for name in names)
-  path = tmp_path / 'page.md'
-  path.write_text(before, encoding='utf-8')
-  for _ in range(2):
-    results_fedmd.report(done, str(path))
-    text = path.read_text(encoding='utf-8')
-    assert text.count('80.00') == 1 and text.count('old') == len(names) - 2
-    assert 'Runs: 1, of 20 rounds with 5000 public records' in text
-
-
 def test_page_of_the_project_has_all_marks():
   page = modules.ROOT / 'docs' / 'fedmd.md'
   text = page.read_text(encoding='utf-8')

@@ -161,12 +161,6 @@ def test_arguments_that_are_no_flags_go_to_the_field_that_takes_them():
     cli.parsed(ReadSettings, ['--files=a'])
 
 
-def test_arguments_of_this_process_are_the_default(monkeypatch):
-  monkeypatch.setattr(sys, 'argv', ['program', '--rounds=7'])
-  assert cli.start(DOC, ProgramSettings, f'{__name__}:succeed') == 0
-  assert _seen[0].rounds == 7
-
-
 def test_flagfiles_are_read(capsys, tmp_path):
   inner, outer = tmp_path / 'inner.flags', tmp_path / 'outer.flags'
   inner.write_text('# More.\n--rounds=3\n--rounds=4\n')

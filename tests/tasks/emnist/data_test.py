@@ -53,23 +53,6 @@ def test_embedded_images_are_like_mnist():
   assert set(data.held_out['test']['y'].tolist()) == set(range(10))
 
 
-def test_embedded_enlarging_keeps_mean_ink():
-  # Bilinear interpolation leaves the mean of an image nearly as it was.
-  from sklearn import datasets
-  digits = datasets.load_digits()
-  framed = embedded_digits.framed()
-  x, y = framed.x, framed.y
-  np.testing.assert_array_equal(y, digits.target)
-  small = digits.images.mean(axis=(1, 2)) / 16
-  large = x[:, 4:24, 4:24].mean(axis=(1, 2)) / 255
-  np.testing.assert_allclose(large, small, atol=0.02)
-  correlation = [
-      np.corrcoef(a.ravel(), b[4:24, 4:24].reshape([4, 5, 4, 5])[
-          :, 2, :, 2].ravel())[0, 1]
-      for a, b in zip(digits.images[:, ::2, ::2], x[:50])]
-  assert np.mean(correlation) > 0.6  # Upright, not turned or mirrored.
-
-
 @pytest.mark.parametrize('name, clients, classes, held_out', [
     ('mnist.npz', 539, 10, {'test_clients': 10_000}),
     ('unipen62_writers.npz', 318, 62, {'test_examples': 6_383}),
