@@ -95,18 +95,19 @@ def _proposals(key: tf.Tensor, count, top, bottom, table):
   accepted = (x < top) & ~(negative & tf.equal(magnitude, 0))
 
   def once_more(index, accepted):
-    # exp(-whole * x / top) as a product of `whole` equal factors.
+    # exp(-whole * x / top) as a product of `whole` equal factors. Zeros are a scalar:
+    # the graph optimiser takes `zeros_like` for as long as in the loop's first pass.
     wanted = accepted & (tf.cast(index, tf.int64) <= whole)
     return index + 1, accepted & _bernoulli_exp(
         keys.derive(keys.derive(key, 3), index),
-        tf.where(wanted, x, tf.zeros_like(x)), top)
+        tf.where(wanted, x, tf.constant(0, tf.int64)), top)
 
   _, accepted = tf.while_loop(
       lambda index, accepted: tf.reduce_any(
           accepted & (tf.cast(index, tf.int64) <= whole)),
       once_more, (tf.constant(1), accepted),
       maximum_iterations=_MOST_WHOLE + 2, parallel_iterations=1)
-  last = tf.where(accepted, x, tf.zeros_like(x))
+  last = tf.where(accepted, x, tf.constant(0, tf.int64))
   accepted &= _bernoulli_exp(keys.derive(key, 4), last * last, 2 * top * top)
   return tf.where(negative, -magnitude, magnitude), accepted
 
