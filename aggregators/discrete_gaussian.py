@@ -57,8 +57,8 @@ def _below(key: tf.Tensor, count, bound) -> tf.Tensor:
 def _bernoulli_exp(key: tf.Tensor, numerator: tf.Tensor, denominator) -> tf.Tensor:
   """bool [n], true with probability exp(-numerator / denominator), exactly.
 
-  arXiv 2004.00010, Algorithm 1: with x = numerator / denominator, int64 in [0, 1], the
-  first term k at which Bernoulli(x / k) fails is odd with probability exp(-x).
+  arXiv 2004.00010, Algorithm 1: with x = numerator / denominator in [0, 1], both int64,
+  the first term k at which Bernoulli(x / k) fails is odd with probability exp(-x).
   """
   def step(term, active, result):
     step_key = keys.derive(key, term)
@@ -171,5 +171,7 @@ def sample(key: tf.Tensor, shape, variance, *,
   _, _, result = tf.while_loop(
       lambda tries, pending, _: (tries < _MAX_TRIES) & (tf.size(pending) > 0),
       again, (tf.constant(0), pending, tf.zeros([size], tf.int64)),
+      shape_invariants=(tf.TensorShape([]), tf.TensorShape([None]),
+                        tf.TensorShape([size])),
       parallel_iterations=1)
   return tf.reshape(result, shape)

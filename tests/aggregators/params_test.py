@@ -4,7 +4,6 @@ import itertools
 import math
 
 import mpmath
-import numpy as np
 import pytest
 
 from aggregators.params import DistributedSumParams

@@ -7,7 +7,7 @@ from absl import flags
 import pytest
 
 from tasks import registry
-from tff_pipelines.accounting.guarantees import accountant, mechanisms
+from tff_pipelines.accounting.guarantees import accountant
 from tff_pipelines.accounting.sampling import schemes
 from tff_pipelines.experiment import cli, settings as settings_lib
 from tff_pipelines.fedavg import plan as plan_lib, settings as train_settings

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from tests import statistics_lib
-from tests.experiment import contract
 from tff_pipelines.accounting.guarantees import accountant, ledger as ledger_lib
 from tff_pipelines.experiment import charged_records
 from tff_pipelines.ldp import run as ldp_run

@@ -5,7 +5,7 @@ import pytest
 
 from tasks import registry
 from tasks.emnist import task as emnist_task
-from tasks.sources import digits as embedded_digits, open_source
+from tasks.sources import open_source
 from tests import data_dir
 from tests.tasks.sources import populations
 
