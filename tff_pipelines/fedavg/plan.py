@@ -16,6 +16,7 @@ from tff_pipelines.accounting.events import base, combinators, preliminary
 from tff_pipelines.accounting.guarantees import (
     accountant, bounds, calibration, mechanisms, noise_budget, plan as guarantee,
     release_noise)
+from tff_pipelines.accounting.guarantees.guarantee import APPROXIMATE
 from tff_pipelines.accounting.sampling import cohorts, schemes
 from tff_pipelines.common import decimals, declarations, validate
 from tff_pipelines.fedavg import settings as settings_lib
@@ -305,17 +306,15 @@ class FedAvgPlan(guarantee.Plan):
   def notes(self) -> list[guarantee.Caveat]:
     mechanism, params = self.mechanism, self.params
     degenerate = params and params.degeneracy()
-    return [guarantee.Caveat(name, text) for applies, name, text in (
+    varies = params and params.has_shares and not params.noise.is_divisible
+    approximate = [APPROXIMATE] * bool(varies and mechanism.sampling == 'poisson')
+    return approximate + [guarantee.Caveat(name, text) for applies, name, text in (
         (self.diagnostics, 'diagnostics outside the guarantee',
          'diagnostics measure raw values and cohort sizes, outside the guarantee'),
         (degenerate, 'degenerate grid', f'degenerate grid: {degenerate}'),
-        (params and not params.noise.is_divisible and mechanism.sampling == 'poisson',
-         'approximate amplification',
-         'discrete Gaussian shares do not add up to one distribution as the cohort '
-         'varies: amplification by Poisson sampling holds approximately only'),
         (params and params.rotation == 'none', 'no rotation',
          'rotation=none: large coordinates may wrap around, which costs accuracy only'))
-            if applies]
+                          if applies]
 
   def configuration(self) -> dict[str, Any]:
     mechanism = self.mechanism

@@ -10,7 +10,8 @@ from tff_pipelines.accounting.events import base, sum_events
 from tff_pipelines.accounting.guarantees import (
     accountant, bounds, calibration, mechanisms, observers, votes)
 from tff_pipelines.accounting.guarantees.bounds import Bound
-from tff_pipelines.accounting.guarantees.guarantee import Caveat, Guarantee, Terms
+from tff_pipelines.accounting.guarantees.guarantee import (
+    APPROXIMATE, Caveat, Guarantee, Terms)
 from tff_pipelines.common import declarations, decimals, files, validate
 
 Mechanism = mechanisms.Mechanism
@@ -280,10 +281,7 @@ def _caveats_of_params(
         'if all others collude, the noise of a client\'s own share leaves it '
         f'epsilon={decimals.rounded_up(alone)} in one round'))
   if not params.noise.is_divisible and mechanism.sampling == 'poisson':
-    notes.append(Caveat(
-        'approximate amplification',
-        'amplification by Poisson sampling holds approximately only: the kind of the '
-        'sum of discrete Gaussian shares varies with the cohort'))
+    notes.append(APPROXIMATE)
   return notes
 
 

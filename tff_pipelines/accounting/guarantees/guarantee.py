@@ -17,7 +17,7 @@ Caveat = caveats.Caveat
 
 SEEDED = Caveat(
     'seeded: not private',
-    'seeded run: no privacy guarantee (whatever is random is predictable)')
+    'seeded run: no privacy guarantee (noise is predictable)')
 SIMULATED = Caveat(
     'secure aggregation simulated',
     'secure aggregation is simulated: the sums that a protocol would open are computed '
@@ -26,6 +26,10 @@ SUPPRESSED = Caveat(
     'suppressed rounds',
     'rounds were suppressed for outsiders, but the server saw their sums with less '
     'noise than was planned: no epsilon holds against it')
+APPROXIMATE = Caveat(
+    'approximate amplification',
+    'amplification by Poisson sampling holds approximately only: the distribution of the '
+    'sum of clients\' shares of the noise varies with the cohort')
 UNBOUNDED = Caveat(
     'participants: a cohort may be of one',
     'against a participant epsilon is unbounded: a cohort may have no other clients; '
