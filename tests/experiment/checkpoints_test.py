@@ -90,6 +90,8 @@ def _forged(**changes):
 def test_header_that_lies_is_refused_though_its_digest_is_right(change):
   with pytest.raises(ValueError, match='content is not in the form'):
     checkpoints.from_bytes(fuzz_records.joined(*_forged(**change)))
+  with pytest.raises(ValueError, match='its format has version 2, not 1'):
+    checkpoints.from_bytes(fuzz_records.joined(*_forged(version=2)))
 
 
 @pytest.mark.parametrize('dtype, shape', [

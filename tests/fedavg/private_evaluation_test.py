@@ -394,7 +394,7 @@ def test_noise_is_fresh_unless_it_is_seeded(whole):
     (dict(private_evaluation=-1.0), 'private_evaluation must be at least 0, found -1'),
     (dict(private_evaluation=math.nan), 'private_evaluation must be .*finite.*nan'),
     (dict(private_evaluation=5e-5, delta=1e-9),
-     'private_evaluation=5e-05 is too small: the sampler')])
+     'private_evaluation=5e-05 is too small for the sampler')])
 def test_settings_that_can_not_be_are_one_line(tmp_path, changes, message):
   with pytest.raises(ValueError, match=message) as raised:
     _run(tmp_path / 'run', **changes)

@@ -177,8 +177,8 @@ def test_warnings_say_what_a_number_is_worth():
   gaussian = ' '.join(_warnings(_plan(_params(noise='gaussian'))))
   assert 'floating point' in gaussian and 'real' in gaussian
   many = _params(agents=40)
-  assert 'over the number of clients' in ' '.join(_warnings(_plan(many, delta=0.1)))
-  assert 'over the number of clients' not in ' '.join(_warnings(
+  assert 'not below 1/population' in ' '.join(_warnings(_plan(many, delta=0.1)))
+  assert 'not below 1/population' not in ' '.join(_warnings(
       _plan(many, delta=0.1, level='instance')))
   # The number of records is as private as one of them is.
   for delta, is_said in ((1e-4, True), (1e-6, False)):

@@ -2,8 +2,9 @@
 
 Without TensorFlow, and without pickle: nothing that is read is executed. A file is
 records in NumPy's .npy format, one after another, and 32 bytes, the SHA-256 of all of
-them. The first record is the header, JSON in bytes: the attributes of `Checkpoint`,
-with the paths of the arrays in place of these; the others are the arrays, in its order.
+them. The first record is the header, JSON in bytes: the version of the format and the
+attributes of `Checkpoint`, with the paths of the arrays in place of these; the others
+are the arrays, in its order.
 """
 
 from collections.abc import Collection, Mapping
@@ -23,6 +24,7 @@ import tree
 
 from tff_pipelines.common import files
 
+VERSION = 1
 # Number of the latest rounds that are kept.
 KEPT = 3
 
@@ -86,7 +88,7 @@ def rebuilt(structure: Any, arrays: Mapping[str, np.ndarray],
 
 def _records(checkpoint: Checkpoint) -> memoryview:
   """The content of a file without its digest."""
-  header = {**vars(checkpoint), 'arrays': list(checkpoint.arrays)}
+  header = {'version': VERSION, **vars(checkpoint), 'arrays': list(checkpoint.arrays)}
   content = io.BytesIO()
   np.save(content, np.frombuffer(json.dumps(header, default=float).encode(), np.uint8))
   for path, array in checkpoint.arrays.items():
@@ -114,6 +116,7 @@ def from_bytes(content: bytes) -> Checkpoint:
   try:
     file = io.BytesIO(content)
     header = json.loads(np.lib.format.read_array(file, allow_pickle=False).tobytes())
+    version = header.pop('version')
     result = Checkpoint(**{**header, 'lost': tuple(header['lost']), 'arrays': {
         path: np.lib.format.read_array(file, allow_pickle=False)
         for path in header['arrays']}})
@@ -121,11 +124,13 @@ def from_bytes(content: bytes) -> Checkpoint:
         isinstance(getattr(result, name), kind) for name, kind in _KINDS.items()
     ) and all(isinstance(one, dict) for one in result.lost) and all(
         isinstance(path, str) for path in result.arrays) and (
-            to_bytes(result) == content)
+            version != VERSION or to_bytes(result) == content)
   except Exception:  # Parsers raise more kinds of errors than they tell.
     is_written = False
   if not is_written:
     raise ValueError('its content is not in the form that is written')
+  if version != VERSION:
+    raise ValueError(f'its format has version {version!r:.20}, not {VERSION}')
   return result
 
 
