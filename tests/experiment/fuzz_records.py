@@ -90,7 +90,7 @@ def _read_checkpoint(path: pathlib.Path) -> None:
   for array in result.arrays.values():
     np.save(saved, array)
   assert saved.getvalue() == arrays
-  read = {**vars(result), 'lost': list(result.lost)}
+  read = {'version': 1, **vars(result), 'lost': list(result.lost)}
   assert repr({name: read[name] for name in header}) == repr(header)
 
 

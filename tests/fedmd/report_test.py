@@ -88,7 +88,7 @@ def test_kind_of_knowledge_that_the_settings_do_not_allow_is_reported_only():
                    classes=6)
   lines = report.communication_lines(plan)
   assert lines[1].split()[:5] == ['logits', 'not', 'with', 'these', 'settings:']
-  assert 'found 20' in lines[1] and 'bits are needed' in lines[1]
+  assert 'bits must be at least 21' in lines[1] and 'found 20' in lines[1]
   assert lines[3].split()[:3] == ['*', 'argmax', 'sent']
   assert report.communication(plan)['softmax'] is None
 
