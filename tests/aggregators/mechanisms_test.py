@@ -38,7 +38,6 @@ def _released(params, total, num_reporting, num_selected, key=3):
   return out.vector.numpy() * params.scale, bool(out.measurements['suppressed'])
 
 
-# Every mechanism and every rotation, and odd dimensions.
 @pytest.mark.slow
 @pytest.mark.parametrize('mechanism, rotation, beta, dimension', [
     *zip(noises.NOISES, itertools.cycle(ROTATIONS), itertools.cycle([0.6, 0.0]),

@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import subprocess
+import sys
 
 import pytest
 

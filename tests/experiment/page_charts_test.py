@@ -1,4 +1,4 @@
-"""Charts: every point is inside, between ticks, on flat lines and logarithmic axes too."""
+"""Charts: every point is inside, on flat lines and logarithmic axes too."""
 
 import math
 

@@ -139,7 +139,7 @@ def test_every_setting_of_privacy_reaches_the_plan():
     ('--min_honest_fraction=0', 'min_honest_fraction must be greater than 0 and'),
     ('--beta=1', 'beta must be at least 0 and less than 1'),
     ('--mechanism=laplace', 'mechanism must be one of'),
-    ('--sampling=some', 'sampling must be one of ' + ', '.join(sorted(schemes.SCHEMES))),
+    ('--sampling=some', f'sampling must be one of {", ".join(sorted(schemes.SCHEMES))}'),
     ('--task=cats', 'task must be one of emnist'),
     ('--amplification=loose', 'amplification must be one of'),
     ('--accountant=me', 'accountant must be one of')])

@@ -44,4 +44,5 @@ class Caveat(str):
 PARTIAL_SUMS = Caveat(
     'partial sums on a cluster',
     'secure aggregation: simulated: workers and object store of Ray have updates and '
-    'partial sums: no epsilon holds against who runs or reaches the cluster')
+    'partial sums with less noise than planned: no epsilon holds against who runs or '
+    'reaches the cluster')

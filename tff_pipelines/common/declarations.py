@@ -223,8 +223,8 @@ def shared(cls: type, source: Any, prefix: str = '', **values: Any) -> dict[str,
     origin = field.metadata.get(_ORIGIN, prefix + field.name)
     if hasattr(source, origin) and field.name not in values and (
         origin != prefix + field.name):
-      raise TypeError(f'{cls.__name__}.{field.name} is like {origin} and must be called '
-                      f'{origin.removeprefix(prefix)}')
+      raise TypeError(f'{cls.__name__}.{field.name} is like {origin} and must be '
+                      f'called {origin.removeprefix(prefix)}')
   return {**{field.name: getattr(source, prefix + field.name)
              for field in dataclasses.fields(cls)
              if hasattr(source, prefix + field.name)}, **values}

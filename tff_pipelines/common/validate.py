@@ -79,6 +79,16 @@ def _checks(cls: type) -> Mapping[str, tuple[Callable[..., None], bool]]:
   return checks
 
 
+def check_fields_first(cls: type) -> None:
+  """Makes a class check its fields, and those of its bases, before its own checks."""
+  own = cls.__dict__.get('__post_init__')
+  if own is not None:
+    def checked(self):
+      fields(self)
+      own(self)
+    cls.__post_init__ = checked
+
+
 def fields(instance: Any) -> None:
   """Raises ValueError unless the fields with a type of this module are such."""
   for name, (check, is_optional) in _checks(type(instance)).items():

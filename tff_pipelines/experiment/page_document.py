@@ -124,7 +124,8 @@ def _statement(summary: Mapping[str, Any]) -> list[Element]:
   if guarantee.epsilon is None:
     lines += [element('p', 'No privacy guarantee', class_='number no'), (
         'The run is seeded. Without the seed, epsilon would be '
-        f'{in_words(guarantee.outsiders)}.'
+        f'{in_words(guarantee.outsiders)} at delta '
+        f'{decimals.rounded_up(guarantee.delta)}.'
     ) if guarantee.seeded else 'Nothing is guaranteed.']
   else:
     for _, bound, against in guarantee.stated():

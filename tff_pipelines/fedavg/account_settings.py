@@ -44,7 +44,8 @@ class AccountSettings(settings.Settings):
   query: str = declarations.like(
       answers.Query, 'kind', choices=(*answers.KINDS, DATA_DEPENDENT),
       help='What to find; bits are the fewest that keep --epsilon or, without '
-      '--noise_multiplier, that need within 1% of the central Gaussian\'s noise.')
+      '--noise_multiplier, that need within 1% of the central Gaussian\'s noise; '
+      'data_dependent is epsilon on --votes, itself private.')
   mechanism: str | None = setting(
       None, 'Release to account for.', group='query',
       choices=tuple(mechanisms.MECHANISMS), essential=True)

@@ -182,7 +182,7 @@ class FedAvgRounds(rounds_lib.Rounds):
     rounds: Number of rounds of the whole run, >= 1.
     rounds_per_evaluation: Rounds between evaluations, >= 1.
     dropout_rate: Fraction of the selected clients that do not report, in [0, 1).
-    clients_per_call: Clients in a chunk, >= 1; None for a process of single clients.
+    clients_per_call: Clients in a chunk, >= 1; None only for processes of tests.
     by_id, on_bad: As of `ClientReader`.
     unit_is_client: Whether the privacy unit is a client. Then one whose data make
       the training fail participates without examples. Else it ends the run: a client

@@ -87,8 +87,9 @@ class NoisySgdPlan(guarantee.Plan):
   def bound(self, event, releases, *, observer=bounds.OUTSIDERS,
             delta=None) -> guarantee.Bound:
     # The server does not know which records were sampled either.
+    seen = bounds.OUTSIDERS if observer == bounds.SERVER else observer
     return dataclasses.replace(
-        super().bound(event, releases, delta=delta), observer=observer)
+        super().bound(event, releases, observer=seen, delta=delta), observer=observer)
 
   def header(self, rounds, more=()) -> dict[str, Any]:
     return {**super().header(rounds, more),

@@ -138,7 +138,8 @@ class FedAvgPlan(guarantee.Plan):
         combinators.NoPrivacy()).failure_probability()
     if taken and taken > self.delta / 2:
       raise ValueError(f'min_cohort_size={least} is too much: cohorts drawn again take '
-                       f'{taken:.3g} of delta={self.delta:g}, more than half')
+                       f'{taken:.3g} of delta={self.delta:g}, more than half; lower it '
+                       'or raise cohort_size')
 
   def _with(self, **changes: Any) -> 'FedAvgPlan':
     """The plan with these fields of its mechanism changed."""

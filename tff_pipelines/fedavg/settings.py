@@ -176,7 +176,7 @@ class TrainSettings(settings.RunSettings, DataSettings):
 
   mechanism: str = _privacy('skellam', 'Who adds noise. skellam, discrete_gaussian: '
       'clients, under secure aggregation; skellam_central, gaussian: the server; none: '
-      'no one.', choices=MECHANISMS, essential=True)
+      'no one, so no privacy.', choices=MECHANISMS, essential=True)
   epsilon: float | None = _noise(None, 'Target epsilon of the whole run; the noise is '
       'calibrated to it.', above=0, essential=True,
       otherwise=f'{DEFAULT_EPSILON:g}, without another target or --noise_multiplier')
@@ -194,7 +194,8 @@ class TrainSettings(settings.RunSettings, DataSettings):
   sampling: str = _sum('sampling', 'poisson', when={}, essential=False)
   fixed_adjacency: str = _sum('fixed_adjacency')
   max_participations: int | None = _sum('max_participations', help='Maximum number of '
-      'rounds that select a client, of which epsilon_server is; 0: no limit.', low=0,
+      'rounds that select a client; epsilon_server is that of so many. 0: no limit.',
+      low=0,
       otherwise='the expected number plus its square root, rounded up; no limit where '
       'rounds may be suppressed')
   min_cohort_size: int | None = _sum('min_cohort_size')
@@ -256,7 +257,8 @@ class TrainSettings(settings.RunSettings, DataSettings):
       'or of Keras. What they learnt from is outside the guarantee.', free=True,
       otherwise='initial weights')
   warm_start_is_public: bool = _training(False, 'The weights of --warm_start are '
-      'public, not of people whom epsilon must protect; else no export is private.')
+      'public, not of people whom epsilon must protect; else an export of '
+      'this run is not called private.')
 
   rounds_per_evaluation: int = _run(1, 'Rounds between evaluations.', low=1, free=True)
   clients_per_call: int | None = _run(None, 'Clients that a graph call trains in turn; '

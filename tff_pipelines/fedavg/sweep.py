@@ -197,7 +197,8 @@ def _print(rows: list[dict[str, Any]]) -> None:
     # Many repeats are in sweep.json alone.
     print(f'{line}: {repeats}' if len(line) + len(repeats) < 79 else line)
   if any(row['epsilon_if_unseeded'] is not None for row in rows):
-    print('(epsilon): what one run without a seed would guarantee; these have none')
+    print('(epsilon): what one run without a seed would guarantee, alone; these '
+          'have none')
   for warning in warnings(rows):
     print(f'warning: {warning}')
 

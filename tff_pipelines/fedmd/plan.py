@@ -209,8 +209,8 @@ class FedMdPlan(guarantee.Plan):
         privacy_unit=f'{unit}; a party is {self.party}',
         observers=_OBSERVERS.get(mode, 'no one'), against='all but the party itself',
         trust_model=_TRUST[mode], source=getattr(event, 'event', event).source,
-        sampler=f'{self.mean.noise}, in floating point: no bound on their deviation'
-        if self.mean.has_noise else None,
+        sampler=f'{self.mean.noise}, in floating point: no bound on its deviation is '
+        'proved' if self.mean.has_noise else None,
         secure_aggregation=self.has_consensus)
 
   def notes(self) -> list[Caveat]:

@@ -105,8 +105,9 @@ class VotePlan(guarantee.Plan):
     if not self.params.is_integer:
       notes.append(caveats.Caveat(
           'floating-point Gaussian noise',
-          'noise in floating point carries the guarantee of ideal arithmetic only'
-          + ', and of real numbers in secure aggregation' * self.params.has_shares))
+          'noise in floating point carries the guarantee of ideal arithmetic only' + (
+              ', and of secure aggregation that sums real numbers'
+              * self.params.has_shares)))
     if self.epsilon(1) > self.epsilon_published:
       notes.append(_NO_BOUND)
     return notes

@@ -105,7 +105,8 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
       otherwise='agent for ae and dp_fedavg, else instance')
   bound: str = _noise('tight', 'Bound that noise is calibrated by; paper is the '
       'published formula. Both numbers are reported.', choices=voting.BOUNDS)
-  noise: str = _privacy('skellam', 'gaussian_central: the server adds it, not agents.',
+  noise: str = _privacy('skellam', 'skellam: agents add integers; gaussian: agents, in '
+      'floating point; gaussian_central: the server adds it.',
       choices=voting_params.NOISES, when={'algorithm': (*VOTES, 'dp_fedavg')})
   clip: float = _privacy(0.3, 'L2 clip of an update; in dp_fedsgd of a gradient.',
       above=0, unit='model units', when=_CLIPPED)

@@ -75,6 +75,7 @@ class Pair(abc.ABC):
   """
 
   def __init_subclass__(cls):
+    validate.check_fields_first(cls)
     dataclasses.dataclass(frozen=True, kw_only=True)(cls)
 
   def __post_init__(self):

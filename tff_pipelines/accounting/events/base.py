@@ -70,6 +70,7 @@ class Event(abc.ABC):
 
   def __init_subclass__(cls, *, abstract: bool = False, **kwargs):
     super().__init_subclass__(**kwargs)
+    validate.check_fields_first(cls)
     dataclasses.dataclass(frozen=True, kw_only=True)(cls)
     if abstract:
       return
@@ -349,7 +350,8 @@ def _problems(kind: type[Event]) -> list[str]:
   parents = [base.__name__ for base in kind.__mro__[1:] if base in _KINDS.values()]
   missing = [name for name in dir(kind) if getattr(
       getattr(kind, name, None), '__isabstractmethod__', False)]
-  missing += [] if getattr(kind, 'source', None) else ['source']
+  source = getattr(kind, 'source', None)
+  missing += [] if source and isinstance(source, str) else ['source']
   adjacency = kind.adjacency
   problems = [message for is_wrong, message in (
       (parents, f'must not derive from another kind, found {", ".join(parents)}'),

@@ -16,8 +16,8 @@ from tff_pipelines.common import (
 _HIDDEN_COHORT = caveats_lib.Caveat(
     'cohorts assumed to be hidden',
     'amplification by sampling holds against those who see the released models and '
-    'learn neither which nor how many clients participated; against others the '
-    'unamplified epsilon is the guarantee')
+    'learn neither which nor how many clients participated; against a server or '
+    'participants who know the cohort the unamplified epsilon is the guarantee')
 # Bounds for one client in a round, for two, ... are mixed up to this many clients.
 _MOST_MIXED = 64
 
@@ -40,6 +40,9 @@ class Sampled(base.Event, abstract=True):
   def __post_init__(self):
     super().__post_init__()
     self.event.replace_one()  # Raises ValueError if clients can't be sampled.
+    if self.event.adjacency not in (base.ZERO_OUT, base.ANY):
+      raise ValueError(f'event {type(self.event).__name__} cannot be amplified by '
+                       f'sampling clients: its adjacency is {self.event.adjacency}')
 
   def _refuse_failures(self, release: base.Event) -> None:
     if release.failure_probability():

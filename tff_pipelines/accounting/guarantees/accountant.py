@@ -285,7 +285,9 @@ def warnings_about(epsilon: float, delta: float, units: int | None,
       # The number itself is as private as a record.
       (units is None and of == 'records' and delta > SMALL_DELTA,
        'delta to be compared with the records',
-       f'delta={shown} says little unless it is well below 1 over the number of records'),
+       f'delta={shown} says little unless it is well below 1 over the number of '
+       'records'),
       (units is not None and delta >= 1 / units, f'delta not below 1/{of}',
-       f'delta={shown} is not below 1/{of}: publishing one outright would satisfy it')
+       f'delta={shown} is not below 1/{of}: publishing the data of one outright would '
+       'satisfy it')
       ) if applies]

@@ -43,8 +43,8 @@ class Query:
       'tight', 'Bound on amplification by sampling; generic is the published one.',
       choices=base.AMPLIFICATIONS)
   colluders: int = _query(
-      1, 'Number of participants who pool what they know of the noise.', low=1,
-      unit='clients')
+      1, 'Number of participants who pool what they know of the noise, for epsilon '
+      'against participants.', low=1, unit='clients')
   clients_per_person: int = _query(
       1, 'Clients that one person may own: epsilon of such a person as well.', low=1,
       unit='clients')
@@ -64,8 +64,8 @@ class Query:
 
 def terms(trust_model: str | None, sampling: str | None = None) -> Terms:
   """The terms of an answer, of which a mechanism or a ledger states these two alone."""
-  return Terms(privacy_unit='', observers='observers of the models',
-               trust_model=trust_model, sampling=sampling)
+  return Terms(privacy_unit='', observers='observers of the models', against='',
+               trust_model=trust_model, sampling=sampling, source=None)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

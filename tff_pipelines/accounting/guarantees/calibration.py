@@ -43,7 +43,8 @@ def _epsilon(event: base.Event, total_variation: float | None, delta: float,
 def _beyond(total_variation: float, epsilon: float, delta: float) -> ValueError:
   part = noise_budget.consumed(total_variation, epsilon)
   return ValueError(f'epsilon={epsilon:g} at delta={delta:.3g} is beyond what is '
-                    f'proved of the noise: its error consumes {part:.3g} of delta')
+                    f'proved of the noise: its sampling error consumes {part:.3g} of '
+                    'delta, more than half; take a smaller epsilon or a larger delta')
 
 
 def _met_without(epsilon: float, delta: float) -> ValueError:

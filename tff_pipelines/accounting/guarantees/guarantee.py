@@ -28,8 +28,8 @@ SUPPRESSED = Caveat(
     'noise than was planned: no epsilon holds against it')
 APPROXIMATE = Caveat(
     'approximate amplification',
-    'amplification by Poisson sampling holds approximately only: the distribution of the '
-    'sum of clients\' shares of the noise varies with the cohort')
+    'amplification by Poisson sampling holds approximately only: the distribution of '
+    'the sum of clients\' shares of the noise varies with the cohort')
 UNBOUNDED = Caveat(
     'participants: a cohort may be of one',
     'against a participant epsilon is unbounded: a cohort may have no other clients; '
@@ -57,13 +57,13 @@ class Terms:
 
   privacy_unit: str
   observers: str
-  against: str = ''
+  against: str
   observers_server: str | None = None
   against_server: str = 'the server'
   observers_participant: str | None = None
   sampling: str | None = 'none'
   trust_model: str | None
-  source: str | None = None
+  source: str | None
   sampler: str | None = None
   adjacency: str | None = None
   secure_aggregation: bool = False

@@ -84,8 +84,8 @@ class SumMechanism(Mechanism):
       None, 'Maximum number of rounds that select one client.', low=1,
       otherwise='no limit')
   min_cohort_size: int | None = _poisson(
-      None, 'Minimum number of clients in a round: a smaller cohort is drawn again. '
-      'Makes epsilon finite against a participant, who knows its share of the noise.',
+      None, 'Minimum number of clients in a round: a smaller cohort is drawn again, '
+      'which epsilon includes. Makes epsilon finite against a participant.',
       low=1, unit='clients', otherwise='a cohort may be of one')
   clip: float | None = _sum_params('clip', None)
   bits: int | None = _sum_params('bits', None)
