@@ -28,6 +28,8 @@ VERSION = 1
 # Number of the latest rounds that are kept.
 KEPT = 3
 
+# Bytes from which on a thread saves more than it costs.
+_LARGE = 2**20
 _DIGEST = hashlib.sha256().digest_size
 _KINDS = {'run': str, 'rounds': int, 'line': str, 'metrics': dict, 'table': str,
           'repeats_due': int}
@@ -161,6 +163,9 @@ def write(folder: pathlib.Path, checkpoint: Checkpoint) -> None:
   content = _records(checkpoint)
 
   def stream(file: BinaryIO) -> None:
+    if len(content) < _LARGE:
+      file.writelines((content, hashlib.sha256(content).digest()))
+      return
     # Hashing takes as long as writing: the disk begins meanwhile.
     with futures.ThreadPoolExecutor(1) as thread:
       digest = thread.submit(hashlib.sha256, content)
