@@ -240,6 +240,13 @@ class Leak(Pair):
                   q_only=self.probability),)
 
 
+class Nothing(Pair):
+  """A release that is the same with the client and without."""
+
+  def atoms(self, cells: int) -> tuple[Atoms, ...]:
+    return (Atoms(loss=np.zeros(1), p=np.ones(1), q=np.ones(1)),)
+
+
 class Poisson(Pair):
   """A pair, with one direction only, whose client participates with a probability.
 
@@ -305,8 +312,8 @@ class PoissonGroup(Pair):
 class Mixed(Pair):
   """One of several pairs at random, and it is seen which one.
 
-  It dominates a release of which that is not seen, by joint convexity. Each of the
-  pairs has two directions; `weights` are their probabilities.
+  It dominates a release of which that is not seen, by joint convexity. `weights` are
+  their probabilities.
   """
 
   pairs: tuple[Pair, ...]
@@ -320,7 +327,9 @@ class Mixed(Pair):
       return Atoms(
           loss=np.concatenate([atoms.loss for atoms in listed]), p=np.concatenate(p),
           q=np.concatenate(q), p_only=sum(p_only), q_only=sum(q_only))
-    return tuple(map(mixed, zip(*(pair.atoms(cells) for pair in self.pairs))))
+    listed = [pair.atoms(cells) for pair in self.pairs]
+    return tuple(mixed([ways[min(way, len(ways) - 1)] for ways in listed])
+                 for way in range(max(map(len, listed))))
 
 
 class WithoutReplacement(Pair):
@@ -394,6 +403,13 @@ class ZeroedWithoutReplacement(Pair):
     below = _at_nodes(loss, p, q, 0.0, (1 - g) * special.ndtr(-end - 0.5 * shift) +
                       g * special.ndtr(0.5 * shift - end))
     return _both_sides(above, below), _both_sides(below, above)
+
+
+def mixed(first: Pair, second: Pair, weight: float) -> Pair:
+  """`second` with probability `weight`, in [0, 1], and else `first`; see `Mixed`."""
+  if weight in (0, 1):
+    return second if weight else first
+  return Mixed(pairs=(first, second), weights=(1.0 - weight, weight))
 
 
 def together(factors: tuple[Factor, ...]) -> Pair | None:

@@ -226,7 +226,17 @@ class Together(_Several):
 
 
 def composed(counts: Mapping[base.Event, int]) -> base.Event:
-  """The composition of at least one event, each released as often as counted."""
+  """The composition of at least one event, each released as often as counted.
+
+  Raises:
+    ValueError: If rounds of one order of the clients have different events: how often a
+      client is in those of each event is not known. Runs are composed one by one, then
+      together: each has an order of its own.
+  """
+  ordered = sum(isinstance(event, sampled.EpochSampled) for event in counts)
+  if ordered > 1:
+    raise ValueError('rounds of an epoch schedule must all have the same event, found '
+                     f'{ordered} different ones')
   parts = tuple(SelfComposed(event=event, count=count)
                 for event, count in counts.items())
   return parts[0] if len(parts) == 1 else Composed(events=parts)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 import dataclasses
+import functools
 import math
 
 from dp_accounting import dp_event
@@ -18,8 +19,15 @@ _HIDDEN_COHORT = caveats_lib.Caveat(
     'amplification by sampling holds against those who see the released models and '
     'learn neither which nor how many clients participated; against a server or '
     'participants who know the cohort the unamplified epsilon is the guarantee')
+# A limit on participations that no run meets.
+_NEVER_MET = 2**62
 # Bounds for one client in a round, for two, ... are mixed up to this many clients.
 _MOST_MIXED = 64
+
+
+def _mixed(low: np.ndarray, high: np.ndarray, weight: float) -> np.ndarray:
+  """The curve `high` with probability `weight`, and else `low`."""
+  return curves.mixed((low, high), (1 - weight, weight))
 
 
 def unique(items: Iterable) -> tuple:
@@ -86,17 +94,39 @@ class _Poisson(_SameNeighbours, abstract=True):
     super().__post_init__()
     self._refuse_failures(self.event)
 
+  @property
+  def _is_independent(self) -> bool:
+    """Whether cohorts are, in different rounds, those that are drawn again included."""
+    return self.max_participations is None and not self.pivotal_probability
+
   def failure_probability(self) -> float:
-    return self.redrawn_probability
+    return 0.0 if self._is_independent else self.redrawn_probability
+
+  def _factors(self, hidden: pairs.Pair, shown: pairs.Pair) -> tuple[base.Factor, ...]:
+    """The pairs of a round: that of a random cohort, or of one that is known.
+
+    Proofs: docs/proofs.md for suppressed rounds, docs/participation.md for cohorts that
+    are drawn again.
+    """
+    redrawn = self.redrawn_probability
+    if self._is_independent:
+      return ((pairs.mixed(hidden, shown, redrawn), 1),)
+    # In the rounds where nothing is drawn again.
+    pivotal = min(1.0, self.pivotal_probability / max(1 - redrawn, 1e-9))
+    revealed = pairs.mixed(pairs.Nothing(), shown, self.sampling_rate)
+    leak = ((pairs.Leak(probability=redrawn), 1),) if redrawn else ()
+    return (pairs.mixed(hidden, revealed, pivotal), 1), *leak
 
   def participations(self, count: int, amplification: str) -> int:
     limit = None if amplification != 'none' else self.max_participations
     return count if limit is None else min(count, limit)
 
   def repeated(self) -> base.Event:
-    # A round that was not committed is in no client's count.
+    # A round that was not committed is in no client's count, but its cohort depends on
+    # the counts.
     return dataclasses.replace(
-        self, event=self.event.repeated(), max_participations=None)
+        self, event=self.event.repeated(),
+        max_participations=self.max_participations and _NEVER_MET)
 
   def minimum_cohort(self) -> float | None:
     return self.least_cohort
@@ -134,8 +164,9 @@ class PoissonSampled(_Poisson):
       is not amplified. See `cohorts.pivotal_probability`.
     least_cohort: Minimum number of clients in a round: a smaller cohort is drawn again
       before any client is told; None if a cohort may be of one.
-    redrawn_probability: Fraction of the rounds in which that may tell of a client; it
-      is taken off delta. See `schemes.Poisson`.
+    redrawn_probability: Fraction of the rounds in which that may tell of a client. They
+      are not amplified; with a limit or suppression they are taken off delta. See
+      `schemes.Poisson`.
   """
 
   source = 'arXiv 2210.00597 (tight); Zhu and Wang 2019, Theorem 5 (generic)'
@@ -146,10 +177,10 @@ class PoissonSampled(_Poisson):
       return curve
     hidden = curves.poisson(
         curve, self.sampling_rate, generic=amplification == 'generic')
-    if self.pivotal_probability == 0:
-      return hidden
-    revealed = curves.mixed(np.zeros_like(curve), curve, self.sampling_rate)
-    return curves.mixed(hidden, np.maximum(hidden, revealed), self.pivotal_probability)
+    if self._is_independent:
+      return _mixed(hidden, curve, self.redrawn_probability)
+    revealed = _mixed(np.zeros_like(curve), curve, self.sampling_rate)
+    return _mixed(hidden, np.maximum(hidden, revealed), self.pivotal_probability)
 
   def pure_epsilon(self, amplification: str) -> float:
     epsilon = self.event.pure_epsilon(amplification)
@@ -161,16 +192,15 @@ class PoissonSampled(_Poisson):
     inner = self.event.factors(amplification)
     if amplification == 'none' or self.sampling_rate == 1:
       return inner
-    if amplification == 'generic' or inner is None or self.pivotal_probability:
+    if amplification == 'generic' or inner is None:
       return None
     pair = pairs.together(inner)
     if pair is None:
       return None
     if isinstance(pair, pairs.Leak):
       return inner  # Nothing is claimed for being left out of a bare release.
-    leak = ((pairs.Leak(probability=self.redrawn_probability), 1),
-            ) if self.redrawn_probability else ()
-    return (pairs.Poisson(pair=pair, sampling_rate=self.sampling_rate), 1), *leak
+    return self._factors(
+        pairs.Poisson(pair=pair, sampling_rate=self.sampling_rate), pair)
 
   def without_sampling(self) -> base.Event:
     return self.event
@@ -215,7 +245,7 @@ class PoissonGroup(_Poisson):
     """The release if a round has k of the person's clients whenever it has any."""
     some = -math.expm1(self.clients * math.log1p(-self.sampling_rate))
     return PoissonSampled(**declarations.shared(
-        PoissonSampled, self, event=self.event.scaled(k),
+        PoissonSampled, self, event=self.event.scaled(k), redrawn_probability=0.0,
         sampling_rate=min(1.0, some * (1 + 1e-12))))
 
   @property
@@ -225,33 +255,39 @@ class PoissonGroup(_Poisson):
         np.arange(1, self.clients + 1), self.clients, self.sampling_rate)
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    if amplification == 'none' or self.clients > _MOST_MIXED:
-      return self._with(self.clients).curve(max_order, amplification)
-    mixed, before = np.zeros(max_order - 1), 0.0
-    for k, chance in enumerate(self._chances, 1):
-      hidden = self._with(k).curve(max_order, amplification)
-      before += chance
-      mixed = curves.mixed(mixed, np.maximum(mixed, hidden), chance / before)
-    return mixed
+    shown = self.without_sampling().curve(max_order, amplification)
+    if amplification == 'none':
+      return shown
+    if self.clients > _MOST_MIXED:
+      hidden = self._with(self.clients).curve(max_order, amplification)
+    else:
+      chances = self._chances
+      hidden = curves.mixed([self._with(k).curve(max_order, amplification)
+                             for k in range(1, self.clients + 1)],
+                            chances / chances.sum())
+    return _mixed(
+        hidden, shown, self.redrawn_probability) if self._is_independent else hidden
 
   def pure_epsilon(self, amplification: str) -> float:
     return self._with(self.clients).pure_epsilon(amplification)
 
   def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
+    if self.pivotal_probability:
+      return None  # It is that of one client.
     factors = self._with(self.clients).factors(amplification)
     if factors is None or not isinstance(factors[0][0], pairs.Poisson):
       return factors
-    (pair, _), *leak = factors  # Of cohorts that are drawn again.
-    if isinstance(pair.pair, pairs.Gaussian):
-      pair = pairs.PoissonGroup(
-          noise_multiplier=self.clients * pair.pair.noise_multiplier,
+    hidden, shown = factors[0][0], factors[0][0].pair
+    if isinstance(shown, pairs.Gaussian):
+      hidden = pairs.PoissonGroup(
+          noise_multiplier=self.clients * shown.noise_multiplier,
           sampling_rate=self.sampling_rate, clients=self.clients)
     elif self.clients <= _MOST_MIXED:
       chances = self._chances
-      pair = pairs.Mixed(weights=tuple(chances / chances.sum()), pairs=tuple(
+      hidden = pairs.Mixed(weights=tuple(chances / chances.sum()), pairs=tuple(
           self._with(k).factors(amplification)[0][0]
           for k in range(1, self.clients + 1)))
-    return (pair, 1), *leak
+    return self._factors(hidden, shown)
 
   def without_sampling(self) -> base.Event:
     return self.event.scaled(self.clients)
@@ -283,15 +319,20 @@ class FixedSizeSampled(_Sized):
 
   Attributes:
     neighbours: Adjacency, 'replace-one' or 'zero-out'.
+    clients: g, clients of one person, whose contributions all change; the others are at
+      least as many as a cohort. `event` is that of one of them.
   """
 
   neighbours: str = base.REPLACE_ONE
+  clients: validate.Count = 1
 
   source = 'docs/fixed_size.md (PLD); arXiv 1808.00087, Theorem 9 (RDP)'
 
   def __post_init__(self):
     super().__post_init__()
     validate.one_of((base.REPLACE_ONE, base.ZERO_OUT), neighbours=self.neighbours)
+    validate.integer(clients=self.clients,
+                     high=max(1, self.population - self.cohort_size))
     if not self._is_everyone:
       self._refuse_failures(self._unsampled())
 
@@ -303,14 +344,35 @@ class FixedSizeSampled(_Sized):
   def _is_everyone(self) -> bool:
     return self.cohort_size == self.population
 
-  @property
-  def _fraction(self) -> float:
-    return self.cohort_size / self.population
+  def _release(self, k: int) -> base.Event:
+    """The release from a cohort with k of the person's clients."""
+    return self.event if self.clients == 1 else self.event.scaled(k)
 
   def _unsampled(self) -> base.Event:
-    """The release whose selected client is another one, or zero."""
-    is_zero_out = self.neighbours == base.ZERO_OUT
-    return self.event if is_zero_out else self.event.replace_one()
+    """The release whose selected clients are other ones, or zero."""
+    release = self._release(self.clients)
+    return release if self.neighbours == base.ZERO_OUT else release.replace_one()
+
+  @functools.cached_property
+  def _chances(self) -> np.ndarray:
+    """Probability of 0, 1, ..., g of the person's clients in a cohort."""
+    clients, cohort, all_ = self.clients, self.cohort_size, self.population
+    return np.array([
+        math.comb(clients, k) * math.perm(cohort, k) * math.perm(
+            all_ - cohort, clients - k) / math.perm(all_, clients)
+        for k in range(clients + 1)])
+
+  def _cases(self) -> tuple[tuple[base.Event, ...], np.ndarray, np.ndarray]:
+    """Releases with 1, 2, ..., g of the clients, their probabilities and fractions.
+
+    See docs/fixed_size.md. The cohorts without any of them may be shared out among the
+    cases in any way; in proportion to k^2 times the probability is a good one.
+    """
+    k = np.flatnonzero(self._chances[1:]) + 1
+    chances = self._chances[k]
+    fractions = 1 / (1 + self._chances[0] * k**2 / (chances @ k**2))
+    weights = chances / fractions
+    return tuple(map(self._release, k.tolist())), weights / weights.sum(), fractions
 
   def failure_probability(self) -> float:
     return self._unsampled().failure_probability()
@@ -318,14 +380,17 @@ class FixedSizeSampled(_Sized):
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     if amplification == 'none' or self._is_everyone:
       return self._unsampled().curve(max_order, amplification)
-    curve = self.event.replace_one().curve(max_order, amplification)
-    return curves.fixed_size(curve, self._fraction)
+    releases, weights, fractions = self._cases()
+    return curves.mixed([
+        curves.fixed_size(release.replace_one().curve(max_order, amplification), fraction)
+        for release, fraction in zip(releases, fractions)], weights)
 
   def pure_epsilon(self, amplification: str) -> float:
     if amplification == 'none' or self._is_everyone:
       return self._unsampled().pure_epsilon(amplification)
     return curves.pure_poisson(
-        self.event.replace_one().pure_epsilon(amplification), self._fraction)
+        self._release(self.clients).replace_one().pure_epsilon(amplification),
+        1 - self._chances[0])
 
   def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
     inner = self._unsampled().factors(amplification)
@@ -336,17 +401,27 @@ class FixedSizeSampled(_Sized):
     pair = pairs.together(inner)
     if isinstance(pair, pairs.Leak):
       return inner
+    releases, weights, fractions = self._cases()
+    listed = tuple(map(self._pair, releases, fractions.tolist()))
+    if None in listed:
+      return None
+    return ((listed[0] if len(listed) == 1 else pairs.Mixed(
+        pairs=listed, weights=tuple(weights.tolist())), 1),)
+
+  def _pair(self, release: base.Event, fraction: float) -> pairs.Pair | None:
+    """The pair of a release that is exchanged, or zeroed, with this probability."""
     if self.neighbours == base.ZERO_OUT:
+      pair = pairs.together(release.factors('tight'))
       if isinstance(pair, pairs.Gaussian):
-        return ((pairs.ZeroedWithoutReplacement(
-            noise_multiplier=pair.noise_multiplier, fraction=self._fraction), 1),)
-      return dataclasses.replace(self, neighbours=base.REPLACE_ONE).factors(
-          amplification)
-    return pair and ((pairs.WithoutReplacement(pair=pair, fraction=self._fraction), 1),)
+        return pairs.ZeroedWithoutReplacement(
+            noise_multiplier=pair.noise_multiplier, fraction=fraction)
+    pair = pairs.together(release.replace_one().factors('tight'))
+    return pair and pairs.WithoutReplacement(pair=pair, fraction=fraction)
 
   def without_sampling(self) -> base.Event:
     # Not the bare event: the unamplified number is for the same neighbours.
-    return dataclasses.replace(self, cohort_size=self.population)
+    return dataclasses.replace(self, event=self._release(self.clients), clients=1,
+                               cohort_size=self.population)
 
   def participations(self, count: int, amplification: str) -> int:
     return count
@@ -356,12 +431,16 @@ class FixedSizeSampled(_Sized):
 
   def group(self, clients: int, known: bool) -> base.Event | None:
     release = self.event.scaled(clients)
-    if release is None or not known and not self._is_everyone:
+    if release is None or self.clients > 1:
+      return None  # It is of one person already.
+    if known or self._is_everyone:
+      return dataclasses.replace(self, event=release, cohort_size=self.population)
+    if clients > min(_MOST_MIXED, self.population - self.cohort_size):
       return None
-    return dataclasses.replace(self, event=release, cohort_size=self.population)
+    return dataclasses.replace(self, clients=clients)
 
   def to_dp_accounting(self) -> dp_event.DpEvent:
-    if self.neighbours == base.ZERO_OUT:
+    if self.neighbours == base.ZERO_OUT or self.clients > 1:
       return super().to_dp_accounting()
     return dp_event.SampledWithoutReplacementDpEvent(
         self.population, self.cohort_size,
@@ -376,7 +455,8 @@ class EpochSampled(base.Equivalent, _Sized, _SameNeighbours):
   """A release from a cohort of fixed size of a shuffled population.
 
   All clients are selected once before any is selected again, so one client is in
-  ceil(rounds * cohort_size / population) of the rounds at most, whoever watches.
+  ceil(rounds * cohort_size / population) of the rounds at most, whoever watches: of all
+  rounds, so they must have the same event (`combinators.composed`).
   """
 
   source = 'docs/participation.md'
