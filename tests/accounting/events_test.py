@@ -73,6 +73,7 @@ COMBINED = [
     events.Composed(events=(
         events.PoissonSampled(event=SKELLAM, sampling_rate=0.05), GAUSSIAN)),
     events.PoissonGroup(event=GAUSSIAN, sampling_rate=0.05, clients=2),
+    events.FixedSizeSampled(event=SKELLAM, cohort_size=5, population=1000, clients=2),
 ]
 ALL = LEAVES + COMBINED
 BY_NAME = pytest.mark.parametrize(

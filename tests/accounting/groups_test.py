@@ -12,7 +12,7 @@ from scipy import integrate, stats
 from tff_pipelines.accounting.divergences import curves
 from tff_pipelines.accounting.events import combinators, kinds as events, preliminary
 from tff_pipelines.accounting.guarantees import (
-    accountant, calibration, groups, mechanisms, release_noise)
+    accountant, bounds, calibration, groups, mechanisms, observers, release_noise)
 from tff_pipelines.accounting.sampling import cohorts
 
 DELTA = 1e-5
@@ -27,10 +27,22 @@ def _poisson(noise, rate, count, **limits):
       event=_gaussian(noise), sampling_rate=rate, **limits))
 
 
-def _epsilon(event, clients, delta=DELTA, **how):
-  value, ideal = groups.epsilon(event, clients, delta, **how)
-  assert not ideal
-  return value
+def _person(event, clients, delta=DELTA, *, known=False, total_variation=0.0, **how):
+  """The number against observers, or against who knows cohorts, whatever they are."""
+  method = observers.Method(clients_per_person=clients, **how)
+  view = observers.View(event, total_variation)
+  if not known:
+    return observers.bound(view, delta, method, bounds.PERSON)
+  *_, chosen = observers.candidates(view, bounds.PERSON_SERVER, method)
+  assert chosen.amplification in ('none', None)
+  return observers.of_candidate(chosen, view, delta, method)
+
+
+def _epsilon(*arguments, **how):
+  found = _person(*arguments, **how)
+  assert not {groups.IDEAL.name, observers.IDEAL} & {
+      note.name for note in found.caveats}
+  return found.epsilon
 
 
 def _sum(mechanism='skellam', **changes):
@@ -274,7 +286,8 @@ def test_a_chain_of_pure_guarantees_is_exact():
 
 
 @pytest.mark.parametrize('event', [
-    _sum('gaussian', sampling='fixed', fixed_adjacency='zero-out', rounds=3),
+    _sum('gaussian', sampling='fixed', fixed_adjacency='zero-out', rounds=3,
+         population=51),
     _sum(min_honest_fraction=0.9, dropout_rate=0.05, noise_multiplier=9.0)])
 def test_what_has_no_other_form_is_a_chain(event):
   assert groups.of_group(event, 2) is None

@@ -1,8 +1,9 @@
 """The guarantee of a person who owns several clients: group privacy.
 
 Neighbouring inputs then differ in up to g clients. Where the release between such
-inputs is known, its event is accounted as every other one is (`Event.group`). Elsewhere
-the guarantee of one client is taken g times (`chained`). Proofs: docs/participation.md.
+inputs is known, its event is accounted as every other one is (`Event.group`). Elsewhere,
+or if that is less, the guarantee of one client is taken g times (`chained`). Proofs:
+docs/participation.md.
 """
 
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import math
 import numpy as np
 from scipy import optimize
 
-from tff_pipelines.accounting.events import base
+from tff_pipelines.accounting.events import base, sampled
 from tff_pipelines.accounting.guarantees import (
     accountant as accountant_lib, noise_budget)
 from tff_pipelines.common import caveats, validate
@@ -63,9 +64,10 @@ def epsilon(event: base.Event, clients: int, delta: float, *, accountant: str = 
       return accountant_lib.epsilon(
           one.without_sampling() if known else one, delta, accountant=accountant,
           amplification='none' if known else amplification)
-    if group is not None:
-      return of(group, delta)
-    return chained(lambda smaller: of(event, smaller), clients, delta)
+    found = math.inf if group is None else of(group, delta)
+    if group is not None and (known or not _exchanges(group)):
+      return found
+    return min(found, chained(lambda smaller: of(event, smaller), clients, delta))
 
   consumed = 0.0
   if total_variation:
@@ -79,6 +81,12 @@ def of_group(event: base.Event, clients: int, *,
              known: bool = False) -> base.Event | None:
   """The release between inputs that differ in up to g >= 1 clients; see `Event.group`."""
   return event if clients == 1 else event.group(clients, known)
+
+
+def _exchanges(event: base.Event) -> bool:
+  """Whether a person's clients are exchanged for others: a chain may be less then."""
+  return isinstance(event, sampled.FixedSizeSampled) and event.clients > 1 or any(
+      map(_exchanges, base.parts(event)))
 
 
 def chained(of: Callable[[float], float], clients: int, delta: float) -> float:
