@@ -215,18 +215,22 @@ def on_grid(atoms: Atoms, step: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 class RandomizedResponse(Pair):
-  """A coin that tells the truth with odds e^epsilon.
+  """A coin that tells the truth with odds e^epsilon, or no answer at all.
 
-  It dominates every epsilon-DP mechanism (arXiv 1311.0776).
+  It dominates every epsilon-DP mechanism (arXiv 1311.0776) of a total variation distance
+  of at most `answered` tanh(epsilon / 2) for any two inputs (arXiv 2311.01553; proof:
+  docs/proofs.md).
   """
 
   epsilon: validate.Positive
+  answered: validate.Fraction = 1.0
 
   def atoms(self, cells: int) -> tuple[Atoms, ...]:
-    truth = special.expit(self.epsilon)
-    lie = special.expit(-self.epsilon)
-    return (Atoms(loss=np.array([-self.epsilon, self.epsilon]),
-                  p=np.array([lie, truth]), q=np.array([truth, lie])),)
+    truth = self.answered * special.expit(self.epsilon)
+    lie = self.answered * special.expit(-self.epsilon)
+    none = 1.0 - self.answered
+    return (Atoms(loss=np.array([-self.epsilon, 0.0, self.epsilon]),
+                  p=np.array([lie, none, truth]), q=np.array([truth, none, lie])),)
 
 
 class Leak(Pair):
