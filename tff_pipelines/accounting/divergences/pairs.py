@@ -226,11 +226,10 @@ class RandomizedResponse(Pair):
   answered: validate.Fraction = 1.0
 
   def atoms(self, cells: int) -> tuple[Atoms, ...]:
-    truth = self.answered * special.expit(self.epsilon)
-    lie = self.answered * special.expit(-self.epsilon)
-    none = 1.0 - self.answered
-    return (Atoms(loss=np.array([-self.epsilon, 0.0, self.epsilon]),
-                  p=np.array([lie, none, truth]), q=np.array([truth, none, lie])),)
+    loss = self.epsilon * np.array([-1.0, 0.0, 1.0])
+    p = self.answered * special.expit(loss)
+    p[1] = 1.0 - self.answered
+    return (Atoms(loss=loss, p=p, q=p[::-1]),)
 
 
 class Leak(Pair):

@@ -1,6 +1,5 @@
 """Events of clients that protect themselves: noise-free sampling, local DP."""
 
-import abc
 import math
 
 from dp_accounting import dp_event
@@ -13,7 +12,6 @@ from tff_pipelines.common import caveats as caveats_lib, decimals, validate
 
 # By how much grids may raise a total variation distance: see docs/proofs.md.
 _ON_A_GRID = 1 + 2.0**-11
-_ROUNDING = 1 + 1e-12
 
 
 class Nfdp(base.Release, base.WithoutShares):
@@ -138,21 +136,19 @@ class _PureLocal(base.Release, base.WithoutShares, abstract=True):
   failure_probability = base.never_fails
   scaled = base.no_known_group
 
-  @property
-  @abc.abstractmethod
-  def answered(self) -> float:
-    """That of the `RandomizedResponse` of this epsilon that dominates it."""
+  # That of the randomized response that dominates it: with 1, of this epsilon, any is.
+  answered = 1.0
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    return curves.mixed(np.zeros(max_order - 1), curves.pure(self.epsilon, max_order),
-                        self.answered)
+    pure = curves.pure(self.epsilon, max_order)
+    return curves.mixed(np.zeros_like(pure), pure, self.answered)
 
   def pure_epsilon(self, amplification: str) -> float:
     return self.epsilon
 
   def factors(self, amplification: str) -> tuple[base.Factor, ...]:
-    return ((pairs.RandomizedResponse(
-        epsilon=self.epsilon, answered=self.answered), 1),)
+    pair = pairs.RandomizedResponse(epsilon=self.epsilon, answered=self.answered)
+    return ((pair, 1),)
 
   def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
     return (caveats_lib.Caveat(
@@ -161,22 +157,22 @@ class _PureLocal(base.Release, base.WithoutShares, abstract=True):
         'arithmetic only, unless its outputs are rounded to a public grid'),)
 
 
-class _Interval(_PureLocal, abstract=True):
+class _LikeLaplace(_PureLocal, abstract=True):
   """One whose total variation distance is that of Laplace noise, 1 - e^(-epsilon/2)."""
 
   @property
   def answered(self) -> float:
-    return min(1.0, _ON_A_GRID * (1 + math.exp(-self.epsilon)) /
-               (1 + math.exp(-self.epsilon / 2)))
+    shared = math.exp(-self.epsilon / 2)
+    return min(1.0, _ON_A_GRID * (1 + shared**2) / (1 + shared))
 
 
-class Piecewise(_Interval):
+class Piecewise(_LikeLaplace):
   """Piecewise mechanism on one vector (Wang et al., arXiv 1907.00782)."""
 
   source = 'arXiv 1907.00782, section III; arXiv 2311.01553; docs/proofs.md'
 
 
-class LocalLaplace(_Interval):
+class LocalLaplace(_LikeLaplace):
   """Laplace noise whose scale is the L1 distance of any two inputs over epsilon.
 
   That is 2d/epsilon on d coordinates in [-1, 1], and 2/epsilon on probabilities.
@@ -200,7 +196,7 @@ class Duchi(_PureLocal):
   @property
   def answered(self) -> float:
     d = self.dimension or 1
-    return 1.0 if d % 2 else min(1.0, _ROUNDING - math.comb(d, d // 2) / 2**d)
+    return 1.0 if d % 2 else 1.0 - math.comb(d, d // 2) / 2**d
 
 
 class _LocalGaussian(sum_events.GaussianNoise, abstract=True):

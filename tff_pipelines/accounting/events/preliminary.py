@@ -37,8 +37,6 @@ _SIGMA_ERRORS = 2.0**-22, 2.0**-24
 # Total variation of one draw from the discrete Gaussian.
 _DRAW_ERROR = 2.0**-80
 _REACH = 40.0
-# Norm of the difference of two clients' counts over that of one: none is negative.
-_REPLACED_COUNTS = math.sqrt(2)
 
 # In an evaluation a client's integers are from -UNITS to UNITS: one for each metric,
 # -UNITS at 0 and UNITS at 1, and UNITS to count the client.
@@ -105,8 +103,9 @@ class PrivateKeys(sum_events.GaussianNoise):
     return sum_events.gaussian_factors(self.noise_multiplier) + leak
 
   def replace_one(self) -> Self:
+    # Counts of two clients are farthest apart if they have no key in common.
     return dataclasses.replace(
-        self, noise_multiplier=self.noise_multiplier / _REPLACED_COUNTS)
+        self, noise_multiplier=self.noise_multiplier / math.sqrt(2))
 
 
 class CentralRelease(base.Release, base.WithoutShares, abstract=True):
@@ -168,15 +167,15 @@ class CentralRelease(base.Release, base.WithoutShares, abstract=True):
     if removed >= self.noise_variance / 2:
       return self
     z = math.sqrt(self.noise_variance - removed) / self.l2_sensitivity
-    return PrivateKeys(
-        noise_multiplier=z, failure=self.failure_probability()
-        ) if self.items else sum_events.CentralGaussian(noise_multiplier=z)
+    if not self.items:
+      return sum_events.CentralGaussian(noise_multiplier=z)
+    return PrivateKeys(noise_multiplier=z, failure=self.failure_probability())
 
   def replace_one(self) -> Self:
     # `FixedSizeSampled` of all clients states it for replaced clients. Own keys of one
     # are a leak in one direction, those of the other in the other.
-    return dataclasses.replace(self, l2_sensitivity=self.l2_sensitivity * (
-        _REPLACED_COUNTS if self.items else 2))
+    times = math.sqrt(2) if self.items else 2
+    return dataclasses.replace(self, l2_sensitivity=times * self.l2_sensitivity)
 
   def scaled(self, clients: int) -> base.Event:
     # All of them may add to a key that no other client has.

@@ -9,7 +9,6 @@ from tff_pipelines.accounting.guarantees import calibration
 
 # Fraction of a run's delta that keys of a single client may take.
 FAILURE_FRACTION = 0.1
-_NEVER_REACHED = 2**62
 # The sampler draws no noise of a larger variance.
 _MAX_VARIANCE = 2.0**52
 
@@ -44,7 +43,7 @@ def planned(*, l2_sensitivity: float, dimension: int, items: int, epsilon: float
   # and epsilon would not fall with the noise.
   most = FAILURE_FRACTION * delta
   z = calibration.noise_multiplier(
-      lambda z: event(z, items=items, threshold=_NEVER_REACHED),
+      lambda z: event(z, items=items, threshold=2**62),  # Never reached.
       epsilon=epsilon, delta=delta - most)
   return event(z, items=items, threshold=preliminary.threshold(
       (z * l2_sensitivity)**2, items, most))
