@@ -217,9 +217,9 @@ def on_grid(atoms: Atoms, step: float) -> tuple[np.ndarray, np.ndarray]:
 class RandomizedResponse(Pair):
   """A coin that tells the truth with odds e^epsilon, or no answer at all.
 
-  It dominates every epsilon-DP mechanism (arXiv 1311.0776) of a total variation distance
-  of at most `answered` tanh(epsilon / 2) for any two inputs (arXiv 2311.01553; proof:
-  docs/proofs.md).
+  It dominates every epsilon-DP mechanism (arXiv 1311.0776) whose outputs for any two
+  inputs are within total variation `answered` tanh(epsilon / 2) (arXiv 2311.01553;
+  proof: docs/proofs.md).
   """
 
   epsilon: validate.Positive
