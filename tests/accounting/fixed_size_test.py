@@ -13,9 +13,9 @@ from scipy import stats
 
 from tests.accounting import pivotal_test
 from tff_pipelines.accounting.divergences import pairs, pld
-from tff_pipelines.accounting.events import base, kinds as events
+from tff_pipelines.accounting.events import base, combinators, kinds as events
 from tff_pipelines.accounting.guarantees import (
-    accountant, calibration, groups, mechanisms)
+    accountant, bounds, calibration, groups, mechanisms, observers)
 
 _LATTICE = np.linspace(-14, 14, 28 * 256 + 1)
 
@@ -237,6 +237,7 @@ def test_persons_who_are_too_many_for_an_exchange_are_not_covered():
   for clients in (5, 10):
     assert groups.of_group(event, clients) is None
     assert groups.of_group(event, clients, known=True).event.cohort_size == 10
+    assert groups.may_be_chained(event, clients, known=False)
     with pytest.raises(ValueError, match='clients must be at most 4'):
       events.FixedSizeSampled(
           event=events.CentralGaussian(noise_multiplier=3.0), cohort_size=6,
@@ -258,16 +259,33 @@ def test_persons_who_are_too_many_for_an_exchange_are_not_covered():
       accountant.epsilon(gaussian, 1e-5), rel=1e-2)
 
 
-@pytest.mark.parametrize('kind', ['pld', 'rdp'])
+@pytest.mark.parametrize('neighbours, times', [(base.REPLACE_ONE, 2), (base.ZERO_OUT, 1)])
+def test_known_cohorts_of_a_person_are_averaged(neighbours, times):
+  noise, cohort, population, clients, rounds = 3.0, 3, 12, 2, 3
+  event = groups.of_group(_event(noise, cohort, population, neighbours, rounds), clients,
+                          known=True)
+  chances = stats.hypergeom.pmf(np.arange(clients + 1), population, clients, cohort)
+  for epsilon in (0.5, 2.0):
+    exact = 0.0
+    for numbers in itertools.product(range(clients + 1), repeat=rounds):
+      if any(numbers):
+        exact += math.prod(chances[list(numbers)]) * calibration.analytic_delta(
+            noise / times / math.hypot(*numbers), epsilon)
+    found = accountant.delta(combinators.known(event, None), epsilon)
+    assert exact * (1 - 1e-9) <= found <= 1.001 * exact
+    assert found < accountant.delta(event.without_sampling(), epsilon)
+
+
 @pytest.mark.parametrize('noise, chain_is_less', [(1.0, False), (4.0, True)])
-def test_a_person_has_the_least_of_both_numbers(noise, chain_is_less, kind):
+def test_a_person_has_the_least_of_both_numbers(noise, chain_is_less):
   one, both = (_event(noise, 20, 200, base.ZERO_OUT, 5, clients) for clients in (1, 2))
-  direct = accountant.epsilon(both, 1e-5, accountant=kind)
-  chain = groups.chained(
-      lambda delta: accountant.epsilon(one, delta, accountant=kind), 2, 1e-5)
+  direct = accountant.epsilon(both, 1e-5)
+  chain = groups.chained(lambda delta: accountant.epsilon(one, delta), 2, 1e-5)
   assert (chain < direct) == chain_is_less
-  found, _ = groups.epsilon(one, 2, 1e-5, accountant=kind)
-  assert found == min(chain, direct)
+  found = observers.bound(
+      observers.View(one), 1e-5, observers.Method(clients_per_person=2), bounds.PERSON)
+  assert found.epsilon <= min(chain, direct) * (1 + 1e-12)
+  assert (found.amplification == 'chained') == chain_is_less
 
 
 def test_everyone_and_known_cohorts_have_the_sensitivity_of_the_adjacency():

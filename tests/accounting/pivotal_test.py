@@ -97,16 +97,15 @@ def test_without_colluders_others_alone_decide_if_no_client_may_drop_out(
 def test_the_cost_lies_between_hidden_and_shown():
   rate = 0.02
   hidden = curves.poisson(GAUSSIAN_CURVE, rate)
-  shown = curves.mixed((np.zeros_like(GAUSSIAN_CURVE), GAUSSIAN_CURVE),
-                       (1 - rate, rate))
+  shown = curves.mixed(np.zeros_like(GAUSSIAN_CURVE), GAUSSIAN_CURVE, rate)
   assert np.all(hidden < shown) and np.all(shown < GAUSSIAN_CURVE)
   last = hidden
   for probability in (1e-9, 1e-3, 0.3, 0.999):
-    curve = curves.mixed((hidden, shown), (1 - probability, probability))
+    curve = curves.mixed(hidden, shown, probability)
     assert np.all(curve >= last) and np.all(curve < shown)
     last = curve
-  np.testing.assert_array_equal(curves.mixed((hidden, shown), (1.0, 0.0)), hidden)
-  np.testing.assert_array_equal(curves.mixed((hidden, shown), (0.0, 1.0)), shown)
+  np.testing.assert_array_equal(curves.mixed(hidden, shown, 0.0), hidden)
+  np.testing.assert_array_equal(curves.mixed(hidden, shown, 1.0), shown)
   # The definition, where nothing overflows.
   alpha = np.arange(2, 20)
   np.testing.assert_allclose(shown[:18], np.log(
@@ -115,16 +114,15 @@ def test_the_cost_lies_between_hidden_and_shown():
 
 def test_infinite_and_huge_losses_stay_what_they_are():
   curve = np.array([3.0, 1e4, np.inf])
-  revealed = curves.mixed((np.zeros_like(curve), curve), (0.9, 0.1))
+  revealed = curves.mixed(np.zeros_like(curve), curve, 0.1)
   assert np.isinf(revealed[2])
   assert revealed[1] == pytest.approx(1e4 + math.log(0.1) / 2)
-  both = curves.mixed(
-      (np.array([1.0, np.inf]), np.array([2.0, np.inf])), (0.5, 0.5))
+  both = curves.mixed(np.array([1.0, np.inf]), np.array([2.0, np.inf]), 0.5)
   assert np.isinf(both[1]) and 1 < both[0] < 2
   # Three in any order, and what is tiny is not lost in 1.
   three = [np.array([1e-18]), np.array([3e-18]), np.array([2e-18])]
   for listed in itertools.permutations(three):
-    assert curves.mixed(listed, (1 / 3,) * 3) == pytest.approx(2e-18, rel=1e-9)
+    assert curves.mean(listed, (1 / 3,) * 3) == pytest.approx(2e-18, rel=1e-9)
 
 
 DELTA = 1e-5

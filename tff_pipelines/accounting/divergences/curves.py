@@ -204,13 +204,20 @@ def poisson(curve: np.ndarray, sampling_rate: float, *,
   return np.minimum(curve, np.logaddexp(0, log_excess) / (alpha - 1))
 
 
-def mixed(listed: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
-  """A release that is one of several at random, whatever a client's data are.
+def mixed(low: np.ndarray, high: np.ndarray, weight: float) -> np.ndarray:
+  """A release that is one of two at random; `weight` is the probability of `high`.
 
-  By joint convexity the moments are at most the mean of those of the cases. So it
-  bounds Poisson sampling of a client whose participation shows (with probability q
+  It bounds Poisson sampling of a client whose participation shows (with probability q
   the release is seen, and otherwise nothing of the client), and a round in which
   others decide whether a client's participation shows.
+  """
+  return mean((low, high), (1 - weight, weight))
+
+
+def mean(listed: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
+  """A release that is one of several at random, whatever a client's data are.
+
+  By joint convexity the moments are at most the mean of those of the cases.
 
   Args:
     listed: Curves of the cases.

@@ -12,7 +12,7 @@ convolution, computed by one Fourier transform. Two things make it safe:
   by Chernoff and goes to infinite loss: any theta is safe, a good one is tight.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 import dataclasses
 import functools
 import math
@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import fft, optimize
 
-from tff_pipelines.accounting.divergences import pairs
+from tff_pipelines.accounting.divergences import counts, gaussian_mixtures, pairs
 
 _MAX_GRID = 1 << 22
 _MAX_ROUNDS = 14
@@ -36,6 +36,8 @@ _FEWEST_CELLS, _MOST_CELLS = 64, 2048
 # Farther below the tilted peak than e^-12, round-off may weigh too much.
 _FARTHEST = 12.0
 _MAX_TILTS = 12
+# A tilted probability of a count that is left out, far below the round-off.
+_NEGLIGIBLE = 1e-30
 
 
 class _GridTooLarge(pairs.TooLarge):
@@ -49,7 +51,24 @@ class _Losses(NamedTuple):
   loss: np.ndarray
   log_mass: np.ndarray
   p_only: float
-  count: int
+  count: counts.Counts
+
+  def tilted(self, theta: float) -> tuple[np.ndarray, float]:
+    """The tilted masses over their sum, and the logarithm of the sum."""
+    exponent = self.log_mass + theta * self.loss
+    peak = exponent.max()
+    weight = np.exp(exponent - peak)
+    total = weight.sum()
+    return weight / total, peak + math.log(total)
+
+  def composed(self, log_total: float) -> tuple[np.ndarray, float]:
+    """Tilted probabilities of the counts, and the logarithm of the sum of masses."""
+    with np.errstate(divide='ignore'):
+      exponent = np.log(self.count.weights) + self.count.numbers * log_total
+    peak = exponent.max()
+    weight = np.exp(exponent - peak)
+    total = weight.sum()
+    return weight / total, peak + math.log(total)
 
 
 class _Total:
@@ -58,36 +77,29 @@ class _Total:
   def __init__(self, losses: list[_Losses], step: float):
     self._losses = losses
     self._step = step
-    self._compositions = sum(part.count for part in losses)
-    self.infinite = -math.expm1(sum(
-        part.count * math.log1p(-part.p_only) if part.p_only < 1 else -math.inf
-        for part in losses))
-    if self._compositions == 1:
-      self.infinite = losses[0].p_only  # Not a rounding away from it.
+    self._compositions = sum(part.count.most for part in losses)
+    lost = [_infinite(part) for part in losses]
+    self.infinite = lost[0] if len(lost) == 1 else -math.expm1(
+        sum(math.log1p(-one) if one < 1 else -math.inf for one in lost))
     # Above no finite loss there is nothing that epsilon could pay for.
     self.harmless = all(part.index.size == 0 or part.index.max() <= 0
                         for part in losses)
 
   def cumulant(self, theta: float) -> float:
     """log E[e^(theta loss); loss finite]."""
-    return sum(part.count * log_total for part, _, log_total in self._tilted(theta))
-
-  def _tilted(self, theta: float) -> Iterator[tuple[_Losses, np.ndarray, float]]:
-    """Yields each factor, its tilted masses over their sum, and its logarithm."""
-    for part in self._losses:
-      exponent = part.log_mass + theta * part.loss
-      peak = exponent.max()
-      weight = np.exp(exponent - peak)
-      total = weight.sum()
-      yield part, weight / total, peak + math.log(total)
+    return sum(part.composed(part.tilted(theta)[1])[1] for part in self._losses)
 
   def _moments(self, theta: float) -> tuple[float, float]:
     """Mean and standard deviation (at least a step) of the tilted loss."""
     mean, variance = 0.0, 0.0
-    for part, weight, _ in self._tilted(theta):
+    for part in self._losses:
+      weight, log_total = part.tilted(theta)
+      chances, _ = part.composed(log_total)
       centre = float(weight @ part.loss)
-      mean += part.count * centre
-      variance += part.count * float(weight @ (part.loss - centre)**2)
+      number = float(chances @ part.count.numbers)
+      mean += number * centre
+      variance += number * float(weight @ (part.loss - centre)**2) + (
+          centre**2 * float(chances @ (part.count.numbers - number)**2))
     return mean, max(math.sqrt(variance), self._step)
 
   @functools.cached_property
@@ -118,10 +130,11 @@ class _Total:
     if size > _MAX_GRID:
       raise _GridTooLarge(f'the privacy losses need a grid of {size} points')
     spectrum = None
-    for part, weight, _ in self._tilted(theta):
-      transform = fft.rfft(np.bincount(part.index % size, weight, size))
-      if part.count > 1:
-        transform = transform**part.count
+    for part in self._losses:
+      weight, log_total = part.tilted(theta)
+      transform = _composed(
+          fft.rfft(np.bincount(part.index % size, weight, size)), part.count.first,
+          part.composed(log_total)[0])
       spectrum = transform if spectrum is None else spectrum * transform
     mass = np.roll(fft.irfft(spectrum, size), -(first % size))
     # A transform's error is eps log2(size) of its norm; a power multiplies the
@@ -135,6 +148,31 @@ class _Total:
     return _Distribution(
         losses=losses, log_mass=log_mass, peak=mean,
         infinite=min(1.0, self.infinite + math.exp(min(log_above, 0.0))))
+
+
+def _infinite(part: _Losses) -> float:
+  """The mass of infinite loss of a factor."""
+  if part.count.most == 1 and part.count.first == 1:
+    return part.p_only  # Not a rounding away from it.
+  number = part.count.numbers
+  each = -np.expm1(number * np.log1p(-part.p_only)) if part.p_only < 1 else number > 0
+  return min(1.0, part.count.missing + float(np.dot(part.count.weights, each)))
+
+
+def _composed(transform: np.ndarray, first: int, weights: np.ndarray) -> np.ndarray:
+  """sum_k weights[k] transform^(first + k); what is below all round-off is left out."""
+  kept = np.flatnonzero(weights > _NEGLIGIBLE)
+  result = np.full(transform.shape, complex(weights[kept[-1]]))
+  for weight in weights[kept[0]:kept[-1]][::-1]:
+    result = result * transform + weight
+  power = first + int(kept[0])
+  while power:  # Much faster than numpy's powers of complex numbers.
+    if power % 2:
+      result = result * transform
+    power //= 2
+    if power:
+      transform = transform * transform
+  return result
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -229,12 +267,13 @@ def _answer(factors: tuple[pairs.Factor, ...], fraction: float,
             query: Callable[[_Total], float]) -> float:
   """The worse of the two directions, on a grid of `fraction` of the spread."""
   cells = math.ceil(min(max(4 / fraction, _FEWEST_CELLS), _MOST_CELLS))
-  listed = [(pair.atoms(cells), count) for pair, count in factors]
+  listed = [(pair.atoms(cells), count if isinstance(count, counts.Counts) else
+             counts.Counts(first=count)) for pair, count in factors]
   answers = []
   for way in range(max(len(atoms) for atoms, _ in listed)):
     parts = [(atoms[min(way, len(atoms) - 1)], count) for atoms, count in listed]
-    spread = math.sqrt(sum(count * atoms.variance() for atoms, count in parts) /
-                       sum(count for _, count in parts))
+    spread = math.sqrt(sum(count.most * atoms.variance() for atoms, count in parts) /
+                       sum(count.most for _, count in parts))
     step = fraction * spread if spread > 0 else 1e-3
     losses = []
     for atoms, count in parts:
@@ -311,10 +350,14 @@ def epsilon(factors: tuple[pairs.Factor, ...], delta: float) -> float:
   Raises:
     pairs.TooLarge: If the losses cannot be listed.
   """
-  return _converged(factors, lambda total: _epsilon_of(total, delta))
+  mixture = gaussian_mixtures.of(pairs.simplified(factors))
+  return mixture.epsilon(delta) if mixture else _converged(
+      factors, lambda total: _epsilon_of(total, delta))
 
 
 # pylint: disable=redefined-outer-name
 def delta(factors: tuple[pairs.Factor, ...], epsilon: float) -> float:
   """A safe delta of composed pairs at epsilon >= 0."""
-  return _converged(factors, lambda total: _delta_of(total, epsilon))
+  mixture = gaussian_mixtures.of(pairs.simplified(factors))
+  return mixture.delta(epsilon) if mixture else _converged(
+      factors, lambda total: _delta_of(total, epsilon))

@@ -6,6 +6,7 @@ cohort; `SelfComposed(event=..., count=1500)` the training run.
 """
 
 # pylint: disable=unused-import,g-multiple-import,g-importing-member
+from tff_pipelines.accounting.events.attended import Attended, Coin
 from tff_pipelines.accounting.events.base import Event, from_json
 from tff_pipelines.accounting.events.combinators import (
     Composed, NoPrivacy, SelfComposed, Together)
@@ -14,8 +15,8 @@ from tff_pipelines.accounting.events.local_events import (
     Piecewise, PostProcessing)
 from tff_pipelines.accounting.events.preliminary import (
     EvaluationRelease, PreliminaryRelease)
-from tff_pipelines.accounting.events.sampled import (
-    EpochSampled, FixedSizeSampled, PoissonGroup, PoissonSampled)
+from tff_pipelines.accounting.events.sampled import PoissonGroup, PoissonSampled
+from tff_pipelines.accounting.events.sized import EpochSampled, FixedSizeSampled
 from tff_pipelines.accounting.events.sum_events import (
     CentralGaussian, CentralSkellam, DistributedDiscreteGaussian,
     DistributedSkellam, NoisyGradients, SkellamCount)

@@ -1,8 +1,7 @@
-"""Events of releases from sampled clients: Poisson, fixed size, epochs."""
+"""Events of releases from sampled clients: what all share, and Poisson sampling."""
 
 from collections.abc import Iterable
 import dataclasses
-import functools
 import math
 
 from dp_accounting import dp_event
@@ -10,24 +9,17 @@ import numpy as np
 from scipy import stats
 
 from tff_pipelines.accounting.divergences import curves, pairs
-from tff_pipelines.accounting.events import base
+from tff_pipelines.accounting.events import attended, base
 from tff_pipelines.common import (
     caveats as caveats_lib, decimals, declarations, validate)
 
-_HIDDEN_COHORT = caveats_lib.Caveat(
+HIDDEN_COHORT = caveats_lib.Caveat(
     'cohorts assumed to be hidden',
     'amplification by sampling holds against those who see the released models and '
     'learn neither which nor how many clients participated; against a server or '
     'participants who know the cohort the unamplified epsilon is the guarantee')
-# A limit on participations that no run meets.
-_NEVER_MET = 2**62
 # Bounds for one client in a round, for two, ... are mixed up to this many clients.
-_MOST_MIXED = 64
-
-
-def _mixed(low: np.ndarray, high: np.ndarray, weight: float) -> np.ndarray:
-  """The curve `high` with probability `weight`, and else `low`."""
-  return curves.mixed((low, high), (1 - weight, weight))
+MOST_MIXED = 64
 
 
 def unique(items: Iterable) -> tuple:
@@ -73,7 +65,7 @@ class Sampled(base.Event, abstract=True):
         self, event=self.event.seen(colluders, self.minimum_cohort() or 1))
 
 
-class _SameNeighbours(Sampled, abstract=True):
+class SameNeighbours(Sampled, abstract=True):
   """A sample without a client, or with its zeros, is that of its neighbour."""
 
   @property
@@ -81,7 +73,7 @@ class _SameNeighbours(Sampled, abstract=True):
     return self.event.adjacency
 
 
-class _Poisson(_SameNeighbours, abstract=True):
+class _Poisson(SameNeighbours, abstract=True):
   """Attributes and answers that one client and several of one person share."""
 
   sampling_rate: validate.Fraction
@@ -94,13 +86,8 @@ class _Poisson(_SameNeighbours, abstract=True):
     super().__post_init__()
     self._refuse_failures(self.event)
 
-  @property
-  def _is_independent(self) -> bool:
-    """Whether cohorts are, in different rounds, those that are drawn again included."""
-    return self.max_participations is None and not self.pivotal_probability
-
   def failure_probability(self) -> float:
-    return 0.0 if self._is_independent else self.redrawn_probability
+    return self.redrawn_probability if self._redraws_depend else 0.0
 
   def _factors(self, hidden: pairs.Pair, shown: pairs.Pair) -> tuple[base.Factor, ...]:
     """The pairs of a round: that of a random cohort, or of one that is known.
@@ -109,12 +96,12 @@ class _Poisson(_SameNeighbours, abstract=True):
     are drawn again.
     """
     redrawn = self.redrawn_probability
-    if self._is_independent:
-      return ((pairs.mixed(hidden, shown, redrawn), 1),)
+    if not self._redraws_depend:
+      hidden = pairs.mixed(hidden, shown, redrawn)
+    revealed = pairs.mixed(pairs.Nothing(), shown, self.sampling_rate)
     # In the rounds where nothing is drawn again.
     pivotal = min(1.0, self.pivotal_probability / max(1 - redrawn, 1e-9))
-    revealed = pairs.mixed(pairs.Nothing(), shown, self.sampling_rate)
-    leak = ((pairs.Leak(probability=redrawn), 1),) if redrawn else ()
+    leak = ((pairs.Leak(probability=redrawn), 1),) if self._redraws_depend else ()
     return (pairs.mixed(hidden, revealed, pivotal), 1), *leak
 
   def participations(self, count: int, amplification: str) -> int:
@@ -122,11 +109,27 @@ class _Poisson(_SameNeighbours, abstract=True):
     return count if limit is None else min(count, limit)
 
   def repeated(self) -> base.Event:
-    # A round that was not committed is in no client's count, but its cohort depends on
-    # the counts.
+    # A round that was not committed is in no client's count.
+    if self._redraws_depend:
+      return self.event.repeated()
     return dataclasses.replace(
-        self, event=self.event.repeated(),
-        max_participations=self.max_participations and _NEVER_MET)
+        self, event=self.event.repeated(), max_participations=None)
+
+  @property
+  def _redraws_depend(self) -> bool:
+    """Whether draws of different rounds depend on each other."""
+    return self.redrawn_probability > 0 and (
+        self.max_participations is not None or self.pivotal_probability > 0)
+
+  def _redrawn(self, count: int) -> tuple[float, float]:
+    """In how many rounds clients are because cohorts are drawn again.
+
+    Returns:
+      The fraction of the rounds in which a client may be for certain; where rounds
+      depend on each other 0, and the probability that there is such a round.
+    """
+    redrawn = self.redrawn_probability
+    return (0.0, min(1.0, count * redrawn)) if self._redraws_depend else (redrawn, 0.0)
 
   def minimum_cohort(self) -> float | None:
     return self.least_cohort
@@ -134,7 +137,7 @@ class _Poisson(_SameNeighbours, abstract=True):
   def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
     if self.sampling_rate == 1:
       return self.event.caveats()
-    caveats = [*self.event.caveats(), _HIDDEN_COHORT]
+    caveats = [*self.event.caveats(), HIDDEN_COHORT]
     if self.pivotal_probability:
       probability = decimals.rounded_up(self.pivotal_probability, 2)
       caveats.append(caveats_lib.Caveat(
@@ -147,6 +150,11 @@ class _Poisson(_SameNeighbours, abstract=True):
           'no dropouts and no collusion assumed',
           'suppressed rounds reveal nothing only if no client drops out or colludes'))
     return unique(caveats)
+
+
+def rounded_up(probability: float) -> float:
+  """A probability, above what round-off took from it."""
+  return min(1.0, float(probability) * (1 + 1e-12))
 
 
 class PoissonSampled(_Poisson):
@@ -177,10 +185,10 @@ class PoissonSampled(_Poisson):
       return curve
     hidden = curves.poisson(
         curve, self.sampling_rate, generic=amplification == 'generic')
-    if self._is_independent:
-      return _mixed(hidden, curve, self.redrawn_probability)
-    revealed = _mixed(np.zeros_like(curve), curve, self.sampling_rate)
-    return _mixed(hidden, np.maximum(hidden, revealed), self.pivotal_probability)
+    if not self._redraws_depend:
+      hidden = curves.mixed(hidden, curve, self.redrawn_probability)
+    revealed = curves.mixed(np.zeros_like(curve), curve, self.sampling_rate)
+    return curves.mixed(hidden, np.maximum(hidden, revealed), self.pivotal_probability)
 
   def pure_epsilon(self, amplification: str) -> float:
     epsilon = self.event.pure_epsilon(amplification)
@@ -204,6 +212,28 @@ class PoissonSampled(_Poisson):
 
   def without_sampling(self) -> base.Event:
     return self.event
+
+  def known(self, count: int, participants: base.Participants | None
+            ) -> tuple[tuple[base.Event, int], ...]:
+    if self.sampling_rate == 1 and self.max_participations is None:
+      return ((base.seen_by(self, participants).event, count),)
+    release, depends, failure = self.event, False, 0.0
+    if participants is not None and self.is_known_in_part():
+      found = attended.cohorts(self.sampling_rate, participants,
+                               self.max_participations, self.least_cohort)
+      if found is None:
+        release = release.seen(participants.shares, self.least_cohort or 1)
+      else:
+        release = attended.coin([
+            release.seen(participants.shares, size) for size in found.sizes],
+                                found.weights)
+        depends, failure = found.depends, found.failure
+    redrawn, for_certain = self._redrawn(count)
+    rate = self.sampling_rate
+    return ((attended.Attended(
+        event=release, rounds=count, probability=rounded_up(rate + (1 - rate) * redrawn),
+        most=self.max_participations, at_most=for_certain, failure=failure,
+        depends=depends), 1),)
 
   def group(self, clients: int, known: bool) -> base.Event | None:
     release, rate = self.event.scaled(clients), self.sampling_rate
@@ -258,15 +288,15 @@ class PoissonGroup(_Poisson):
     shown = self.without_sampling().curve(max_order, amplification)
     if amplification == 'none':
       return shown
-    if self.clients > _MOST_MIXED:
+    if self.clients > MOST_MIXED:
       hidden = self._with(self.clients).curve(max_order, amplification)
     else:
       chances = self._chances
-      hidden = curves.mixed([self._with(k).curve(max_order, amplification)
+      hidden = curves.mean([self._with(k).curve(max_order, amplification)
                              for k in range(1, self.clients + 1)],
                             chances / chances.sum())
-    return _mixed(
-        hidden, shown, self.redrawn_probability) if self._is_independent else hidden
+    return hidden if self._redraws_depend else curves.mixed(
+        hidden, shown, self.redrawn_probability)
 
   def pure_epsilon(self, amplification: str) -> float:
     return self._with(self.clients).pure_epsilon(amplification)
@@ -282,7 +312,7 @@ class PoissonGroup(_Poisson):
       hidden = pairs.PoissonGroup(
           noise_multiplier=self.clients * shown.noise_multiplier,
           sampling_rate=self.sampling_rate, clients=self.clients)
-    elif self.clients <= _MOST_MIXED:
+    elif self.clients <= MOST_MIXED:
       chances = self._chances
       hidden = pairs.Mixed(weights=tuple(chances / chances.sum()), pairs=tuple(
           self._with(k).factors(amplification)[0][0]
@@ -292,202 +322,37 @@ class PoissonGroup(_Poisson):
   def without_sampling(self) -> base.Event:
     return self.event.scaled(self.clients)
 
+  def known(self, count: int, participants: base.Participants | None
+            ) -> tuple[tuple[base.Event, int], ...]:
+    redrawn, for_certain = self._redrawn(count)
+    if (law := self._law_of_two(count)) is not None:
+      return ((attended.Attended(event=self.event, rounds=len(law) - 1, law=law,
+                                 probability=1.0), 1),)
+    chances = (1 - redrawn) * self._chances
+    chances[-1] += redrawn
+    numbers = range(1, self.clients + 1)
+    if self.clients > MOST_MIXED:
+      numbers, chances = [self.clients], [chances.sum()]
+    return ((attended.Attended(
+        event=attended.coin(list(map(self.event.scaled, numbers)), chances),
+        rounds=count, probability=rounded_up(sum(chances)), failure=for_certain,
+        most=self._most(count)), 1),)
+
+  def _law_of_two(self, count: int) -> list[float] | None:
+    """The law of `attended.rounds_of_two`, where it holds and can be listed."""
+    limit, factors = self.max_participations, self.event.factors('none')
+    if self.clients > 2 or limit is None or self.redrawn_probability or (
+        not self.event.is_additive() or factors is not None and any(
+            not isinstance(pair, pairs.Gaussian) for pair, _ in factors)):
+      return None
+    return attended.rounds_of_two(count, self.sampling_rate, limit)
+
+  def _most(self, count: int) -> int | None:
+    """Maximum number of rounds with any of the person's clients; None for no limit."""
+    limit = self.max_participations
+    if limit is None:
+      return None
+    return limit * self.clients if self.event.is_additive() else limit
+
   def group(self, clients: int, known: bool) -> None:
     """States that it is of one person already."""
-
-
-class _Sized(Sampled, abstract=True):
-  """A release from exactly `cohort_size` of `population` clients."""
-
-  cohort_size: validate.Count
-  population: validate.Count
-
-  def __post_init__(self):
-    super().__post_init__()
-    validate.integer(cohort_size=self.cohort_size, high=self.population)
-
-  def minimum_cohort(self) -> float:
-    return self.cohort_size
-
-
-class FixedSizeSampled(_Sized):
-  """A release from a cohort of fixed size, sampled without replacement.
-
-  For replace-one neighbours it has twice the zero-out sensitivities throughout. For
-  zero-out neighbours it has its own profile where noise is Gaussian, and else that of
-  replace-one, of which zeroing is a case.
-
-  Attributes:
-    neighbours: Adjacency, 'replace-one' or 'zero-out'.
-    clients: g, clients of one person, whose contributions all change; the others are at
-      least as many as a cohort. `event` is that of one of them.
-  """
-
-  neighbours: str = base.REPLACE_ONE
-  clients: validate.Count = 1
-
-  source = 'docs/fixed_size.md (PLD); arXiv 1808.00087, Theorem 9 (RDP)'
-
-  def __post_init__(self):
-    super().__post_init__()
-    validate.one_of((base.REPLACE_ONE, base.ZERO_OUT), neighbours=self.neighbours)
-    validate.integer(clients=self.clients,
-                     high=max(1, self.population - self.cohort_size))
-    if not self._is_everyone:
-      self._refuse_failures(self._unsampled())
-
-  @property
-  def adjacency(self) -> str:
-    return self.neighbours
-
-  @property
-  def _is_everyone(self) -> bool:
-    return self.cohort_size == self.population
-
-  def _release(self, k: int) -> base.Event:
-    """The release from a cohort with k of the person's clients."""
-    return self.event if self.clients == 1 else self.event.scaled(k)
-
-  def _unsampled(self) -> base.Event:
-    """The release whose selected clients are other ones, or zero."""
-    release = self._release(self.clients)
-    return release if self.neighbours == base.ZERO_OUT else release.replace_one()
-
-  @functools.cached_property
-  def _chances(self) -> np.ndarray:
-    """Probability of 0, 1, ..., g of the person's clients in a cohort."""
-    clients, cohort, all_ = self.clients, self.cohort_size, self.population
-    return np.array([
-        math.comb(clients, k) * math.perm(cohort, k) * math.perm(
-            all_ - cohort, clients - k) / math.perm(all_, clients)
-        for k in range(clients + 1)])
-
-  def _cases(self) -> tuple[tuple[base.Event, ...], np.ndarray, np.ndarray]:
-    """Releases with 1, 2, ..., g of the clients, their probabilities and fractions.
-
-    See docs/fixed_size.md. The cohorts without any of them may be shared out among the
-    cases in any way; in proportion to k^2 times the probability is a good one.
-    """
-    k = np.flatnonzero(self._chances[1:]) + 1
-    chances = self._chances[k]
-    fractions = 1 / (1 + self._chances[0] * k**2 / (chances @ k**2))
-    weights = chances / fractions
-    return tuple(map(self._release, k.tolist())), weights / weights.sum(), fractions
-
-  def failure_probability(self) -> float:
-    return self._unsampled().failure_probability()
-
-  def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    if amplification == 'none' or self._is_everyone:
-      return self._unsampled().curve(max_order, amplification)
-    releases, weights, fractions = self._cases()
-    return curves.mixed([
-        curves.fixed_size(release.replace_one().curve(max_order, amplification), fraction)
-        for release, fraction in zip(releases, fractions)], weights)
-
-  def pure_epsilon(self, amplification: str) -> float:
-    if amplification == 'none' or self._is_everyone:
-      return self._unsampled().pure_epsilon(amplification)
-    return curves.pure_poisson(
-        self._release(self.clients).replace_one().pure_epsilon(amplification),
-        1 - self._chances[0])
-
-  def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
-    inner = self._unsampled().factors(amplification)
-    if amplification == 'none' or self._is_everyone:
-      return inner
-    if amplification == 'generic' or inner is None:
-      return None
-    pair = pairs.together(inner)
-    if isinstance(pair, pairs.Leak):
-      return inner
-    releases, weights, fractions = self._cases()
-    listed = tuple(map(self._pair, releases, fractions.tolist()))
-    if None in listed:
-      return None
-    return ((listed[0] if len(listed) == 1 else pairs.Mixed(
-        pairs=listed, weights=tuple(weights.tolist())), 1),)
-
-  def _pair(self, release: base.Event, fraction: float) -> pairs.Pair | None:
-    """The pair of a release that is exchanged, or zeroed, with this probability."""
-    if self.neighbours == base.ZERO_OUT:
-      pair = pairs.together(release.factors('tight'))
-      if isinstance(pair, pairs.Gaussian):
-        return pairs.ZeroedWithoutReplacement(
-            noise_multiplier=pair.noise_multiplier, fraction=fraction)
-    pair = pairs.together(release.replace_one().factors('tight'))
-    return pair and pairs.WithoutReplacement(pair=pair, fraction=fraction)
-
-  def without_sampling(self) -> base.Event:
-    # Not the bare event: the unamplified number is for the same neighbours.
-    return dataclasses.replace(self, event=self._release(self.clients), clients=1,
-                               cohort_size=self.population)
-
-  def participations(self, count: int, amplification: str) -> int:
-    return count
-
-  def repeated(self) -> base.Event:
-    return self
-
-  def group(self, clients: int, known: bool) -> base.Event | None:
-    release = self.event.scaled(clients)
-    if release is None or self.clients > 1:
-      return None  # It is of one person already.
-    if known or self._is_everyone:
-      return dataclasses.replace(self, event=release, cohort_size=self.population)
-    if clients > min(_MOST_MIXED, self.population - self.cohort_size):
-      return None
-    return dataclasses.replace(self, clients=clients)
-
-  def to_dp_accounting(self) -> dp_event.DpEvent:
-    if self.neighbours == base.ZERO_OUT or self.clients > 1:
-      return super().to_dp_accounting()
-    return dp_event.SampledWithoutReplacementDpEvent(
-        self.population, self.cohort_size,
-        self.event.replace_one().to_dp_accounting())
-
-  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
-    hidden = () if self._is_everyone else (_HIDDEN_COHORT,)
-    return unique((*self.event.caveats(), *hidden))
-
-
-class EpochSampled(base.Equivalent, _Sized, _SameNeighbours):
-  """A release from a cohort of fixed size of a shuffled population.
-
-  All clients are selected once before any is selected again, so one client is in
-  ceil(rounds * cohort_size / population) of the rounds at most, whoever watches: of all
-  rounds, so they must have the same event (`combinators.composed`).
-  """
-
-  source = 'docs/participation.md'
-
-  @property
-  def equivalent(self) -> base.Event:
-    return self.event
-
-  def participations(self, count: int, amplification: str) -> int:
-    return -(-count * self.cohort_size // self.population)
-
-  def without_sampling(self) -> base.Event:
-    return self  # Nothing is hidden, and the order limits participations.
-
-  def repeated(self) -> base.Event:
-    # A round that was not committed is outside of the order.
-    return self.event.repeated()
-
-  def group(self, clients: int, known: bool) -> base.Event | None:
-    several = self.group_of_several(1, clients, known)
-    return several and several[0]
-
-  def group_of_several(self, count: int, clients: int,
-                       known: bool) -> tuple[base.Event, int] | None:
-    release = self.event.scaled(clients)
-    if release is None:
-      return None
-    if self.event.is_additive():
-      return dataclasses.replace(self, event=release), count
-    # An epoch may have each of the clients in a round of its own.
-    return release, min(count, clients * self.participations(count, 'none'))
-
-  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
-    return self.event.caveats()

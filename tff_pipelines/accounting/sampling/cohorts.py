@@ -128,8 +128,7 @@ def redrawn_probability(population: int, sampling_rate: float, least: int, *,
     available = 1.0 if max_participations is None else stats.binom.cdf(
         max_participations - 1, rounds - 1, sampling_rate)
     found = stats.binom.cdf(least - 1, population - 1, sampling_rate * available)
-    # The rounds' probabilities add up, as if draws were not independent: for up to 2T
-    # rounds 1 - (1 - p)^T' is then at least T' times the one that is found.
-    found *= 1 + 2 * rounds * found
+    # Leaks of T rounds, composed as if they were independent, leave no less than the sum.
+    found *= 1 + rounds * found
   # Not a number if such a cohort is never drawn.
   return min(1.0, float(found) * (1 + 1e-9)) if found <= 1 else 1.0
