@@ -231,7 +231,8 @@ class PoissonSampled(_Poisson):
     redrawn, for_certain = self._redrawn(count)
     rate = self.sampling_rate
     return ((attended.Attended(
-        event=release, rounds=count, probability=rounded_up(rate + (1 - rate) * redrawn),
+        event=release, rounds=count,
+        probability=rounded_up(rate + (1 - rate) * redrawn),
         most=self.max_participations, at_most=for_certain, failure=failure,
         depends=depends), 1),)
 

@@ -102,9 +102,9 @@ class FixedSizeSampled(_Sized):
     if amplification == 'none' or self._is_everyone:
       return self._unsampled().curve(max_order, amplification)
     releases, weights, fractions = self._cases()
-    return curves.mean([
-        curves.fixed_size(release.replace_one().curve(max_order, amplification), fraction)
-        for release, fraction in zip(releases, fractions)], weights)
+    listed = [release.replace_one().curve(max_order, amplification)
+              for release in releases]
+    return curves.mean(list(map(curves.fixed_size, listed, fractions)), weights)
 
   def pure_epsilon(self, amplification: str) -> float:
     if amplification == 'none' or self._is_everyone:

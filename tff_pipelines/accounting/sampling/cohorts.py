@@ -74,8 +74,8 @@ def pivotal_probability(population: int, sampling_rate: float,
     at = together & ~without & (present >= 0) & (present <= selected)
     missing = (selected - present)[at]
     # So many may drop out, at the largest rate, for the most probable `missing`.
-    unreliable = np.clip(missing / max(dropout_rate, 1e-300) // 1, missing, selected[at])
-    worst += np.sum(chances[at] * stats.binom.pmf(missing, unreliable, dropout_rate))
+    worst += np.sum(chances[at] * stats.binom.pmf(missing, np.clip(
+        missing / max(dropout_rate, 1e-300) // 1, missing, selected[at]), dropout_rate))
   return min(1.0, float(worst) * (1 + 1e-9))
 
 
@@ -128,7 +128,7 @@ def redrawn_probability(population: int, sampling_rate: float, least: int, *,
     available = 1.0 if max_participations is None else stats.binom.cdf(
         max_participations - 1, rounds - 1, sampling_rate)
     found = stats.binom.cdf(least - 1, population - 1, sampling_rate * available)
-    # Leaks of T rounds, composed as if they were independent, leave no less than the sum.
+    # So T leaks, composed as if they were independent, have at least the sum.
     found *= 1 + rounds * found
   # Not a number if such a cohort is never drawn.
   return min(1.0, float(found) * (1 + 1e-9)) if found <= 1 else 1.0
