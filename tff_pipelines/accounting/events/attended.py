@@ -11,7 +11,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy import special, stats
+from scipy import stats
 
 from tff_pipelines.accounting.divergences import counts, gaussian_mixtures, pairs
 from tff_pipelines.accounting.events import base
@@ -157,7 +157,7 @@ def _mean(weights: Sequence[float], listed: Sequence[np.ndarray]) -> np.ndarray:
   factor = np.arange(1, listed[0].size + 1, dtype=np.float64)
   kept = [(math.log(weight), curve) for weight, curve in zip(weights, listed) if weight]
   logs = np.stack([weight + factor * curve for weight, curve in kept])
-  return np.maximum(special.logsumexp(logs, axis=0), 0.0) / factor
+  return np.maximum(np.logaddexp.reduce(logs), 0.0) / factor  # May be infinite.
 
 
 def coin(events: Sequence[base.Event], weights: Sequence[float]) -> base.Event:
