@@ -79,7 +79,10 @@ class Attended(base.Release, base.WithoutShares):
   def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
     inner = self.event.factors('none')
     pair = None if inner is None else pairs.together(inner)
-    if pair is None or self.depends and gaussian_mixtures.of(((pair, 1),)) is None:
+    if pair is None:
+      return None
+    if self.depends and ((alone := gaussian_mixtures.of(((pair, 1),))) is None
+                         or alone.lost):
       return None  # That sizes are negatively associated is not enough.
     leak = ((pairs.Leak(probability=self.failure), 1),) if self.failure else ()
     return (pair, self.counts), *leak
