@@ -167,7 +167,8 @@ def coin(events: Sequence[base.Event], weights: Sequence[float]) -> base.Event:
   """One of several releases by a public coin; the release itself if it is one."""
   total = math.fsum(weights)
   return events[0] if len(events) == 1 else Coin(
-      events=events, weights=tuple(float(weight / total) for weight in weights))
+      events=events, weights=tuple(
+          max(float(weight / total), 5e-324) for weight in weights))
 
 
 class Cohorts(NamedTuple):
@@ -209,7 +210,8 @@ def cohorts(sampling_rate: float, participants: base.Participants,
     while stats.binom.cdf(found - 1, others, never) > _FEWER:
       found -= 1
     others, failure = found, _FEWER
-    rate *= stats.binom.cdf(max_participations - 1, rounds - 1, rate) / never
+    # Of no others the rate does not matter.
+    rate *= stats.binom.cdf(max_participations - 1, rounds - 1, rate) / (never or 1.0)
     rate *= 1 - 1e-9
   law = stats.binom(max(others, 0), min(rate, 1.0))
   begins = sorted({int(law.ppf(begin)) if begin else 0 for begin in _BEGINS})
