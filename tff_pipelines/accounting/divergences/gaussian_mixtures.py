@@ -98,9 +98,8 @@ def _convex_delta(epsilon: float, ratios: np.ndarray) -> np.ndarray:
   d delta_G / ds = phi(epsilon/m - m/2) / (2 m) rises while s <= 2 sqrt(1 + epsilon^2)
   - 2 and falls afterwards: there the tangent is above delta_G.
   """
-  bend = 2 * (math.hypot(1.0, epsilon) - 1)
-  if bend <= 0:
-    bend = 1e-300
+  # Not as a difference, which is 0 where epsilon is small.
+  bend = max(2 * epsilon**2 / (math.hypot(1.0, epsilon) + 1), 1e-300)
   m = math.sqrt(bend)
   slope = math.exp(-(epsilon / m - m / 2)**2 / 2) / math.sqrt(2 * math.pi) / (2 * m)
   # A concave function is below its tangent: at epsilon = 0 it is concave throughout.
