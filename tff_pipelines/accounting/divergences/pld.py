@@ -152,7 +152,7 @@ class _Total:
 
 def _infinite(part: _Losses) -> float:
   """The mass of infinite loss of a factor."""
-  if part.count.most == 1 and part.count.first == 1:
+  if part.count == counts.Counts(first=1):
     return part.p_only  # Not a rounding away from it.
   number = part.count.numbers
   each = -np.expm1(number * np.log1p(-part.p_only)) if part.p_only < 1 else number > 0

@@ -88,7 +88,10 @@ class Attended(base.Release, base.WithoutShares):
   def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
     inner = self.event.factors('none')
     pair = None if inner is None else pairs.together(inner)
-    if pair is None or self.depends and gaussian_mixtures.of(((pair, 1),)) is None:
+    if pair is None:
+      return None
+    if self.depends and ((alone := gaussian_mixtures.of(((pair, 1),))) is None
+                         or alone.lost):
       return None  # That sizes are negatively associated is not enough.
     leak = ((pairs.Leak(probability=self.failure), 1),) if self.failure else ()
     return (pair, self.counts), *leak
@@ -166,7 +169,8 @@ def coin(events: Sequence[base.Event], weights: Sequence[float]) -> base.Event:
   """One of several releases by a public coin; the release itself if it is one."""
   total = math.fsum(weights)
   return events[0] if len(events) == 1 else Coin(
-      events=events, weights=tuple(float(weight / total) for weight in weights))
+      events=events, weights=tuple(
+          max(float(weight / total), 5e-324) for weight in weights))
 
 
 def rounds_of_two(count: int, sampling_rate: float, limit: int) -> list[float] | None:
@@ -240,7 +244,8 @@ def cohorts(sampling_rate: float, participants: base.Participants,
     while stats.binom.cdf(found - 1, others, never) > _FEWER:
       found -= 1
     others, failure = found, _FEWER
-    rate *= stats.binom.cdf(max_participations - 1, rounds - 1, rate) / never
+    # Of no others the rate does not matter.
+    rate *= stats.binom.cdf(max_participations - 1, rounds - 1, rate) / (never or 1.0)
     rate *= 1 - 1e-9
   law = stats.binom(max(others, 0), min(rate, 1.0))
   begins = sorted({int(law.ppf(begin)) if begin else 0 for begin in _BEGINS})
