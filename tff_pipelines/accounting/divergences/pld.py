@@ -47,6 +47,10 @@ _MAX_TILTS = 12
 class _GridTooLarge(pairs.TooLarge):
   """This step needs too many grid points; a coarser one may do."""
 
+  def __init__(self, size: int):
+    super().__init__(f'the privacy losses need a grid of {size} points')
+    self.size = size
+
 
 class _Losses(NamedTuple):
   """One factor's losses: index on the grid, if any, loss, and logarithm of the mass."""
@@ -125,7 +129,7 @@ class _Total:
     size = fft.next_fast_len(
         max(math.ceil(high / self._step) - first + 1, 2), real=True)
     if size > _MAX_GRID:
-      raise _GridTooLarge(f'the privacy losses need a grid of {size} points')
+      raise _GridTooLarge(size)
     spectrum = None
     for part, weight, _ in self._tilted(theta):
       transform = fft.rfft(np.bincount(part.index % size, weight, size))
@@ -274,65 +278,80 @@ class _Way(NamedTuple):
     return _Total(losses, self.step or 1e-9, sign)
 
 
-def _ways(factors: tuple[pairs.Factor, ...], fraction: float, query: _Query,
-          known: float | None) -> Iterator[_Way]:
-  """The directions, for grids of a fraction of the step that may double the answer.
+def _way(factors: tuple[pairs.Factor, ...], number: int, fraction: float,
+         query: _Query, known: float | None) -> _Way | None:
+  """A direction on a grid of a fraction of the step that may double the answer.
 
   Moving a loss to the two multiples of a step h around it multiplies its part in
   E[e^(theta loss)] by at most about 1 + theta (1 + theta) h^2 / 8. So the logarithm of
   delta grows by at most that for each release, which decides h. Where theta is small,
   h is small against the spread of the total loss.
+
+  Returns:
+    None if it is the same as one of a lower number, 0 or 1.
   """
   cells = math.ceil(min(max(_CELLS / fraction, _FEWEST_CELLS), _MOST_CELLS))
   listed = [(pair.atoms(cells), count) for pair, count in factors]
+  if all(number >= len(atoms) for atoms, _ in listed):
+    return None
+  parts = [(atoms[min(number, len(atoms) - 1)], count) for atoms, count in listed]
   releases = sum(count for _, count in factors)
-  for way in range(max(len(atoms) for atoms, _ in listed)):
-    parts = [(atoms[min(way, len(atoms) - 1)], count) for atoms, count in listed]
-    tail = query.tail(known, sum(count * atoms.p_only for atoms, count in parts))
-    bare = _Way([(_within(atoms, tail / releases), count) for atoms, count in parts],
-                None, 0.0)
-    total = bare.total()
-    if total.harmless or total.infinite >= (query.delta or 1.0):
-      yield bare
-      continue
-    theta, room, least = query.resolution(total, known)
-    yield bare._replace(least=least, step=fraction * math.sqrt(
-        8 * room / releases / (theta * (1 + theta) + total.moments(theta)[1]**-2)))
+  tail = query.tail(known, sum(count * atoms.p_only for atoms, count in parts))
+  bare = _Way([(_within(atoms, tail / releases), count) for atoms, count in parts],
+              None, 0.0)
+  total = bare.total()
+  if total.harmless or total.infinite >= (query.delta or 1.0):
+    return bare
+  theta, room, least = query.resolution(total, known)
+  return bare._replace(least=least, step=fraction * math.sqrt(
+      8 * room / releases / (theta * (1 + theta) + total.moments(theta)[1]**-2)))
 
 
-def _converged(factors: tuple[pairs.Factor, ...],
-               query: _Query) -> tuple[float, list[_Way]]:
+def _converged(factors: tuple[pairs.Factor, ...], number: int, query: _Query,
+               enough: float) -> tuple[float, float]:
   """A dominating answer on a grid so fine that a finer one hardly matters.
 
-  The answer on every grid is safe; its error falls with the square of the step.
+  The answer on every grid is safe; its error falls with the square of the step. One
+  that is at most `enough` need not be refined.
 
   Returns:
-    The answer, and the directions on the finest grid if it has not settled, else none.
+    The answer in a direction, and one that is known to be too small: the same where it
+    has settled, 0 where nothing better is known.
   """
-  if not factors:
-    return 0.0, []
-  fraction, finest, best = _FIRST_FRACTION, [], None
+  fraction, finest, best = _FIRST_FRACTION, None, None
   for _ in range(_MAX_ROUNDS):
     try:
-      ways = list(_ways(factors, fraction, query, best))
-      answer, least = max((query.answer(way.total()), way.least) for way in ways)
+      way = _way(factors, number, fraction, query, best)
+      if way is None:
+        return enough, 0.0
+      answer = query.answer(way.total())
     except _GridTooLarge:
       if best is not None:
         break
       fraction *= 8
       continue
-    if answer == 0 or answer == math.inf:
-      return answer, []
-    finest = ways
-    settled = best is not None and best - answer <= _SETTLED * max(best, least)
+    if answer <= enough or answer == math.inf:
+      return answer, answer if answer == math.inf else 0.0
+    finest = way
+    settled = best is not None and best - answer <= _SETTLED * max(best, way.least)
     if best is None or answer > best / 2:  # Else the tails still decide.
       fraction /= _FINER
     best = answer if best is None else min(best, answer)
     if settled:
-      return best, []
+      return best, best
   if best is None:
     raise pairs.TooLarge('the losses are too unequal for a common grid')
-  return best, finest
+  return best, 0.0 if query.delta is None else min(best, _lowest(finest, query.delta))
+
+
+def _answer(factors: tuple[pairs.Factor, ...], query: _Query) -> tuple[float, float]:
+  """The larger of the answers of both directions, and of those that are too small."""
+  if not factors:
+    return 0.0, 0.0
+  factors = pairs.simplified(factors)
+  first, low = _converged(factors, 0, query, 0.0)
+  second, other = _converged(factors, 1, query, first)
+  return max(first, second), max(low, other)
 
 
 def _rounding(way: _Way, chance: float) -> float:
@@ -350,16 +369,14 @@ def _rounding(way: _Way, chance: float) -> float:
              for s in 2.0**np.arange(-30, 6) / way.step)
 
 
-def _lowest(ways: list[_Way], delta: float) -> float:
+def _lowest(way: _Way, delta: float) -> float:
   """An epsilon below that of the listed pairs, from a grid that need not be fine.
 
   A total loss L on the grid is one of the pairs plus what rounding added, R, unless one
   was in a tail. So delta(e) >= delta_L(e + r) - P[R > r] - P[in a tail], for any r.
   """
   room = _TAILS * delta
-  return max(0.0, *(
-      _epsilon_of(way.total(-1), delta + 3 * room) -
-      (_rounding(way, room) if way.step else 0.0) for way in ways))
+  return max(0.0, _epsilon_of(way.total(-1), delta + 3 * room) - _rounding(way, room))
 
 
 def _best_of_tilts(total: _Total, theta: float, slack: float,
@@ -374,7 +391,7 @@ def _best_of_tilts(total: _Total, theta: float, slack: float,
     try:
       distribution, error = total.distribution(theta, slack), None
     except _GridTooLarge as too_large:
-      if best is not None:
+      if best is not None or error is not None and too_large.size > error.size / 2:
         break
       error, theta = too_large, 0.7 * theta  # Nearer to most losses it is smaller.
       continue
@@ -435,9 +452,7 @@ def bracket(factors: tuple[pairs.Factor, ...], delta: float) -> tuple[float, flo
   Raises:
     pairs.TooLarge: If the losses cannot be listed.
   """
-  factors = pairs.simplified(factors)
-  result, ways = _converged(factors, _Query(None, delta))
-  return result, min(result, _lowest(ways, delta)) if ways else result
+  return _answer(factors, _Query(None, delta))
 
 
 def epsilon(factors: tuple[pairs.Factor, ...], delta: float) -> float:
@@ -448,4 +463,4 @@ def epsilon(factors: tuple[pairs.Factor, ...], delta: float) -> float:
 # pylint: disable=redefined-outer-name
 def delta(factors: tuple[pairs.Factor, ...], epsilon: float) -> float:
   """A safe delta of composed pairs at epsilon >= 0."""
-  return _converged(pairs.simplified(factors), _Query(epsilon, None))[0]
+  return _answer(factors, _Query(epsilon, None))[0]
