@@ -203,7 +203,7 @@ def test_one_release_of_rare_clients_agrees_with_the_closed_form(z, rate, delta)
 
 
 def transformed_epsilon(log_p, log_q, count, delta, size=1 << 21):
-  """Epsilon of `count` releases in one direction, by a transform of the plain losses."""
+  """Epsilon of `count` releases in one direction, by a transform of plain losses."""
   loss, p = log_p - log_q, np.exp(log_p)
   kept = p > 1e-16
   loss, p = loss[kept], p[kept]

@@ -219,6 +219,7 @@ class Turn(sampled.Sampled):
   cohort_size: int
 
   source = 'a pass over disjoint groups costs what one of them does'
+  known = base.any_cohorts
 
   @property
   def adjacency(self):

@@ -287,7 +287,8 @@ def _paid(event, delta, result):
              ) * (1 + math.exp(result.epsilon)) / delta
 
 
-@pytest.mark.parametrize('variance, excess', [(300.0, 0.09), (1000.0, 0.04), (3000.0, 0.02)])
+@pytest.mark.parametrize('variance, excess', [
+    (300.0, 0.09), (1000.0, 0.04), (3000.0, 0.02)])
 def test_more_slack_saves_nodes_where_noise_is_small(monkeypatch, variance, excess):
   shift, delta = round(variance**0.5), 1e-5
   event = _sum((shift,) + 999 * (0,), variance, 1000)

@@ -18,8 +18,7 @@ import tensorflow_federated as tff
 from aggregators import keys, normal
 from tasks.task import Model
 from tff_pipelines.accounting.events import base, kinds as events
-from tff_pipelines.accounting.guarantees import (
-    bounds, calibration, plan as guarantee)
+from tff_pipelines.accounting.guarantees import calibration, plan as guarantee
 from tff_pipelines.common import caveats, validate
 from tff_pipelines.fedavg import process as fedavg
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
@@ -54,6 +53,7 @@ class NoisySgdPlan(guarantee.Plan):
   clients: validate.Count
   records: validate.Count
   seed: int | None = None
+  hides_records = True
 
   @classmethod
   def calibrate(cls, *, target_epsilon: float | None, noise_multiplier: float | None,
@@ -83,13 +83,6 @@ class NoisySgdPlan(guarantee.Plan):
 
   def released(self, rounds: int) -> base.Event:
     return events.SelfComposed(event=self.event(1), count=rounds)
-
-  def bound(self, event, releases, *, observer=bounds.OUTSIDERS,
-            delta=None) -> guarantee.Bound:
-    # The server does not know which records were sampled either.
-    seen = bounds.OUTSIDERS if observer == bounds.SERVER else observer
-    return dataclasses.replace(
-        super().bound(event, releases, observer=seen, delta=delta), observer=observer)
 
   def header(self, rounds, more=()) -> dict[str, Any]:
     return {**super().header(rounds, more),

@@ -154,15 +154,14 @@ class FedAvgPlan(guarantee.Plan):
       of_round = at(z).total_variation
       return of_round and self.release_count(rounds) * of_round
 
-    targets = (
-        (self.target_epsilon, lambda z: at(z).released(rounds), self.amplification),
-        (self.target_epsilon_server,
-         lambda z: at(z).released(rounds).without_sampling(), 'none'))
+    targets = {bounds.OUTSIDERS: self.target_epsilon,
+               bounds.SERVER: self.target_epsilon_server}
     return at(max(
         calibration.noise_multiplier(
-            event, epsilon=target, delta=self.delta, accountant=self.accountant,
-            amplification=amplification, total_variation=total_variation)
-        for target, event, amplification in targets if target is not None))
+            lambda z: at(z).released(rounds), epsilon=target, delta=self.delta,
+            accountant=self.accountant, amplification=self.amplification,
+            total_variation=total_variation, observer=observer)
+        for observer, target in targets.items() if target is not None))
 
   def _calibrated(self) -> 'FedAvgPlan':
     """Calls `_solved`; its ValueError names the bits that would do, if any would."""

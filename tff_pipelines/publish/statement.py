@@ -15,9 +15,10 @@ JSON, TEXT = 'privacy.json', 'PRIVACY.md'
 # Keys of the summary, of the same meaning.
 _COPIED = (
     'task', 'algorithm', 'model', 'mechanism', 'epsilon', 'epsilon_server',
-    'epsilon_participant', 'clients_per_person', 'epsilon_person',
-    'epsilon_server_person', 'delta', 'adjacency', 'adjacency_in_words', 'privacy_unit',
-    'observers', 'observers_server', 'observers_participant', 'least_cohort', 'sampling',
+    'epsilon_server_any_cohorts', 'epsilon_participant', 'clients_per_person',
+    'epsilon_person', 'epsilon_server_person', 'delta', 'adjacency',
+    'adjacency_in_words', 'privacy_unit', 'observers', 'observers_server',
+    'observers_participant', 'least_cohort', 'sampling',
     'trust_model', 'secure_aggregation', 'accountant', 'amplification', 'source')
 KEYS = ('version', 'private', 'reasons', *_COPIED, 'caveats')
 

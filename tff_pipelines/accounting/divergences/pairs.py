@@ -14,7 +14,7 @@ from typing import dataclass_transform
 import numpy as np
 from scipy import special, stats
 
-from tff_pipelines.accounting.divergences import skellam_distribution
+from tff_pipelines.accounting.divergences import counts, skellam_distribution
 from tff_pipelines.common import validate
 
 # Integer noise is listed value by value; beyond this many the list is refused.
@@ -97,8 +97,8 @@ class Pair(abc.ABC):
       raise TooLarge(f'{self} has too many values for a privacy loss distribution')
 
 
-# A pair and how often it is composed.
-Factor = tuple[Pair, int]
+# A pair and how often it is composed: a number, or a random one that is public.
+Factor = tuple[Pair, int | counts.Counts]
 
 
 class Gaussian(Pair):
@@ -214,19 +214,42 @@ def on_grid(atoms: Atoms, step: float) -> tuple[np.ndarray, np.ndarray]:
   return index[positive], mass[positive]
 
 
-class RandomizedResponse(Pair):
-  """A coin that tells the truth with odds e^epsilon.
+def within(atoms: Atoms, mass: float) -> Atoms:
+  """The same with ascending losses, without tails of at most this mass each.
 
-  It dominates every epsilon-DP mechanism (arXiv 1311.0776).
+  The upper tail becomes an infinite loss, the lower one the lowest loss that remains:
+  losses only grow, which is safe, and rare ones do not dictate the grid.
+  """
+  order = np.argsort(atoms.loss, kind='stable')
+  order = order[atoms.p[order] > 0]
+  loss, p = atoms.loss[order], atoms.p[order]
+  if not p.size:
+    return atoms
+  below, above = np.cumsum(p), np.cumsum(p[::-1])
+  low = min(int(np.searchsorted(below, mass, 'right')), p.size - 1)
+  cut = min(int(np.searchsorted(above, mass, 'right')), p.size - 1 - low)
+  loss, p = loss[low:p.size - cut], p[low:p.size - cut]
+  p[0] = below[low]
+  return _with_losses(
+      loss, p, atoms.p_only + (float(above[cut - 1]) if cut else 0.0))
+
+
+class RandomizedResponse(Pair):
+  """A coin that tells the truth with odds e^epsilon, or no answer at all.
+
+  It dominates every epsilon-DP mechanism (arXiv 1311.0776) whose outputs for any two
+  inputs are within total variation `answered` tanh(epsilon / 2) (arXiv 2311.01553;
+  proof: docs/proofs.md).
   """
 
   epsilon: validate.Positive
+  answered: validate.Fraction = 1.0
 
   def atoms(self, cells: int) -> tuple[Atoms, ...]:
-    truth = special.expit(self.epsilon)
-    lie = special.expit(-self.epsilon)
-    return (Atoms(loss=np.array([-self.epsilon, self.epsilon]),
-                  p=np.array([lie, truth]), q=np.array([truth, lie])),)
+    loss = self.epsilon * np.array([-1.0, 0.0, 1.0])
+    p = self.answered * special.expit(loss)
+    p[1] = 1.0 - self.answered
+    return (Atoms(loss=loss, p=p, q=p[::-1]),)
 
 
 class Leak(Pair):
@@ -401,6 +424,8 @@ def together(factors: tuple[Factor, ...]) -> Pair | None:
 
   If one of them is a `Leak`, the result is one: amplification must not be claimed.
   """
+  if any(isinstance(count, counts.Counts) for _, count in factors):
+    return None
   listed = tuple(pair for pair, count in simplified(factors)
                  for _ in range(min(count, _MOST_TOGETHER + 1)))
   for pair in listed:
@@ -414,13 +439,15 @@ def together(factors: tuple[Factor, ...]) -> Pair | None:
 
 def simplified(factors: tuple[Factor, ...]) -> tuple[Factor, ...]:
   """The same product with equal pairs counted together and Gaussians merged, exactly."""
-  counts = collections.Counter()
+  numbers, random = collections.Counter(), []
   ratio = 0.0  # The sum of the squared signal-to-noise ratios is all that matters.
   for pair, count in factors:
-    if isinstance(pair, Gaussian):
+    if isinstance(count, counts.Counts):
+      random.append((pair, count))
+    elif isinstance(pair, Gaussian):
       ratio += count / pair.noise_multiplier**2
     else:
-      counts[pair] += count
+      numbers[pair] += count
   if ratio > 0:
-    counts[Gaussian(noise_multiplier=ratio**-0.5)] = 1
-  return tuple(counts.items())
+    numbers[Gaussian(noise_multiplier=ratio**-0.5)] = 1
+  return (*numbers.items(), *random)

@@ -12,7 +12,7 @@ convolution, computed by one Fourier transform. Two things make it safe:
   by Chernoff and goes to infinite loss: any theta is safe, a good one is tight.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 import dataclasses
 import functools
 import math
@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import fft, optimize
 
-from tff_pipelines.accounting.divergences import pairs
+from tff_pipelines.accounting.divergences import counts, gaussian_mixtures, pairs
 
 _MAX_GRID = 1 << 20
 _MAX_ROUNDS = 14
@@ -42,6 +42,8 @@ _LEAST_EXPONENT = 0.1
 # Farther below the tilted peak than e^-12, round-off may weigh too much.
 _FARTHEST = 12.0
 _MAX_TILTS = 12
+# A tilted probability of a count that is left out, far below the round-off.
+_NEGLIGIBLE = 1e-30
 
 
 class _GridTooLarge(pairs.TooLarge):
@@ -59,7 +61,24 @@ class _Losses(NamedTuple):
   loss: np.ndarray
   log_mass: np.ndarray
   p_only: float
-  count: int
+  count: counts.Counts
+
+  def tilted(self, theta: float) -> tuple[np.ndarray, float]:
+    """The tilted masses over their sum, and the logarithm of the sum."""
+    exponent = self.log_mass + theta * self.loss
+    peak = exponent.max()
+    weight = np.exp(exponent - peak)
+    total = weight.sum()
+    return weight / total, peak + math.log(total)
+
+  def composed(self, log_total: float) -> tuple[np.ndarray, float]:
+    """Tilted probabilities of the counts, and the logarithm of the sum of masses."""
+    with np.errstate(divide='ignore'):
+      exponent = np.log(self.count.weights) + self.count.numbers * log_total
+    peak = exponent.max()
+    weight = np.exp(exponent - peak)
+    total = weight.sum()
+    return weight / total, peak + math.log(total)
 
 
 class _Total:
@@ -72,35 +91,28 @@ class _Total:
     self._losses = losses
     self._step = step
     self._sign = sign
-    self._compositions = sum(part.count for part in losses)
-    self.infinite = -math.expm1(sum(
-        part.count * math.log1p(-part.p_only) if part.p_only < 1 else -math.inf
-        for part in losses))
-    if self._compositions == 1:
-      self.infinite = losses[0].p_only  # Not a rounding away from it.
+    self._compositions = sum(part.count.most for part in losses)
+    lost = [_infinite(part) for part in losses]
+    self.infinite = lost[0] if len(lost) == 1 else -math.expm1(
+        sum(math.log1p(-one) if one < 1 else -math.inf for one in lost))
     # Above no finite loss there is nothing that epsilon could pay for.
     self.harmless = all(part.loss.max(initial=-math.inf) <= 0 for part in losses)
 
   def cumulant(self, theta: float) -> float:
     """log E[e^(theta loss); loss finite]."""
-    return sum(part.count * log_total for part, _, log_total in self._tilted(theta))
-
-  def _tilted(self, theta: float) -> Iterator[tuple[_Losses, np.ndarray, float]]:
-    """Yields each factor, its tilted masses over their sum, and its logarithm."""
-    for part in self._losses:
-      exponent = part.log_mass + theta * part.loss
-      peak = exponent.max()
-      weight = np.exp(exponent - peak)
-      total = weight.sum()
-      yield part, weight / total, peak + math.log(total)
+    return sum(part.composed(part.tilted(theta)[1])[1] for part in self._losses)
 
   def moments(self, theta: float) -> tuple[float, float]:
     """Mean and standard deviation (at least a step) of the tilted loss."""
     mean, variance = 0.0, 0.0
-    for part, weight, _ in self._tilted(theta):
+    for part in self._losses:
+      weight, log_total = part.tilted(theta)
+      chances, _ = part.composed(log_total)
       centre = float(weight @ part.loss)
-      mean += part.count * centre
-      variance += part.count * float(weight @ (part.loss - centre)**2)
+      number = float(chances @ part.count.numbers)
+      mean += number * centre
+      variance += number * float(weight @ (part.loss - centre)**2) + (
+          centre**2 * float(chances @ (part.count.numbers - number)**2))
     return mean, max(math.sqrt(variance), self._step)
 
   @functools.cached_property
@@ -131,10 +143,11 @@ class _Total:
     if size > _MAX_GRID:
       raise _GridTooLarge(size)
     spectrum = None
-    for part, weight, _ in self._tilted(theta):
-      transform = fft.rfft(np.bincount(part.index % size, weight, size))
-      if part.count > 1:
-        transform = transform**part.count
+    for part in self._losses:
+      weight, log_total = part.tilted(theta)
+      transform = _composed(
+          fft.rfft(np.bincount(part.index % size, weight, size)), part.count.first,
+          part.composed(log_total)[0])
       spectrum = transform if spectrum is None else spectrum * transform
     mass = np.roll(fft.irfft(spectrum, size), -(first % size))
     # A transform's error is eps log2(size) of its norm; a power multiplies the
@@ -151,6 +164,31 @@ class _Total:
     return _Distribution(
         losses=losses, log_mass=log_mass, peak=mean,
         infinite=min(1.0, self.infinite + math.exp(min(log_above, 0.0))))
+
+
+def _infinite(part: _Losses) -> float:
+  """The mass of infinite loss of a factor."""
+  if part.count.most == 1 and part.count.first == 1:
+    return part.p_only  # Not a rounding away from it.
+  number = part.count.numbers
+  each = -np.expm1(number * np.log1p(-part.p_only)) if part.p_only < 1 else number > 0
+  return min(1.0, part.count.missing + float(np.dot(part.count.weights, each)))
+
+
+def _composed(transform: np.ndarray, first: int, weights: np.ndarray) -> np.ndarray:
+  """sum_k weights[k] transform^(first + k); what is below all round-off is left out."""
+  kept = np.flatnonzero(weights > _NEGLIGIBLE)
+  result = np.full(transform.shape, complex(weights[kept[-1]]))
+  for weight in weights[kept[0]:kept[-1]][::-1]:
+    result = result * transform + weight
+  power = first + int(kept[0])
+  while power:  # Much faster than numpy's powers of complex numbers.
+    if power % 2:
+      result = result * transform
+    power //= 2
+    if power:
+      transform = transform * transform
+  return result
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -226,8 +264,9 @@ class _Query(NamedTuple):
       return _TAILS * max(self.delta - infinite, 0.0)
     return _TAILS * (_FIRST_DELTA if known is None else known)
 
-  def resolution(self, total: _Total, known: float | None) -> tuple[float, float, float]:
-    """(theta, error of log delta at it that may double the answer, least unit of it)."""
+  def resolution(self, total: _Total,
+                 known: float | None) -> tuple[float, float, float]:
+    """(theta, error of log delta at it that may double the answer, its least unit)."""
     if self.delta is None:
       return _best_theta(
           total, lambda t: total.cumulant(t) - t * self.epsilon), 1.0, 0.0
@@ -238,31 +277,10 @@ class _Query(NamedTuple):
     return theta, theta * max(epsilon_, least), least
 
 
-def _within(atoms: pairs.Atoms, mass: float) -> pairs.Atoms:
-  """The same with ascending losses, without tails of at most this mass each.
-
-  The upper tail becomes an infinite loss, the lower one the lowest loss that remains:
-  losses only grow, which is safe, and rare ones do not dictate the grid.
-  """
-  order = np.argsort(atoms.loss, kind='stable')
-  order = order[atoms.p[order] > 0]
-  loss, p = atoms.loss[order], atoms.p[order]
-  if not p.size:
-    return dataclasses.replace(atoms, loss=loss, p=p, q=p)
-  below, above = np.cumsum(p), np.cumsum(p[::-1])
-  low = min(int(np.searchsorted(below, mass, 'right')), p.size - 1)
-  cut = min(int(np.searchsorted(above, mass, 'right')), p.size - 1 - low)
-  loss, p = loss[low:p.size - cut], p[low:p.size - cut]
-  p[0] = below[low]
-  return dataclasses.replace(
-      atoms, loss=loss, p=p, q=np.exp(np.log(p) - loss),
-      p_only=atoms.p_only + (float(above[cut - 1]) if cut else 0.0))
-
-
 class _Way(NamedTuple):
   """One direction: each factor's atoms within the tails, and how to list them."""
 
-  parts: list[tuple[pairs.Atoms, int]]
+  parts: list[tuple[pairs.Atoms, counts.Counts]]
   step: float | None  # None: no grid is needed.
   least: float  # Absolute accuracy that is enough.
 
@@ -291,14 +309,15 @@ def _way(factors: tuple[pairs.Factor, ...], number: int, fraction: float,
     None if it is the same as one of a lower number, 0 or 1.
   """
   cells = math.ceil(min(max(_CELLS / fraction, _FEWEST_CELLS), _MOST_CELLS))
-  listed = [(pair.atoms(cells), count) for pair, count in factors]
+  listed = [(pair.atoms(cells), count if isinstance(count, counts.Counts) else
+             counts.Counts(first=count)) for pair, count in factors]
   if all(number >= len(atoms) for atoms, _ in listed):
     return None
   parts = [(atoms[min(number, len(atoms) - 1)], count) for atoms, count in listed]
-  releases = sum(count for _, count in factors)
-  tail = query.tail(known, sum(count * atoms.p_only for atoms, count in parts))
-  bare = _Way([(_within(atoms, tail / releases), count) for atoms, count in parts],
-              None, 0.0)
+  releases = max(1, sum(count.most for _, count in parts))
+  tail = query.tail(known, sum(
+      count.missing + count.most * atoms.p_only for atoms, count in parts)) / releases
+  bare = _Way([(pairs.within(atoms, tail), count) for atoms, count in parts], None, 0.0)
   total = bare.total()
   if total.harmless or total.infinite >= (query.delta or 1.0):
     return bare
@@ -330,11 +349,11 @@ def _converged(factors: tuple[pairs.Factor, ...], number: int, query: _Query,
         break
       fraction *= 8
       continue
-    if answer <= enough or answer == math.inf:
-      return answer, answer if answer == math.inf else 0.0
+    if answer <= enough or way.step is None:
+      return answer, answer if answer > enough else 0.0
     finest = way
     settled = best is not None and best - answer <= _SETTLED * max(best, way.least)
-    if best is None or answer > best / 2:  # Else the tails still decide.
+    if best is None or answer >= best / 2:  # Else the tails still decide.
       fraction /= _FINER
     best = answer if best is None else min(best, answer)
     if settled:
@@ -346,23 +365,26 @@ def _converged(factors: tuple[pairs.Factor, ...], number: int, query: _Query,
 
 def _answer(factors: tuple[pairs.Factor, ...], query: _Query) -> tuple[float, float]:
   """The larger of the answers of both directions, and of those that are too small."""
-  if not factors:
-    return 0.0, 0.0
   factors = pairs.simplified(factors)
+  if mixture := gaussian_mixtures.of(factors):
+    exact = (mixture.delta(query.epsilon) if query.delta is None
+             else mixture.epsilon(query.delta))
+    return exact, exact
   first, low = _converged(factors, 0, query, 0.0)
   second, other = _converged(factors, 1, query, first)
   return max(first, second), max(low, other)
 
 
 def _rounding(way: _Way, chance: float) -> float:
-  """What rounding adds to the total loss at most, but for this chance (Chernoff)."""
+  """By how much rounding raises the total loss, up to this chance (Chernoff)."""
   def log_moment(s: float) -> float:
     total = 0.0
     for atoms, count in way.parts:
       offset = np.mod(atoms.loss, way.step)
       up = np.expm1(-offset) / np.expm1(-way.step)
-      total += count * math.log1p(float(atoms.p @ (
-          (1 - up) * np.expm1(-s * offset) + up * np.expm1(s * (way.step - offset)))))
+      excess = float(atoms.p @ ((1 - up) * np.expm1(-s * offset) +
+                                up * np.expm1(s * (way.step - offset))))
+      total += count.most * math.log1p(max(excess, 0.0))
     return total
 
   return min((log_moment(s) - math.log(chance)) / s

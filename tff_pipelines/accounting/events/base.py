@@ -13,7 +13,7 @@ state that nothing better is proved; a kind writes them down like any other.
 import abc
 import dataclasses
 import inspect
-from typing import Annotated, Any, ClassVar, dataclass_transform
+from typing import Annotated, Any, ClassVar, dataclass_transform, NamedTuple
 
 from dp_accounting import dp_event
 import numpy as np
@@ -48,6 +48,25 @@ ADJACENCY_IN_WORDS = {
 OF_RECORDS = (INSTANCE, RECORD, RECORD_ZERO_OUT)
 
 Factor = pairs.Factor
+
+
+class Participants(NamedTuple):
+  """Participants who pool what they know, in all rounds of the client.
+
+  Attributes:
+    colluders: k >= 1, their number.
+    shares: The shares of the noise that are missing or theirs, >= k: theirs alone
+      where all shares are there.
+    population: Number of clients; None if unknown.
+    rounds: Number of rounds of the run, or more: a limit on participations is reached
+      in them.
+  """
+
+  colluders: int = 1
+  shares: float = 1.0
+  population: int | None = None
+  rounds: int = 1
+
 
 _KINDS: dict[str, type['Event']] = {}
 
@@ -104,7 +123,23 @@ class Event(abc.ABC):
 
   @abc.abstractmethod
   def without_sampling(self) -> 'Event':
-    """The release as seen by observers who know which clients were selected."""
+    """The release from cohorts that whoever knows them may have chosen."""
+
+  @abc.abstractmethod
+  def known(self, count: int, participants: Participants | None
+            ) -> 'tuple[tuple[Event, int], ...]':
+    """The releases that stand for `count` >= 1 of these where cohorts are known.
+
+    Cohorts are drawn by the rule, independently of all that is released, so the number
+    of rounds of a client has the same distribution in both worlds.
+
+    Args:
+      count: Number of releases in a row.
+      participants: Who also knows shares of the noise; None for none.
+
+    Returns:
+      Independent events, and how often each is released; nothing is to be amplified.
+    """
 
   @abc.abstractmethod
   def participations(self, count: int, amplification: str) -> int:
@@ -141,7 +176,8 @@ class Event(abc.ABC):
     number is proved.
 
     Args:
-      colluders: k >= 1 participants who pool what they know.
+      colluders: k >= 1 participants who pool what they know; 0 for observers who add
+        nothing: for them all the noise is there.
       cohort: Minimum cohort of the sample that the release is from; None for its own.
     """
 
@@ -160,6 +196,10 @@ class Event(abc.ABC):
     if colluders < 1:
       raise ValueError(f'colluders must be at least 1, found {colluders!r}')
     return self.seen(colluders, None) if self.is_known_in_part() else self
+
+  def seen_by_observers(self) -> 'Event':
+    """The release as seen by those who add no share of the noise: all v/h is there."""
+    return self.seen(0, None) if self.is_known_in_part() else self
 
   def has_shares(self) -> bool:
     """Whether clients add shares of the noise of a sum in the event."""
@@ -258,6 +298,12 @@ def check_event(**arguments: Any) -> None:
 Inner = Annotated[Event, check_event]
 
 
+def seen_by(event: Event, participants: Participants | None) -> Event:
+  """An event as `participants`, if any, see it."""
+  return event if participants is None else event.seen_by_participants(
+      participants.shares)
+
+
 # The worst pair of a release that hides nothing.
 EVERYTHING: tuple[Factor, ...] = ((pairs.Leak(probability=1.0), 1),)
 
@@ -275,6 +321,13 @@ def no_known_pair(self, amplification: str) -> None:
 
 def no_known_group(self, clients: int) -> None:
   """States that the release is known between inputs of one client alone."""
+
+
+def any_cohorts(self, count: int, participants: Participants | None
+                ) -> tuple[tuple[Event, int], ...]:
+  """States that nothing better is known than whatever cohorts there are."""
+  return ((seen_by(self.without_sampling(), participants),
+           self.participations(count, 'none')),)
 
 
 def never_fails(self) -> float:
@@ -297,6 +350,10 @@ class Release(Event, abstract=True):
 
   def without_sampling(self) -> Event:
     return self
+
+  def known(self, count: int, participants: Participants | None
+            ) -> tuple[tuple[Event, int], ...]:
+    return ((seen_by(self, participants), count),)
 
   def participations(self, count: int, amplification: str) -> int:
     return count

@@ -53,7 +53,7 @@ class AgentsShares(base.WithoutShares, abstract=True):
   is_known_in_part = base.yes
 
   def seen(self, colluders: float, cohort: float | None) -> base.Event:
-    return NoPrivacy()
+    return NoPrivacy() if colluders else self
 
 
 class _Product(base.Event, abstract=True):
@@ -122,6 +122,12 @@ class _Product(base.Event, abstract=True):
       counts[unsampled] += (
           count if unsampled == event else event.participations(count, 'none'))
     return self if counts == self._counts() else composed(counts)
+
+  def known(self, count: int, participants: base.Participants | None
+            ) -> tuple[tuple[base.Event, int], ...]:
+    # Copies of the product are runs of their own, each with its own limits.
+    found = [event.known(times, participants) for event, times in self._counts().items()]
+    return tuple((event, times * count) for part in found for event, times in part)
 
   def repeated(self) -> base.Event:
     return self._mapped(lambda event: event.repeated())
@@ -210,6 +216,10 @@ class Together(_Several):
         raise ValueError('events of Together must not be sampled one by one, found '
                          f'{type(event).__name__}')
 
+  def known(self, count: int, participants: base.Participants | None
+            ) -> tuple[tuple[base.Event, int], ...]:
+    return ((base.seen_by(self, participants), count),)
+
   def seen(self, colluders: float, cohort: float | None) -> base.Event:
     # A count alongside a sum of shares has shares too.
     return super().seen(colluders, self.minimum_cohort() if cohort is None else cohort)
@@ -223,6 +233,33 @@ class Together(_Several):
 
   def is_additive(self) -> bool:
     return all(event.is_additive() for event in self.events)
+
+
+def known(event: base.Event, participants: base.Participants | None = None
+          ) -> base.Event:
+  """All of an event for whoever knows the cohorts, which are drawn by the rule."""
+  if participants is not None:
+    participants = participants._replace(rounds=sum(releases(event).values()))
+  counts = collections.Counter()
+  for part, count in event.known(1, participants):
+    counts[part] += count
+  return composed(counts)
+
+
+def releases(event: base.Event) -> Mapping[base.Event, int]:
+  """The single releases of an event, and how often each is there."""
+  if not isinstance(event, _Product) or isinstance(event, Together):
+    return {event: 1}
+  counts = collections.Counter()
+  for part, count in event._counts().items():
+    for release, times in releases(part).items():
+      counts[release] += count * times
+  return counts
+
+
+def is_sampled(event: base.Event) -> bool:
+  """Whether a release in it is one of sampled clients or records."""
+  return any(release.known(1, None) != ((release, 1),) for release in releases(event))
 
 
 def composed(counts: Mapping[base.Event, int]) -> base.Event:

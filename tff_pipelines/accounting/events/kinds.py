@@ -6,6 +6,7 @@ cohort; `SelfComposed(event=..., count=1500)` the training run.
 """
 
 # pylint: disable=unused-import,g-multiple-import,g-importing-member
+from tff_pipelines.accounting.events.attended import Attended, Coin
 from tff_pipelines.accounting.events.base import Event, from_json
 from tff_pipelines.accounting.events.combinators import (
     Composed, NoPrivacy, SelfComposed, Together)

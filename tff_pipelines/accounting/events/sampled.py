@@ -9,7 +9,7 @@ import numpy as np
 from scipy import stats
 
 from tff_pipelines.accounting.divergences import curves, pairs
-from tff_pipelines.accounting.events import base
+from tff_pipelines.accounting.events import attended, base
 from tff_pipelines.common import (
     caveats as caveats_lib, decimals, declarations, validate)
 
@@ -95,8 +95,26 @@ class _Poisson(_SameNeighbours, abstract=True):
 
   def repeated(self) -> base.Event:
     # A round that was not committed is in no client's count.
+    if self._redraws_depend:
+      return self.event.repeated()
     return dataclasses.replace(
         self, event=self.event.repeated(), max_participations=None)
+
+  @property
+  def _redraws_depend(self) -> bool:
+    """Whether draws of different rounds depend on each other."""
+    return self.redrawn_probability > 0 and (
+        self.max_participations is not None or self.pivotal_probability > 0)
+
+  def _redrawn(self, count: int) -> tuple[float, float]:
+    """In how many rounds clients are because cohorts are drawn again.
+
+    Returns:
+      The fraction of the rounds in which a client may be for certain; where rounds
+      depend on each other 0, and the probability that there is such a round.
+    """
+    redrawn = self.redrawn_probability
+    return (0.0, min(1.0, count * redrawn)) if self._redraws_depend else (redrawn, 0.0)
 
   def minimum_cohort(self) -> float | None:
     return self.least_cohort
@@ -117,6 +135,11 @@ class _Poisson(_SameNeighbours, abstract=True):
           'no dropouts and no collusion assumed',
           'suppressed rounds reveal nothing only if no client drops out or colludes'))
     return unique(caveats)
+
+
+def _up(probability: float) -> float:
+  """A probability, above what round-off took from it."""
+  return min(1.0, float(probability) * (1 + 1e-12))
 
 
 class PoissonSampled(_Poisson):
@@ -174,6 +197,28 @@ class PoissonSampled(_Poisson):
 
   def without_sampling(self) -> base.Event:
     return self.event
+
+  def known(self, count: int, participants: base.Participants | None
+            ) -> tuple[tuple[base.Event, int], ...]:
+    if self.sampling_rate == 1 and self.max_participations is None:
+      return ((base.seen_by(self, participants).event, count),)
+    release, depends, failure = self.event, False, 0.0
+    if participants is not None and self.is_known_in_part():
+      found = attended.cohorts(self.sampling_rate, participants,
+                               self.max_participations, self.least_cohort)
+      if found is None:
+        release = release.seen(participants.shares, self.least_cohort or 1)
+      else:
+        release = attended.coin([
+            release.seen(participants.shares, size) for size in found.sizes],
+                                found.weights)
+        depends, failure = found.depends, found.failure
+    redrawn, for_certain = self._redrawn(count)
+    rate = self.sampling_rate
+    return ((attended.Attended(
+        event=release, rounds=count, probability=_up(rate + (1 - rate) * redrawn),
+        most=self.max_participations, at_most=for_certain, failure=failure,
+        depends=depends), 1),)
 
   def group(self, clients: int, known: bool) -> base.Event | None:
     release, rate = self.event.scaled(clients), self.sampling_rate
@@ -255,6 +300,38 @@ class PoissonGroup(_Poisson):
 
   def without_sampling(self) -> base.Event:
     return self.event.scaled(self.clients)
+
+  def known(self, count: int, participants: base.Participants | None
+            ) -> tuple[tuple[base.Event, int], ...]:
+    redrawn, for_certain = self._redrawn(count)
+    if (law := self._law_of_two(count)) is not None:
+      return ((attended.Attended(event=self.event, rounds=len(law) - 1, law=law,
+                                 probability=1.0), 1),)
+    chances = (1 - redrawn) * self._chances
+    chances[-1] += redrawn
+    numbers = range(1, self.clients + 1)
+    if self.clients > _MOST_MIXED:
+      numbers, chances = [self.clients], [chances.sum()]
+    return ((attended.Attended(
+        event=attended.coin(list(map(self.event.scaled, numbers)), chances),
+        rounds=count, probability=_up(sum(chances)), failure=for_certain,
+        most=self._most(count)), 1),)
+
+  def _law_of_two(self, count: int) -> list[float] | None:
+    """The law of `attended.rounds_of_two`, where it holds and can be listed."""
+    limit, factors = self.max_participations, self.event.factors('none')
+    if self.clients > 2 or limit is None or self.redrawn_probability or (
+        not self.event.is_additive() or factors is not None and any(
+            not isinstance(pair, pairs.Gaussian) for pair, _ in factors)):
+      return None
+    return attended.rounds_of_two(count, self.sampling_rate, limit)
+
+  def _most(self, count: int) -> int | None:
+    """Maximum number of rounds with any of the person's clients; None for no limit."""
+    limit = self.max_participations
+    if limit is None:
+      return None
+    return limit * self.clients if self.event.is_additive() else limit
 
   def group(self, clients: int, known: bool) -> None:
     """States that it is of one person already."""
@@ -348,6 +425,12 @@ class FixedSizeSampled(_Sized):
     # Not the bare event: the unamplified number is for the same neighbours.
     return dataclasses.replace(self, cohort_size=self.population)
 
+  def known(self, count: int, participants: base.Participants | None
+            ) -> tuple[tuple[base.Event, int], ...]:
+    seen = base.seen_by(self, participants).without_sampling()
+    return ((seen, count),) if self._is_everyone else ((attended.Attended(
+        event=seen, rounds=count, probability=_up(self._fraction)), 1),)
+
   def participations(self, count: int, amplification: str) -> int:
     return count
 
@@ -391,6 +474,15 @@ class EpochSampled(base.Equivalent, _Sized, _SameNeighbours):
   def without_sampling(self) -> base.Event:
     return self  # Nothing is hidden, and the order limits participations.
 
+  def known(self, count: int, participants: base.Participants | None
+            ) -> tuple[tuple[base.Event, int], ...]:
+    # All clients are in all full orders, and in the last one by exchangeability.
+    release = base.seen_by(self, participants).event
+    orders, more = divmod(count * self.cohort_size, self.population)
+    last = () if not more else ((attended.Attended(
+        event=release, rounds=1, probability=_up(more / self.population)), 1),)
+    return ((release, orders), *last) if orders else last
+
   def repeated(self) -> base.Event:
     # A round that was not committed is outside of the order.
     return self.event.repeated()
@@ -405,7 +497,8 @@ class EpochSampled(base.Equivalent, _Sized, _SameNeighbours):
     if release is None:
       return None
     if self.event.is_additive():
-      return dataclasses.replace(self, event=release), count
+      # In the last order any of them may be.
+      return release, self.participations(count, 'none')
     # An epoch may have each of the clients in a round of its own.
     return release, min(count, clients * self.participations(count, 'none'))
 

@@ -34,10 +34,13 @@ class ClientSum(base.Release, abstract=True):
 def _without_own(event: base.Event, honest: float | None, colluders: float,
                  cohort: float | None) -> base.Event:
   """The sum with the noise that is left of `noise_variance` in a cohort."""
-  if cohort is None or cohort <= colluders:
+  if colluders and (cohort is None or cohort <= colluders):
     return combinators.NoPrivacy()
+  if honest in (None, 1.0) and not colluders:
+    return event
   return dataclasses.replace(event, noise_variance=_ROUNDING * (
-      event.noise_variance / (honest or 1.0) * (1 - colluders / cohort)))
+      event.noise_variance / (honest or 1.0) * (
+          1 - colluders / cohort if colluders else 1.0)))
 
 
 class _IntegerSum(ClientSum, abstract=True):
@@ -370,6 +373,7 @@ class NoisyGradients(base.Equivalent, base.Release, combinators.AgentsShares):
       'arXiv 1607.00133; arXiv 2210.00597 (tight), Zhu and Wang 2019, Theorem 5 '
       '(generic); arXiv 2106.08567, Theorem 11 (PLD)')
   scaled = base.no_known_group  # An agent is no record.
+  known = base.any_cohorts
 
   def __post_init__(self):
     _ = self.equivalent  # Raises ValueError unless the parameters are valid.

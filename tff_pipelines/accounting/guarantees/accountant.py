@@ -15,8 +15,8 @@ from tff_pipelines.common import caveats as caveats_lib, decimals, validate
 LARGE_EPSILON = 20.0
 # A further delta, at which every run states its epsilon besides its own.
 SMALL_DELTA = 1e-6
-# Fractions of delta that may pay for Skellam noise being Gaussian only up to a distance:
-# a larger one leaves less of delta, and more variance to the Gaussian.
+# Fractions of delta that may pay for Skellam noise being Gaussian only up to a
+# distance: a larger one leaves less of delta, and more variance to the Gaussian.
 SLACKS = (1e-6, 1e-4, 1e-3, 1e-2, 0.03, 0.1)
 # How much lower an epsilon may be for the grid to be named.
 _LOOSE = 0.002

@@ -100,8 +100,8 @@ class Answer(Guarantee):
     return {name: values[name] for name in _KEYS}
 
 
-_KEYS = ('epsilon', 'epsilon_server', 'epsilon_participant', 'clients_per_person',
-         'epsilon_person', 'epsilon_server_person', 'delta', 'noise_multiplier',
+_KEYS = ('epsilon', 'epsilon_server', 'epsilon_server_any_cohorts',
+         'epsilon_participant', 'clients_per_person', 'epsilon_person', 'epsilon_server_person', 'delta', 'noise_multiplier',
          'rounds', 'scale', 'local_stddev_grid', 'bits', 'dimension_padded', 'order',
          'accountant', 'amplification', 'adjacency', 'sampling', 'trust_model',
          'warnings')
@@ -189,11 +189,9 @@ def explained(query: Query, mechanism: Mechanism
                      f'{mechanism.mechanism}, found {query.kind}')
   solved = _solved(query, mechanism)
   event = solved.event()
-  # Missing shares are the others': all that is missing is seen as collusion.
-  surviving = getattr(mechanism, 'surviving_fraction', 1.0) or 1.0
   method = observers.Method(**declarations.shared(
       observers.Method, query, population=getattr(mechanism, 'population', None),
-      colluders=query.colluders / surviving))
+      surviving_fraction=getattr(mechanism, 'surviving_fraction', None) or 1.0))
   views = dict.fromkeys(bounds.KEYS, observers.View(event))
   if mechanism.mechanism == 'none':
     fields = dict(

@@ -6,12 +6,15 @@ import math
 from tff_pipelines.common import caveats as caveats_lib
 
 # Observers, by whom a number is known: of the models, the server and all others who
-# know the cohorts, participants who subtract their shares of the noise. The last two
-# are the first two where a person owns several clients.
+# know the cohorts, which are drawn by the rule; a server that may choose them;
+# participants who subtract their shares of the noise. The last two are the first two
+# where a person owns several clients.
 OUTSIDERS, SERVER, PARTICIPANT = 'outsiders', 'server', 'participant'
+SERVER_ANY_COHORTS = 'server_any_cohorts'
 PERSON, PERSON_SERVER = 'person', 'person_server'
 # Observer -> its key in summaries and answers.
 KEYS = {OUTSIDERS: 'epsilon', SERVER: 'epsilon_server',
+        SERVER_ANY_COHORTS: 'epsilon_server_any_cohorts',
         PARTICIPANT: 'epsilon_participant', PERSON: 'epsilon_person',
         PERSON_SERVER: 'epsilon_server_person'}
 
@@ -31,7 +34,9 @@ class Bound:
     order: Renyi order that gave it, `inf` for pure DP; None for PLD and where no order
       gives a finite value.
     accountant: Accountant that computed it: 'rdp', 'pld' or 'theorem'.
-    amplification: Bound on amplification by sampling; None where nothing is sampled.
+    amplification: Bound on the effect of sampling: 'tight' or 'generic' where cohorts
+      are hidden, 'average' where they are known and drawn by the rule, 'none' where
+      they are any; None where nothing is sampled.
     caveats: Caveats, where it is weak or easily misread.
     certificates: Certificates by which Skellam noise was accounted as Gaussian, as
       `sum_events.GaussianOfSkellam.certificate`; none if it was not.

@@ -8,14 +8,15 @@ import bisect
 from collections.abc import Callable
 import contextlib
 import math
+from typing import Any
 
-from scipy import special
+import numpy as np
 
 from aggregators import params as params_lib
-from tff_pipelines.accounting.divergences import roots
+from tff_pipelines.accounting.divergences import gaussian_mixtures, roots
 from tff_pipelines.accounting.events import base
 from tff_pipelines.accounting.guarantees import (
-    accountant as accountant_lib, noise_budget)
+    accountant as accountant_lib, bounds, noise_budget, observers)
 from tff_pipelines.common import validate
 
 _LARGEST_NOISE = 1e9
@@ -33,11 +34,14 @@ def _check_target(epsilon: float, delta: float) -> None:
 
 
 def _epsilon(event: base.Event, total_variation: float | None, delta: float,
-             **how: str) -> float:
+             observer: str = bounds.OUTSIDERS, **how: Any) -> float:
   """Epsilon at the delta that sampling error leaves; infinite if too little is left."""
-  part = noise_budget.consumed_by(event, total_variation, delta, **how)
-  return math.inf if noise_budget.is_too_much(part, delta) else accountant_lib.epsilon(
-      event, noise_budget.remaining(delta, part), **how)
+  view = observers.View(event, total_variation)
+  if delta == 0:
+    return accountant_lib.epsilon(event, delta, **how)
+  found = observers.bound(view, delta, observers.Method(**how), observer)
+  return math.inf if noise_budget.is_too_much(
+      found.consumed_delta, delta) else found.epsilon
 
 
 def _beyond(total_variation: float, epsilon: float, delta: float) -> ValueError:
@@ -53,7 +57,7 @@ def _met_without(epsilon: float, delta: float) -> ValueError:
 
 def noise_multiplier(build_event: Callable[[float], base.Event], *, epsilon: float,
                      delta: float, total_variation: Callable[
-                         [float], float | None] = lambda z: 0.0, **how: str) -> float:
+                         [float], float | None] = lambda z: 0.0, **how: Any) -> float:
   """The minimum noise multiplier that meets the target.
 
   Args:
@@ -65,7 +69,8 @@ def noise_multiplier(build_event: Callable[[float], base.Event], *, epsilon: flo
     total_variation: From a noise multiplier to the distance of everything that is
       released from the ideal distributions in its event, for what sampling error
       consumes of delta (`noise_budget`); None where no bound is known.
-    **how: `accountant` and `amplification`, as in `accountant.epsilon`.
+    **how: `observer` that the target holds against, one of `bounds.KEYS` (by default
+      those who see the releases), and attributes of `observers.Method`.
 
   Returns:
     z with epsilon(build_event(z)) <= epsilon at the remaining delta, at most 1e-6
@@ -117,7 +122,7 @@ def noise_multiplier(build_event: Callable[[float], base.Event], *, epsilon: flo
 
 def rounds(build_event: Callable[[int], base.Event], *, epsilon: float, delta: float,
            total_variation: Callable[[int], float | None] = lambda count: 0.0,
-           **how: str) -> int:
+           **how: Any) -> int:
   """The maximum number of rounds that keep epsilon within the target.
 
   Args:
@@ -145,7 +150,7 @@ def rounds(build_event: Callable[[int], base.Event], *, epsilon: float, delta: f
 
 
 def bits(build_event: Callable[[int], base.Event], *, epsilon: float, delta: float,
-         **how: str) -> int:
+         **how: Any) -> int:
   """The minimum bits whose epsilon is within the target, at a given noise.
 
   Args:
@@ -164,7 +169,7 @@ def bits(build_event: Callable[[int], base.Event], *, epsilon: float, delta: flo
     except ValueError as error:
       last = error
       continue
-    if accountant_lib.epsilon(event, delta, **how) <= epsilon:
+    if _epsilon(event, 0.0, delta, **how) <= epsilon:
       return count
   raise ValueError(f'bits={MAX_BITS} do not meet epsilon={epsilon!r} at delta={delta!r}'
                    ) from last
@@ -199,9 +204,8 @@ def refuse_degenerate(params: params_lib.DistributedSumParams) -> None:
 def analytic_delta(noise_multiplier: float, epsilon: float) -> float:
   """The minimum delta of one Gaussian release at this epsilon, exactly.
 
-  Phi(1/(2 z) - epsilon z) - e^epsilon Phi(-1/(2 z) - epsilon z), rounded up by
-  1e-12 of its first term, which is more than the arithmetic loses (arXiv 1805.06530,
-  Theorem 8).
+  Phi(1/(2 z) - epsilon z) - e^epsilon Phi(-1/(2 z) - epsilon z), rounded up (arXiv
+  1805.06530, Theorem 8).
 
   Args:
     noise_multiplier: z > 0, noise standard deviation over L2 sensitivity.
@@ -209,10 +213,8 @@ def analytic_delta(noise_multiplier: float, epsilon: float) -> float:
   """
   validate.positive(noise_multiplier=noise_multiplier)
   validate.non_negative(epsilon=epsilon)
-  centre, shift = 1 / (2 * noise_multiplier), epsilon * noise_multiplier
-  first = special.log_ndtr(centre - shift)
-  second = epsilon + special.log_ndtr(-centre - shift)
-  return min(1.0, math.exp(first) * (-math.expm1(min(0.0, second - first)) + 1e-12))
+  return gaussian_mixtures.Mixture(
+      np.array([noise_multiplier**-2]), np.ones(1)).delta(epsilon)
 
 
 def analytic_noise_multiplier(*, epsilon: float, delta: float) -> float:

@@ -3,7 +3,6 @@
 Every number here is computed by `observers.bound`, as those of the guarantee are.
 """
 
-import collections
 from collections.abc import Iterator, Mapping
 import dataclasses
 from typing import Any, NamedTuple
@@ -16,12 +15,16 @@ from tff_pipelines.common import decimals, files
 
 _AGAINST = {
     bounds.OUTSIDERS: 'observers of what is released',
-    bounds.SERVER: 'the server and others who know the cohorts',
+    bounds.SERVER: 'the server and others who know the cohorts, drawn by the rule',
+    bounds.SERVER_ANY_COHORTS: 'a server that may choose the cohorts',
     bounds.PARTICIPANT: 'participants who subtract their shares of the noise',
     bounds.PERSON: 'observers, for a person with {} clients',
     bounds.PERSON_SERVER: 'the server, for a person with {} clients'}
-# The same number for one client.
-_OF_ONE = {bounds.PERSON: bounds.OUTSIDERS, bounds.PERSON_SERVER: bounds.SERVER}
+# Amplification -> what is taken to be known of the cohorts.
+_COHORTS = {
+    'tight': 'cohorts are hidden', 'generic': 'cohorts are hidden, the published bound',
+    observers.AVERAGE: 'cohorts are known, and drawn by the rule',
+    'none': 'cohorts are known, and may be any'}
 
 
 class Step(NamedTuple):
@@ -76,30 +79,27 @@ def _of_observer(observer: str, number: bounds.Bound, view: observers.View,
     return observers.bound(
         view._replace(event=event, total_variation=0.0), delta, method, whom)
 
-  if observer in _OF_ONE:
-    yield Step('for one client', bound(view.event, _OF_ONE[observer]))
-    yield Step(f'for the {method.clients_per_person} clients of a person{under_ideal}',
-               bound(view.event))
+  if observer in observers.OF_ONE:
+    yield Step('for one client', bound(view.event, observers.OF_ONE[observer]))
   else:
-    parts = _counts(view.event)
+    parts = combinators.releases(view.event)
     for event, count in parts.items():
-      seen = view._replace(event=event).seen(observer, method.colluders)
-      yield Step(f'{count} x {_name(seen)}')
-      yield from _fields(seen)
+      yield Step(f'{count} x {_name(event)}')
+      yield from _fields(event)
       if observer == bounds.PARTICIPANT:
-        yield from _left(event, seen, method)
+        yield from _left(event, method)
       if (count > 1 or len(parts) > 1) and (alone := bound(event)) is not None:
         yield Step('one of them alone', alone, 2)
-    releases = sum(parts.values())
-    counted = sum(_counts(view.seen(observer, method.colluders)).values())
-    if counted < releases:
-      yield Step(f'one client is in at most {counted} of the {releases} releases')
-    if releases > 1 and (together := bound(view.event)) is not None:
-      yield Step(f'all {releases} releases{under_ideal}', together)
-  if observer == bounds.OUTSIDERS:
-    unsampled = view.event.without_sampling()
-    if unsampled != view.event:
-      yield Step('the same without amplification by sampling', bound(unsampled))
+    most = sum(combinators.releases(view.event.without_sampling()).values())
+    if most < sum(parts.values()):
+      yield Step(f'one client is in at most {most} of the {sum(parts.values())} releases')
+  if number.accountant != 'theorem' and delta < 1:
+    found = observers.candidates(view, observer, method)
+    for candidate in found:
+      text = _COHORTS.get(candidate.amplification, 'nothing is sampled')
+      yield Step(f'all releases where {text}{under_ideal}' if len(found) > 1 else
+                 f'all releases{under_ideal}', observers.of_candidate(
+                     candidate, view._replace(total_variation=0.0), delta, method))
   if number.consumed_delta:
     yield Step(f'sampling error of the noise consumes '
                f'{decimals.rounded_up(number.consumed_delta, 3)} of delta', number)
@@ -110,17 +110,6 @@ def _of_observer(observer: str, number: bounds.Bound, view: observers.View,
     yield Step(f'accountant {number.accountant}{order}{how}')
   for certificate in number.certificates:
     yield Step(f'Skellam noise as Gaussian noise: {certificate_in_words(certificate)}')
-
-
-def _counts(event: base.Event) -> Mapping[base.Event, int]:
-  """The releases of a composition, and how often each is there."""
-  if isinstance(event, combinators.SelfComposed):
-    return {inner: event.count * count for inner, count in _counts(event.event).items()}
-  if isinstance(event, combinators.Composed) and not isinstance(
-      event, combinators.Together):
-    return sum((collections.Counter(_counts(part)) for part in event.events),
-               collections.Counter())
-  return {event: 1}
 
 
 def _name(event: base.Event) -> str:
@@ -141,14 +130,15 @@ def _fields(event: base.Event) -> Iterator[Step]:
     yield from _fields(part)
 
 
-def _left(event: base.Event, seen: base.Event,
-          method: observers.Method) -> Iterator[Step]:
+def _left(event: base.Event, method: observers.Method) -> Iterator[Step]:
   """Yields what is left of the noise when participants subtract their shares."""
-  before, after, cohort = _noise(event), _noise(seen), event.minimum_cohort()
+  shares, cohort = method.participants.shares, event.minimum_cohort()
+  before, after = _noise(event), _noise(event.seen_by_participants(shares))
   if event.has_shares() and cohort is None:
-    yield Step('a cohort may be of one participant, who knows all of its noise', level=2)
+    yield Step('a cohort may be of one participant, who knows all of its noise; cohorts '
+               'drawn by the rule rarely are', level=2)
   if before and after and cohort:
-    yield Step(f'without the shares of {method.colluders:g} in cohorts of at least '
+    yield Step(f'without the shares of {shares:g} in cohorts of at least '
                f'{cohort:g}: noise of variance {after:.6g}, not {before:.6g}', level=2)
 
 

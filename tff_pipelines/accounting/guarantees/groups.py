@@ -12,8 +12,6 @@ import numpy as np
 from scipy import optimize
 
 from tff_pipelines.accounting.events import base
-from tff_pipelines.accounting.guarantees import (
-    accountant as accountant_lib, noise_budget)
 from tff_pipelines.common import caveats, validate
 
 # The logarithm of the delta of a chain is found to this much.
@@ -33,51 +31,17 @@ def unbounded(clients: int) -> caveats.Caveat:
       NAMES[1], f'no finite epsilon is proved for a person who owns {clients} clients')
 
 
-def epsilon(event: base.Event, clients: int, delta: float, *, accountant: str = 'auto',
-            amplification: str = 'tight', known: bool = False,
-            total_variation: float | None = None) -> tuple[float, bool]:
-  """Epsilon of a person who owns up to g = `clients` >= 1 clients.
-
-  Args:
-    event: Everything that was released, as it is stated for one client.
-    delta, accountant, amplification: As for `accountant.epsilon`.
-    known: Whether it is against those who know the cohorts: nothing is amplified.
-    total_variation: As in `observers.View`.
-
-  Returns:
-    (epsilon >= 0, `inf` if nothing is proved; whether it is that of ideal releases, as
-    the distance would consume more than half of delta).
+def of_group(event: base.Event, clients: int, *,
+             known: bool = False) -> base.Event | None:
+  """The release between inputs that differ in up to g >= 1 clients; see `Event.group`.
 
   Raises:
     ValueError: If a record, and no client, is protected.
   """
   validate.integer(clients_per_person=clients, low=1)
-  if event.adjacency in base.OF_RECORDS:
+  if clients > 1 and event.adjacency in base.OF_RECORDS:
     raise ValueError(f'clients_per_person={clients} needs a guarantee of clients, found '
                      f'adjacency {event.adjacency}')
-  group = of_group(event, clients, known=known)
-
-  def at(delta: float) -> float:
-    """Epsilon of ideal releases."""
-    def of(one: base.Event, delta: float) -> float:
-      return accountant_lib.epsilon(
-          one.without_sampling() if known else one, delta, accountant=accountant,
-          amplification='none' if known else amplification)
-    if group is not None:
-      return of(group, delta)
-    return chained(lambda smaller: of(event, smaller), clients, delta)
-
-  consumed = 0.0
-  if total_variation:
-    # With at least half of delta epsilon is at most this one.
-    consumed = noise_budget.consumed(min(1.0, total_variation), at(delta / 2))
-  return (at(noise_budget.remaining(delta, consumed)),
-          noise_budget.is_too_much(consumed, delta))
-
-
-def of_group(event: base.Event, clients: int, *,
-             known: bool = False) -> base.Event | None:
-  """The release between inputs that differ in up to g >= 1 clients; see `Event.group`."""
   return event if clients == 1 else event.group(clients, known)
 
 

@@ -36,6 +36,11 @@ UNBOUNDED = Caveat(
     'state a minimum (min_cohort_size), or sample cohorts of a fixed size')
 
 
+# The assumption of the numbers against those who know the cohorts.
+DRAWN = ('cohorts drawn by the rule, independently of what was opened; restarts are '
+         'charged')
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Terms:
   """The terms of a guarantee, in words.
@@ -78,7 +83,9 @@ class Guarantee:
     delta: Delta of all numbers; None without a guarantee.
     adjacency: A key of `base.ADJACENCY_IN_WORDS`; None without a guarantee.
     outsiders: Bound against the observers; None if nothing is guaranteed.
-    server: Bound against the server; None if no number holds, or none is stated.
+    server: Bound against the server, where cohorts are drawn by the rule; None if no
+      number holds, or none is stated.
+    server_any_cohorts: The same whatever cohorts the server chooses.
     participant: Bound against a participant, `inf` if a cohort may be of one; None if
       none is stated.
     least_cohort: Minimum cohort that it holds for; None if one may be of one.
@@ -94,6 +101,7 @@ class Guarantee:
   adjacency: str | None = None
   outsiders: Bound | None = None
   server: Bound | None = None
+  server_any_cohorts: Bound | None = None
   participant: Bound | None = None
   least_cohort: float | None = None
   person: Bound | None = None
@@ -199,8 +207,17 @@ class Guarantee:
   @property
   def _cohorts(self) -> str:
     """The cohorts for which the number against a participant holds."""
-    return ('a cohort may be of one' if self.least_cohort is None else
+    if self.participant is None or not self.participant.is_finite:
+      return 'a cohort may be of one'
+    return ('in cohorts drawn by the rule' if self.least_cohort is None else
             f'in cohorts of at least {self.least_cohort:g}')
+
+  @property
+  def _chosen(self) -> Bound | None:
+    """The number if the server chooses cohorts, where it is another one."""
+    bound = self.server_any_cohorts
+    return bound if bound and self.server and bound.epsilon != self.server.epsilon else (
+        None)
 
   def lines(self) -> list[str]:
     """All epsilons with delta and observers, short, for the terminal."""
@@ -212,13 +229,15 @@ class Guarantee:
       return [f'none, the run is seeded (without the seed: {number})']
     lines, server = [f'{number} against {self.terms.against}'], self.terms.against_server
     if self.server is not None:
-      lines.append(f'{decimals.epsilon(self.server.epsilon)} against {server}')
+      lines.append(f'{decimals.epsilon(self.server.epsilon)} against {server}' + (
+          '' if self._chosen is None else
+          f' ({in_words(self._chosen)} whatever cohorts it chooses)'))
     elif SUPPRESSED in self.caveats:
       lines.append(f'none against {server}: rounds suppressed')
     if self.participant is not None:
       lines.append(
           f'unbounded against a participant: {self._cohorts}'
-          if self.least_cohort is None else
+          if not self.participant.is_finite else
           f'{decimals.epsilon(self.participant.epsilon)} against a participant, '
           f'{self._cohorts}')
     if self.person is not None:
@@ -245,7 +264,11 @@ class Guarantee:
     lines = ['epsilon: none, the run is seeded; without the seed ' * self.seeded
              + f'{number(outsiders, terms.observers)} ({how})']
     if self.server is not None and not self.seeded:
-      lines.append(number(self.server, terms.observers_server))
+      lines.append(number(self.server, terms.observers_server) + (
+          f': {DRAWN}' if self._chosen else ''))
+    if self._chosen and not self.seeded:
+      lines.append(number(self._chosen, terms.observers_server) +
+                   ', whatever cohorts the server chooses')
     if self.participant is not None:
       lines.append(
           f'{number(self.participant, terms.observers_participant)}, {self._cohorts}')
@@ -313,16 +336,19 @@ class Guarantee:
         who = 'the server'
       third = (
           'That epsilon holds against observers who do not learn who or how many '
-          f'participated, and against {who} it is '
-          f'{decimals.rounded_up(server)}{own}; trust: {trust}.')
+          f'participated, and against {who} it is {decimals.rounded_up(server)}'
+          + (f' ({in_words(self._chosen)} whatever cohorts the server chooses)'
+             if self._chosen else '') + f'{own}; trust: {trust}.')
     return ' '.join((first, second, third))
 
   def public_lines(self) -> list[str]:
     """All epsilons and what they mean, in Markdown, for the privacy statement."""
     epsilon, delta = self.outsiders.epsilon, decimals.rounded_up(self.delta)
+    chosen = self._chosen and (
+        f'; {in_words(self._chosen)} whatever cohorts the server chooses')
     notes = {
         bounds.SERVER: '; rounds that an interruption may have shown them twice count '
-                       'twice',
+                       f'twice{chosen or ""}',
         bounds.PARTICIPANT: f'; {self._cohorts}'}
     lines = [
         f'- **no epsilon** against {against}' if bound is None else

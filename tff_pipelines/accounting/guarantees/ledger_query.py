@@ -55,7 +55,7 @@ def explained(
     paths: Paths of ledger.jsonl files, at least one, all different.
     delta: In [0, 1); None for the smallest of the headers, each its own or the default
       for its population.
-    **how: As in `observers.Method`, except for population and records.
+    **how: As in `observers.Method`, except for populations and records.
 
   Raises:
     OSError: If a file can't be read.
@@ -68,15 +68,18 @@ def explained(
   if len(ledgers) > 1:
     _check_together(ledgers, headers)
   delta = min(map(_delta, headers)) if delta is None else delta
-  method = observers.Method(**how, population=max(
-      filter(None, (header['population'] for header in headers)), default=None))
+  populations = [header['population'] for header in headers]
+  method = observers.Method(
+      **how, population=max(filter(None, populations), default=None),
+      # One client has no others to hide among.
+      least_population=1 if None in populations else min(populations))
   views = _views(ledgers, runs, headers)
   found, numbers_notes = observers.numbers(views, delta, method)
   adjacency = found[bounds.OUTSIDERS].adjacency
   notes = [*(text for header in headers for text in header['warnings']), *numbers_notes]
   if any(line['outcome'] not in ('released', ledger_lib.UNUSED)
          for run in runs for line in run):
-    for observer in (bounds.SERVER, bounds.PERSON_SERVER):
+    for observer in (bounds.SERVER, bounds.SERVER_ANY_COHORTS, bounds.PERSON_SERVER):
       found.pop(observer, None)
     notes.append(SUPPRESSED)
   elif any(run[-1]['event']['kind'] not in _CHARGED_FIRST

@@ -1,7 +1,8 @@
 """The epsilon of each observer: what it sees, and what that costs.
 
-One function for every number, in plans, ledgers and answers: `View.seen` is the event
-that an observer sees, `bound` its epsilon.
+One function for every number, in plans, ledgers and answers: `candidates` are the
+events that an observer may be taken to see, each with a proof of its own, and `bound`
+is the least of their epsilons.
 """
 
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ import dataclasses
 import math
 from typing import Any, NamedTuple
 
-from tff_pipelines.accounting.events import base
+from tff_pipelines.accounting.events import base, combinators
 from tff_pipelines.accounting.guarantees import (
     accountant as accountant_lib, bounds, groups, noise_budget)
 from tff_pipelines.accounting.guarantees.guarantee import UNBOUNDED
@@ -19,6 +20,15 @@ IDEAL = 'epsilon of ideal distributions'
 _PERSONS = bounds.PERSON, bounds.PERSON_SERVER
 
 
+AVERAGE = 'average'
+_ALL_SHARES = caveats.Caveat(
+    'shares of all clients counted on', 'against observers of the models epsilon counts '
+    'on the shares of the noise of all clients that report, those that may collude with '
+    'the server included: they are taken to follow the protocol')
+# The observers of one client and of a person who know the same.
+OF_ONE = {bounds.PERSON: bounds.OUTSIDERS, bounds.PERSON_SERVER: bounds.SERVER}
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Method:
   """How numbers are computed.
@@ -26,7 +36,10 @@ class Method:
   Attributes:
     accountant, amplification: As for `accountant.epsilon`.
     population, records: As for `accountant.bound`.
+    least_population: The smallest number of clients of several runs; None for
+      `population`.
     colluders: Number of participants who pool what they know, >= 1.
+    surviving_fraction: Fraction of the shares of the noise that are there, in (0, 1].
     clients_per_person: Clients that one person may own, >= 1.
   """
 
@@ -34,8 +47,18 @@ class Method:
   amplification: str = 'tight'
   population: int | None = None
   records: int | None = None
-  colluders: float = 1
+  least_population: int | None = None
+  colluders: int = 1
+  surviving_fraction: float = 1.0
   clients_per_person: int = 1
+
+  @property
+  def participants(self) -> base.Participants:
+    """The participants who pool what they know."""
+    # Missing shares are the others': all that is missing is seen as collusion.
+    return base.Participants(
+        colluders=self.colluders, shares=self.colluders / self.surviving_fraction,
+        population=self.least_population or self.population)
 
 
 class View(NamedTuple):
@@ -56,14 +79,46 @@ class View(NamedTuple):
   def is_amplified(self, observer: str) -> bool:
     """Whether an observer learns nothing about who was selected."""
     return observer in (bounds.OUTSIDERS, bounds.PERSON) or (
-        self.hides_records and observer == bounds.SERVER)
+        self.hides_records and observer in (bounds.SERVER, bounds.SERVER_ANY_COHORTS))
 
-  def seen(self, observer: str, colluders: float = 1) -> base.Event:
-    """The event that an observer sees."""
-    event = self.event
-    if observer == bounds.PARTICIPANT:
-      event = event.seen_by_participants(colluders)
-    return event if self.is_amplified(observer) else event.without_sampling()
+
+class Candidate(NamedTuple):
+  """An event that dominates what an observer sees.
+
+  Attributes:
+    amplification: As in `bounds.Bound`.
+    event: Everything that was released.
+  """
+
+  amplification: str | None
+  event: base.Event
+
+
+def candidates(view: View, observer: str, method: Method) -> list[Candidate]:
+  """The events that dominate what an observer sees, of which the least counts.
+
+  Against observers of the models cohorts are hidden, and all the noise is there. Nor
+  do they know more than who knows the cohorts, which are drawn by the rule; and these
+  may be any.
+  """
+  event, clients, is_hidden = view.event, 1, view.is_amplified(observer)
+  if observer in _PERSONS:
+    clients = method.clients_per_person
+  if is_hidden:
+    event = event.seen_by_observers()
+  found, is_sampled = [], combinators.is_sampled(event)
+  if is_hidden and (group := groups.of_group(event, clients)) is not None:
+    found.append(Candidate(method.amplification if is_sampled else None, group))
+  known = groups.of_group(event, clients, known=True)
+  if known is None or is_hidden and (not is_sampled or method.amplification != 'tight'):
+    return found
+  if is_sampled and observer != bounds.SERVER_ANY_COHORTS:
+    found.append(Candidate(AVERAGE, combinators.known(
+        known, method.participants if observer == bounds.PARTICIPANT else None)))
+  if observer == bounds.PARTICIPANT:
+    known = known.seen_by_participants(method.participants.shares)
+  found.append(Candidate('none' if is_sampled else None, known.without_sampling()))
+  return found
 
 
 def by_observer(once: Any, repeated: Any, *, is_local: bool) -> dict[str, Any]:
@@ -75,39 +130,74 @@ def by_observer(once: Any, repeated: Any, *, is_local: bool) -> dict[str, Any]:
   """
   models = repeated if is_local else once
   return {bounds.OUTSIDERS: models, bounds.SERVER: repeated, bounds.PARTICIPANT: once,
-          bounds.PERSON: models, bounds.PERSON_SERVER: repeated}
+          bounds.SERVER_ANY_COHORTS: repeated, bounds.PERSON: models,
+          bounds.PERSON_SERVER: repeated}
 
 
 def bound(view: View, delta: float, method: Method,
           observer: str = bounds.OUTSIDERS) -> bounds.Bound:
-  """The epsilon of an observer, one of `bounds.KEYS`, at a delta in [0, 1]."""
+  """The least epsilon of an observer, one of `bounds.KEYS`, at a delta in [0, 1]."""
   if delta == 1:
     return bounds.Bound(epsilon=0.0, observer=observer)
-  if observer in _PERSONS:
-    epsilon, is_ideal = groups.epsilon(
-        view.event, method.clients_per_person, delta, accountant=method.accountant,
-        amplification=method.amplification, known=observer == bounds.PERSON_SERVER,
-        total_variation=view.total_variation)
-    notes = (groups.IDEAL,) if is_ideal else ()
-    if epsilon == math.inf:
-      notes = (groups.unbounded(method.clients_per_person),)
-    return bounds.Bound(epsilon=epsilon, delta=delta, observer=observer,
-                        adjacency=view.event.adjacency, caveats=notes)
-  amplification = method.amplification if view.is_amplified(observer) else 'none'
-  event = view.seen(observer, method.colluders)
+  found = [of_candidate(candidate, view, delta, method)
+           for candidate in candidates(view, observer, method)]
+  if observer in _PERSONS and groups.of_group(
+      view.event, method.clients_per_person,
+      known=not view.is_amplified(observer)) is None:
+    found.append(_chained(view, observer, delta, method))
+  best = dataclasses.replace(
+      min(found, key=lambda one: one.epsilon), delta=delta, observer=observer)
+  if view.is_amplified(observer) and (view.event.honest_fraction() or 1) < 1:
+    best = dataclasses.replace(best, caveats=(*best.caveats, _ALL_SHARES))
+  if observer not in _PERSONS:
+    return best
+  notes = (groups.unbounded(method.clients_per_person),) if not best.is_finite else (
+      tuple(groups.IDEAL for note in best.caveats if note.name == IDEAL))
+  return dataclasses.replace(best, caveats=notes)
+
+
+def of_candidate(candidate: Candidate, view: View, delta: float,
+                  method: Method) -> bounds.Bound:
+  """The epsilon of one of the `candidates`."""
+  event, name = candidate.event, candidate.amplification
+  amplification = name if name in base.AMPLIFICATIONS else 'none'
   consumed = noise_budget.consumed_by(
       event, view.total_variation, delta, amplification, method.accountant)
   result = accountant_lib.bound(
       event, noise_budget.remaining(delta, consumed), accountant=method.accountant,
       amplification=amplification, population=method.population,
       records=method.records, stated_delta=delta)
-  ideal = () if not noise_budget.is_too_much(consumed, delta) else (caveats.Caveat(
+  return dataclasses.replace(
+      result, consumed_delta=consumed, amplification=name,
+      caveats=(*result.caveats, *_ideal(consumed, delta)))
+
+
+def _ideal(consumed: float | None, delta: float) -> tuple[caveats.Caveat, ...]:
+  """The caveat where sampling error would consume too much of delta."""
+  return () if not noise_budget.is_too_much(consumed, delta) else (caveats.Caveat(
       IDEAL, 'epsilon is that of ideal distributions: the sampling error of the noise '
       f'would consume {consumed:.3g} of delta, more than half'),)
-  return dataclasses.replace(
-      result, delta=delta, observer=observer, consumed_delta=consumed,
-      amplification=None if event.without_sampling() == event else amplification,
-      caveats=(*result.caveats, *ideal))
+
+
+def _chained(view: View, observer: str, delta: float, method: Method) -> bounds.Bound:
+  """The guarantee of one client, from neighbour to neighbour to that of a person."""
+  clients, one = method.clients_per_person, dataclasses.replace(
+      method, clients_per_person=1)
+
+  def at(delta: float) -> float:
+    """Epsilon of ideal releases."""
+    return groups.chained(lambda smaller: bound(
+        view._replace(total_variation=0.0), smaller, one, OF_ONE[observer]).epsilon,
+                          clients, delta)
+
+  consumed = 0.0
+  if view.total_variation:
+    # With at least half of delta epsilon is at most this one.
+    consumed = noise_budget.consumed(min(1.0, view.total_variation), at(delta / 2))
+  return bounds.Bound(
+      epsilon=at(noise_budget.remaining(delta, consumed)), consumed_delta=consumed,
+      adjacency=view.event.adjacency, amplification='chained',
+      caveats=_ideal(consumed, delta))
 
 
 def numbers(views: Mapping[str, View], delta: float, method: Method

@@ -38,6 +38,7 @@ class Plan(abc.ABC):
       none.
     clients_per_person: Clients that one person may own, for whom numbers of their own
       are stated if they are several.
+    hides_records: As in `observers.View`.
   """
 
   terms: Terms
@@ -50,6 +51,7 @@ class Plan(abc.ABC):
   total_variation: float | None = None
   preliminary: base.Event | None = None
   clients_per_person: int = 1
+  hides_records: bool = False
 
   @abc.abstractmethod
   def event(self, index: int) -> base.Event:
@@ -106,7 +108,8 @@ class Plan(abc.ABC):
       observer, delta: The observer; None for the delta of the guarantee.
     """
     view = observers.View(
-        event, self.total_variation and releases * self.total_variation)
+        event, self.total_variation and releases * self.total_variation,
+        self.hides_records)
     return observers.bound(
         view, self.delta if delta is None else delta, self.method, observer)
 
@@ -164,6 +167,7 @@ class Plan(abc.ABC):
         (released, rounds), (seen or released, rounds + repeats),
         is_local=released.adjacency == base.LOCAL)
     stated = {bounds.OUTSIDERS: True, bounds.SERVER: has_server,
+              bounds.SERVER_ANY_COHORTS: has_server,
               bounds.PARTICIPANT: (
                   is_unseeded and terms.observers_participant is not None),
               bounds.PERSON: is_person, bounds.PERSON_SERVER: is_person and has_server}
