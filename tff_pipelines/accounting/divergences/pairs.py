@@ -224,7 +224,7 @@ def within(atoms: Atoms, mass: float) -> Atoms:
   order = order[atoms.p[order] > 0]
   loss, p = atoms.loss[order], atoms.p[order]
   if not p.size:
-    return atoms
+    return _with_losses(loss, p, atoms.p_only)
   below, above = np.cumsum(p), np.cumsum(p[::-1])
   low = min(int(np.searchsorted(below, mass, 'right')), p.size - 1)
   cut = min(int(np.searchsorted(above, mass, 'right')), p.size - 1 - low)

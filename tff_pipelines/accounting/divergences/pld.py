@@ -102,6 +102,11 @@ class _Total:
     """log E[e^(theta loss); loss finite]."""
     return sum(part.composed(part.tilted(theta)[1])[1] for part in self._losses)
 
+  def exponent(self, theta: float) -> float:
+    """log delta(e) + theta e is at most this, for every e (arXiv 2004.00010)."""
+    return self.cumulant(theta) + theta * math.log(theta) - (
+        1 + theta) * math.log1p(theta)
+
   def moments(self, theta: float) -> tuple[float, float]:
     """Mean and standard deviation (at least a step) of the tilted loss."""
     mean, variance = 0.0, 0.0
@@ -269,8 +274,8 @@ class _Query(NamedTuple):
     """(theta, error of log delta at it that may double the answer, its least unit)."""
     if self.delta is None:
       return _best_theta(
-          total, lambda t: total.cumulant(t) - t * self.epsilon), 1.0, 0.0
-    cost = lambda t: (total.cumulant(t) - math.log(self.delta)) / t
+          total, lambda t: total.exponent(t) - t * self.epsilon), 1.0, 0.0
+    cost = lambda t: (total.exponent(t) - math.log(self.delta)) / t
     theta = _best_theta(total, cost)
     epsilon_ = cost(theta) if known is None else min(known, cost(theta))
     least = _LEAST_EXPONENT / theta
@@ -438,10 +443,10 @@ def _epsilon_of(total: _Total, delta: float) -> float:
   if total.infinite >= delta:
     return math.inf
   # By Chernoff delta(0) <= e^chance; is epsilon 0 perhaps enough?
-  chance = total.cumulant(_best_theta(total, total.cumulant))
+  chance = total.exponent(_best_theta(total, total.exponent))
   if chance < math.log(delta) + 5 and _delta_of(total, 0.0) <= delta:
     return 0.0
-  theta = _best_theta(total, lambda t: (total.cumulant(t) - math.log(delta)) / t)
+  theta = _best_theta(total, lambda t: (total.exponent(t) - math.log(delta)) / t)
   answer = _best_of_tilts(
       total, theta, 30.0, lambda distribution: distribution.epsilon(delta),
       lambda answer: max(answer, 0.0))
@@ -454,7 +459,7 @@ def _delta_of(total: _Total, epsilon: float) -> float:
   """A safe delta of the total loss at epsilon."""
   if total.infinite >= 1 or total.harmless:
     return total.infinite
-  theta = _best_theta(total, lambda t: total.cumulant(t) - t * epsilon)
+  theta = _best_theta(total, lambda t: total.exponent(t) - t * epsilon)
   return min(1.0, _best_of_tilts(
       total, theta, 40.0, lambda distribution: distribution.delta(epsilon),
       lambda _: epsilon))

@@ -18,6 +18,7 @@ Formal guarantees:
 * A parameter for which the theorem fails is refused, never adjusted.
 """
 
+import contextlib
 import dataclasses
 import fractions
 import functools
@@ -184,6 +185,19 @@ def _short(value: float, *, up: bool) -> fractions.Fraction:
 
 
 @functools.lru_cache(maxsize=4096)
+def _with_nodes(mu: fractions.Fraction, nodes: int) -> Certificate | None:
+  """The certificate that removes least with so many nodes; None if it is too much."""
+  largest_root = float(special.roots_hermitenorm(nodes)[0][-1])
+  for slack in _SLACKS:
+    removed = _short(slack * math.sqrt(mu / 3) * largest_root, up=True)
+    if mu - removed < _LEAST_GAUSSIAN_VARIANCE or removed > _MOST_REMOVED * mu:
+      return None
+    with contextlib.suppress(ValueError):
+      return verify(mu, removed, nodes)
+  return None
+
+
+@functools.lru_cache(maxsize=4096)
 def find(variance: float, total_variation: float) -> Certificate | None:
   """The certificate with the fewest nodes for a distance.
 
@@ -201,16 +215,9 @@ def find(variance: float, total_variation: float) -> Certificate | None:
     if math.log(10) + nodes * math.log(nodes / (4 * float(mu))) > 7 + math.log(
         total_variation):
       continue  # The theorem's leading order is far above.
-    largest_root = float(special.roots_hermitenorm(nodes)[0][-1])
-    for slack in _SLACKS:
-      removed = _short(slack * math.sqrt(mu / 3) * largest_root, up=True)
-      if mu - removed < _LEAST_GAUSSIAN_VARIANCE or removed > _MOST_REMOVED * mu:
-        return None
-      try:
-        certificate = verify(mu, removed, nodes)
-      except ValueError:
-        continue
-      if certificate.total_variation <= total_variation:
-        return certificate
-      break
+    certificate = _with_nodes(mu, nodes)
+    if certificate is None:
+      return None  # More nodes ask for more.
+    if certificate.total_variation <= total_variation:
+      return certificate
   return None

@@ -59,6 +59,7 @@ class _IntegerSum(ClientSum, abstract=True):
   noise_variance: validate.NonNegative
   cohort_size: validate.Positive | None = None
   pure_epsilon = base.not_pure
+  factors = base.no_known_pair
 
   def __post_init__(self):
     super().__post_init__()
@@ -188,8 +189,6 @@ class DistributedDiscreteGaussian(_Shares):
   dimension: validate.Count
 
   source = 'arXiv 2102.06387, Theorem 1 and Proposition 14'
-
-  factors = base.no_known_pair
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     return curves.distributed_discrete_gaussian(

@@ -269,10 +269,15 @@ def delta(event: base.Event, epsilon: float, *, accountant: str = 'auto',
   renyi = min(1.0, float(np.exp(np.minimum(logs.min(), 0.0)))
               + event.failure_probability())
   if value is None and accountant != 'rdp' and 0 < renyi < 1:
-    gaussian = as_gaussian(event, renyi, epsilon)
-    if gaussian != event:
-      value = _by_pld(gaussian, accountant, amplification,
-                      lambda factors: pld.delta(factors, epsilon) + SLACKS[0] * renyi)
+    for slack in SLACKS:
+      # Each is valid, and a better delta is a better unit of the next slack.
+      paid = renyi if value is None else min(renyi, value)
+      gaussian = as_gaussian(event, paid, epsilon, slack)
+      result = None if gaussian == event else _by_pld(
+          gaussian, accountant, amplification,
+          lambda factors: pld.delta(factors, epsilon) + slack * paid)  # pylint: disable=cell-var-from-loop
+      if result is not None:
+        value = result if value is None else min(value, result)
   if value is None and accountant == 'pld':
     raise _no_pairs(event)
   return _checked_result('delta', renyi if value is None else (
