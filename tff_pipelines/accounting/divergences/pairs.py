@@ -214,6 +214,26 @@ def on_grid(atoms: Atoms, step: float) -> tuple[np.ndarray, np.ndarray]:
   return index[positive], mass[positive]
 
 
+def within(atoms: Atoms, mass: float) -> Atoms:
+  """The same with ascending losses, without tails of at most this mass each.
+
+  The upper tail becomes an infinite loss, the lower one the lowest loss that remains:
+  losses only grow, which is safe, and rare ones do not dictate the grid.
+  """
+  order = np.argsort(atoms.loss, kind='stable')
+  order = order[atoms.p[order] > 0]
+  loss, p = atoms.loss[order], atoms.p[order]
+  if not p.size:
+    return _with_losses(loss, p, atoms.p_only)
+  below, above = np.cumsum(p), np.cumsum(p[::-1])
+  low = min(int(np.searchsorted(below, mass, 'right')), p.size - 1)
+  cut = min(int(np.searchsorted(above, mass, 'right')), p.size - 1 - low)
+  loss, p = loss[low:p.size - cut], p[low:p.size - cut]
+  p[0] = below[low]
+  return _with_losses(
+      loss, p, atoms.p_only + (float(above[cut - 1]) if cut else 0.0))
+
+
 class RandomizedResponse(Pair):
   """A coin that tells the truth with odds e^epsilon, or no answer at all.
 
