@@ -201,6 +201,11 @@ def known(noise: Noise, law: Law, delta: float) -> float:
   values, weights = pruned(law, _TAIL * delta, 100 if noise.is_skellam else 4000)
   if not values.size:
     return 0.0
+  if noise.is_skellam and values.size == 1 and noise.variance < 100 and (
+      delta < weights[0]):
+    # The sum of all outputs would tell less than the outputs.
+    p, q = noise.cells(((np.ones(1), np.ones(1)), (np.zeros(1), np.ones(1))), 0.0)
+    return composed(p, q, int(values[0]), min(1.0, delta / float(weights[0])))
   if not noise.is_skellam:
     means = np.sqrt(values) / noise.multiplier
     return epsilon_of(lambda e: float(weights @ gaussian_delta(e, means)), delta)
@@ -307,12 +312,14 @@ def hidden(noise: Noise, first: Law, second: Law, rounds: int, delta: float) -> 
 
   Args:
     noise: Of a round.
-    first, second: Laws of the number of clients, for the two inputs.
+    first, second: Laws of the number of clients, for the two inputs. A round shows
+      nothing with the probability that they lack to 1, the same for both.
     rounds: Number of rounds.
     delta: Delta.
   """
   p, q = noise.cells((first, second), _TAIL * delta / rounds)
-  return composed(p, q, rounds, delta)
+  nothing = max(0.0, 1 - float(first[1].sum()))
+  return composed(np.append(p, nothing), np.append(q, nothing), rounds, delta)
 
 
 def composed(p: np.ndarray, q: np.ndarray, rounds: int, delta: float) -> float:

@@ -17,7 +17,8 @@ be deleted by hand.
 
 import argparse
 import collections
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import csv
 import json
 import math
 import pathlib
@@ -34,6 +35,7 @@ from tff_pipelines.accounting.guarantees import answers, bounds, mechanisms
 # An epsilon below this is judged by its absolute excess.
 _SMALL = 0.05
 LARGE = 0.02  # An excess that needs a reason.
+UNEXPLAINED = 'UNEXPLAINED'
 _QUANTILES = (0.5, 0.9, 0.99, 1.0)
 
 SUMS = ('gaussian', 'skellam', 'skellam_central', 'discrete_gaussian', 'skellam_count',
@@ -141,40 +143,45 @@ def _draw_sum(draw: Draw, settings: Settings, query: Settings) -> None:
 # Lower bounds.
 
 
-def world(mechanism: mechanisms.SumMechanism, query: answers.Query) -> worlds.World:
-  """The numbers of a setting that attacks need."""
+def world(mechanism: mechanisms.SumMechanism, query: answers.Query,
+          noise: attacks.Noise) -> worlds.World:
+  """The numbers of a setting that attacks on a release with this noise need."""
   surviving = mechanism.surviving()
   return worlds.World(
-      noise=_noise(mechanism).scaled(surviving), sampling=mechanism.sampling,
+      noise=noise.scaled(surviving), sampling=mechanism.sampling,
       population=mechanism.population, cohort_size=mechanism.cohort_size,
       rounds=mechanism.rounds, replaces=mechanism.sampling == 'fixed' and (
           mechanism.fixed_adjacency == base.REPLACE_ONE),
-      limit=mechanism.max_participations, least=mechanism.min_cohort_size,
+      # A limit that can't be met is none.
+      limit=None if (mechanism.max_participations or mechanism.rounds) >= (
+          mechanism.rounds) else mechanism.max_participations, least=mechanism.min_cohort_size,
       honest=mechanism.min_honest_fraction, colluders=mechanism.assumed_colluders,
       dropout_rate=mechanism.dropout_rate, surviving=surviving,
       participants=query.colluders, person=query.clients_per_person, delta=query.delta)
 
 
-def _noise(mechanism: mechanisms.SumMechanism) -> attacks.Noise:
+def noises(mechanism: mechanisms.SumMechanism) -> list[attacks.Noise]:
+  """The noise of a round, or of the parts of it that are attacked one by one."""
   z = mechanism.noise_multiplier
   if mechanism.mechanism == 'gaussian':
-    return attacks.Noise(variance=z * z)
+    return [attacks.Noise(variance=z * z)]
   if mechanism.mechanism == 'skellam_count':
-    return attacks.Noise(variance=z * z, is_skellam=True)
+    return [attacks.Noise(variance=z * z, is_skellam=True)]
   params = mechanism.params()
   found = attacks.vector(
       sensitivity_squared=params.l2_sensitivity_squared,
       coordinates=params.padded_dimension, variance=params.noise_variance)
   if mechanism.mechanism == 'discrete_gaussian' and found.is_skellam:
-    # A lattice Gaussian, near which its shares' sum is from some variance on.
+    # The sum of the shares is near a Gaussian on a grid.
     found = attacks.nearly_gaussian(
         1 / found.multiplier, 1 / found.variance, 10.0)
-  if mechanism.adaptive_clipping and not found.is_skellam:
-    stddev = 2 * (mechanism.clip_count_stddev or 0.05 * mechanism.cohort_size)
-    if stddev >= 10:  # The count is nearly Gaussian, and adds to the vector.
-      both = math.hypot(found.shift / math.sqrt(found.variance), 1 / stddev)
-      return attacks.nearly_gaussian(both, stddev**-6 / both**4, 10.0)
-  return found
+  if not mechanism.adaptive_clipping:
+    return [found]
+  stddev = 2 * (mechanism.clip_count_stddev or 0.05 * mechanism.cohort_size)
+  if stddev < 10 or found.is_skellam:
+    return [found, attacks.Noise(variance=stddev**2, is_skellam=True)]
+  both = math.hypot(found.shift / math.sqrt(found.variance), 1 / stddev)
+  return [attacks.nearly_gaussian(both, stddev**-6 / both**4, 10.0)]
 
 
 def _of_votes(mechanism: mechanisms.VoteMechanism, delta: float) -> float:
@@ -214,28 +221,31 @@ def lower_bounds(mechanism: mechanisms.Mechanism, query: answers.Query
                  ) -> dict[str, float]:
   """Key of an answer -> the largest epsilon that an attack attains."""
   name = mechanism.mechanism
-  if name == 'nfdp' or name == 'none':
+  if name in ('nfdp', 'none'):
     return {'epsilon': 0.0 if name == 'nfdp' else math.inf}
   if name in ('ae_vote', 'knn_vote'):
     return {'epsilon': _of_votes(mechanism, query.delta)}
   if name not in SUMS:
     return {'epsilon': _of_local(mechanism, query.delta)}
-  one = world(mechanism, query)
   keys = dict(worlds.ATTACKS)
   if 'colluders' not in mechanism.family.uses:
     del keys['epsilon_participant']
-  if one.person == 1:
+  if query.clients_per_person == 1:
     del keys['epsilon_person'], keys['epsilon_server_person']
-  found = {key: attack(one) for key, attack in keys.items()}
-  if one.population <= 4 and one.rounds <= 2 and one.smallest_opened <= 1 and (
-      not one.dropout_rate or one.honest == 1):
-    for key, epsilon in worlds.enumerated(one).items():
-      found[key] = max(found.get(key, 0.0), epsilon)
+  found = dict.fromkeys(keys, 0.0)
+  for noise in noises(mechanism):
+    one = world(mechanism, query, noise)
+    bound_by = {key: attack(one) for key, attack in keys.items()}
+    if one.is_tiny:
+      enumerated = worlds.enumerated(one)
+      bound_by = {key: max(epsilon, enumerated.get(key, 0.0))
+                  for key, epsilon in bound_by.items()}
+    found = {key: max(epsilon, bound_by[key]) for key, epsilon in found.items()}
   # Whoever knows cohorts knows the models.
-  found['epsilon_server'] = max(found['epsilon_server'], found['epsilon'])
-  if one.person > 1:
-    found['epsilon_server_person'] = max(
-        found['epsilon_server_person'], found['epsilon_person'])
+  for key, more in (('epsilon', 'epsilon_server'),
+                    ('epsilon_person', 'epsilon_server_person')):
+    if key in found:
+      found[more] = max(found[more], found[key])
   return found
 
 
@@ -262,39 +272,163 @@ def row(seed: int, index: int, answer_of: Callable[..., answers.Answer] = answer
     answer = answer_of(query, mechanism)
   except ValueError as error:
     return {**result, 'refused': str(error)}
-  printed = {key: value for key, value in answer.to_json().items()
-             if key.startswith('epsilon') and value is not None}
+  found = {key: getattr(answer, observer) for observer, key in bounds.KEYS.items()}
+  printed = {key: bound.epsilon for key, bound in found.items() if bound is not None}
   if settings['mechanism'] != 'none' and answer.delta:
     query = answers.Query(kind='epsilon', **{**question, 'delta': answer.delta})
   middle = time.perf_counter()
   lower = lower_bounds(mechanism, query)
   numbers = {}
   for key, value in printed.items():
-    value = math.inf if value is None else value
     if key not in lower:
       numbers[key] = {'printed': value, 'unchecked': True}
       continue
     over = excess(value, lower[key])
     numbers[key] = {'printed': value, 'lower': lower[key], 'excess': over}
     if over > LARGE:
-      numbers[key]['reason'] = reason(settings, question, key, answer)
+      numbers[key]['reason'] = reason(mechanism, key, value)
   return {**result, 'numbers': numbers, 'seconds': [
       round(middle - start, 4), round(time.perf_counter() - middle, 4)]}
 
 
-def reason(settings: Settings, query: Settings, key: str, answer: answers.Answer) -> str:
-  """Why a number may be more than a little above the lower bound, by rules."""
-  observer = {key: observer for observer, key in bounds.KEYS.items()}.get(key)
-  bound = getattr(answer, observer or '', None)
-  return f'{settings["mechanism"]} {getattr(bound, "accountant", None)}'
+def reason(mechanism: mechanisms.Mechanism, key: str, printed: float) -> str:
+  """Why a number may be more than a little above the attack: the first rule that fits."""
+  kind, settings = mechanism.mechanism, mechanism
+  if kind == 'nfdp':
+    return 'published theorem (epsilon 0 holds too)'
+  if kind not in SUMS:
+    return 'one pair stands for all such mechanisms'
+  is_hidden = key in ('epsilon', 'epsilon_person')
+  sampling, is_person = settings.sampling, 'person' in key
+  suppresses = settings.assumed_colluders or (
+      settings.dropout_rate and settings.min_honest_fraction < 1)
+  is_vector = kind in ('skellam', 'skellam_central')
+  noise = noises(mechanism)
+  rules = (
+      (printed == math.inf, 'no finite number'),
+      (kind == 'discrete_gaussian', 'Renyi only (discrete Gaussian)'),
+      (len(noise) > 1, 'attack on the vector or on the count of the clip alone'),
+      (is_hidden and sampling == 'epochs', 'epochs: nothing is taken to be hidden'),
+      (is_hidden and sampling == 'fixed' and is_person,
+       'fixed size: from neighbour to neighbour, or weak attack'),
+      (is_hidden and sampling == 'fixed', 'fixed size: one pair for two worst inputs'),
+      (suppresses and sampling == 'poisson',
+       'suppression: the attack has the stated dropouts, or none'),
+      (settings.min_cohort_size and settings.max_participations,
+       'limit with a minimum cohort: draws depend on each other'),
+      (is_hidden and settings.min_cohort_size, 'minimum cohort'),
+      (is_hidden and settings.max_participations,
+       'limit: number of no limit, or attack on the first rounds'),
+      (is_person and settings.max_participations,
+       'limit: rounds with several of the clients are not attacked'),
+      (is_person and sampling == 'epochs',
+       'epochs: rounds with several of the clients are not attacked'),
+      (noise[0].is_skellam and (is_person or 'server' in key),
+       'attack on the sum of few integers'),
+      (noise[0].is_skellam and key == 'epsilon_participant',
+       'weak attack: its own share is not used'),
+      (is_vector and printed > 300, 'Renyi: no certificate at such an epsilon'),
+      (is_vector and mechanism.params().noise_variance < 250**2,
+       'certificate of small variance'))
+  return next((text for fits, text in rules if fits), UNEXPLAINED)
+
+
+# Summaries.
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:
-  return ''
+  """Tables in Markdown: the excess of each number, and reasons of large ones."""
+  every = [(line, key, number) for line in rows
+           for key, number in line.get('numbers', {}).items()]
+  groups = collections.defaultdict(list)
+  for line, key, number in every:
+    if 'excess' in number:
+      groups[key, line['kind']].append(number)
+      groups[key, 'all'].append(number)
+  head = ['number', 'mechanism', 'compared', 'below', 'infinite',
+          *(f'excess, {quantile:.0%}' for quantile in _QUANTILES), 'above 2%']
+  lines = [f'{len(rows)} settings, {sum("refused" in line for line in rows)} refused, '
+           f'{sum("excess" in number for *_, number in every)} numbers compared, '
+           f'{sum("excess" not in number for *_, number in every)} not compared.', '',
+           _cells(head), _cells(['---'] * len(head))]
+  for (key, kind), numbers in sorted(groups.items()):
+    over = np.array([number['excess'] for number in numbers])
+    finite = over[np.isfinite(over)]
+    lines.append(_cells([
+        key, kind, over.size, sum(map(is_below, numbers)), int((over == math.inf).sum()),
+        *(f'{np.quantile(finite, quantile):.2%}' if finite.size else ''
+          for quantile in _QUANTILES), int((over > LARGE).sum())]))
+  lines += ['', _cells(['number', 'reason of an excess above 2%', 'settings', 'median',
+                        'most', 'setting with the most']), _cells(['---'] * 6)]
+  reasons = collections.defaultdict(list)
+  for line, key, number in every:
+    if 'reason' in number:
+      reasons[key, number['reason']].append((number['excess'], line['name']))
+  for (key, text), found in sorted(reasons.items()):
+    values = [value for value, _ in found]
+    lines.append(_cells([key, text, len(found), f'{np.median(values):.2%}',
+                         f'{max(values):.2%}', max(found)[1]]))
+  return '\n'.join(lines)
+
+
+def _cells(values: Iterable[Any]) -> str:
+  return f'| {" | ".join(map(str, values))} |'
+
+
+def is_below(number: Mapping[str, Any]) -> bool:
+  """Whether a number is below the attack, by more than rounding."""
+  return number.get('excess', 0.0) < -1e-7
+
+
+def above(rows: Sequence[Mapping[str, Any]]) -> Iterator[list[Any]]:
+  """The numbers below an attack, and those more than 2% above it, with settings."""
+  for line in rows:
+    for key, number in line.get('numbers', {}).items():
+      if is_below(number) or 'reason' in number:
+        yield [line['name'], key, number['printed'], number['lower'], number['excess'],
+               'BELOW' if is_below(number) else number['reason'],
+               json.dumps({**line['settings'], **line['query']})]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-  return 0
+  """Runs the script; returns its exit status, 1 if a number is below an attack."""
+  parser = argparse.ArgumentParser(
+      description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument('--settings', type=int, help='number of settings, 10,000 if none '
+                      'is given')
+  parser.add_argument('--seed', type=int, default=0, help='seed of the settings')
+  parser.add_argument('--output_dir', help='folder of results.jsonl and above.csv, '
+                      'out/epsilons if none is given')
+  parser.add_argument('--document', default='', help='page with the marks epsilons that '
+                      'gets the summary, empty for none')
+  parser.add_argument('--quick', action='store_true', help='few settings')
+  flags = parser.parse_args(arguments)
+  folder = pathlib.Path(flags.output_dir or (
+      'out/epsilons_quick' if flags.quick else 'out/epsilons'))
+  folder.mkdir(parents=True, exist_ok=True)
+  known = documents.read(folder)
+  rows = []
+  with open(folder / documents.RESULTS, 'a', encoding='utf-8') as file:
+    file.write('\n')  # The last line may have been cut off.
+    for index in range(flags.settings or (40 if flags.quick else 10_000)):
+      line = known.get(f'{flags.seed}-{index}')
+      if line is None:
+        line = row(flags.seed, index)
+        print(json.dumps(line), file=file, flush=True)
+        for key, number in line.get('numbers', {}).items():
+          if is_below(number):
+            print(f'BELOW: {key} {number}, {line["settings"]}, {line["query"]}',
+                  flush=True)
+      rows.append(line)
+  with open(folder / 'above.csv', 'w', encoding='utf-8', newline='') as file:
+    csv.writer(file).writerows([
+        ['setting', 'number', 'printed', 'attack', 'excess', 'reason', 'settings'],
+        *above(rows)])
+  content = summary(rows)
+  print(content)
+  documents.put(flags.document, {'epsilons': content})
+  return int(any(is_below(number) for line in rows
+                 for number in line.get('numbers', {}).values()))
 
 
 if __name__ == '__main__':

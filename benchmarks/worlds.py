@@ -71,6 +71,12 @@ class World:
     return math.ceil(self.colluders / (1 - self.honest * (1 - 1e-9)) * (1 - 1e-12))
 
   @property
+  def is_tiny(self) -> bool:
+    """Whether it can be enumerated: few clients, two rounds, and none suppressed."""
+    return self.population <= 4 and self.rounds <= 2 and self.smallest_opened <= 1 and (
+        not self.dropout_rate or self.honest == 1)
+
+  @property
   def unseen(self) -> 'World':
     """The same with all the noise that there is, h or not."""
     return dataclasses.replace(self, noise=self.noise.scaled(1 / self.honest))
@@ -85,9 +91,15 @@ class World:
       available = stats.binom.cdf(self.limit - 1, self.rounds - 1, self.rate)
       found += self.rounds * float(stats.binom.cdf(
           self.smallest_opened - 2, self.population - 1, self.rate * available))
-    if self.least:  # Drawing again may take up to twice as many.
-      available = stats.binom.cdf(self.limit - 1, self.rounds - 1,
-                                  min(1.0, 2 * self.rate))
+    if self.least:
+      # Drawing again takes more of the others, at most by this factor if enough are
+      # left throughout.
+      for factor in (1 + 1e-6, 2.0):
+        available = stats.binom.cdf(self.limit - 1, self.rounds - 1,
+                                    min(1.0, factor * self.rate))
+        if factor * stats.binom.sf(self.least - 1, self.population - 1,
+                                   self.rate * available) >= 1:
+          break
       found += float(stats.binom.cdf(self.least - 1, self.population - 1, available))
     return min(1.0, found)
 
