@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 import dataclasses
 import functools
 import math
+from typing import Any
 
 import numpy as np
 from scipy import optimize, special, stats
@@ -21,6 +22,8 @@ from scipy import optimize, special, stats
 # Variances from which Skellam noise on an integer is taken to be Gaussian, with a
 # shift that is smaller by what its tails are heavier.
 LARGE_VARIANCE = 1e4
+# Variances of an integer up to which outputs are attacked one by one.
+_SMALL_VARIANCE = 5.0
 _CELLS = 3000  # Of one release with Gaussian noise.
 _GRID = 2**14  # Of the sum of all rounds.
 _MOST_ROWS = 1200  # Of numbers of rounds that are mixed.
@@ -198,14 +201,11 @@ def known(noise: Noise, law: Law, delta: float) -> float:
       on one integer, where one client differs, of the number of rounds.
     delta: Delta.
   """
-  values, weights = pruned(law, _TAIL * delta, 100 if noise.is_skellam else 4000)
+  values, weights = pruned(law, _TAIL * delta, 80 if noise.is_skellam else 4000)
   if not values.size:
     return 0.0
-  if noise.is_skellam and values.size == 1 and noise.variance < 100 and (
-      delta < weights[0]):
-    # The sum of all outputs would tell less than the outputs.
-    p, q = noise.cells(((np.ones(1), np.ones(1)), (np.zeros(1), np.ones(1))), 0.0)
-    return composed(p, q, int(values[0]), min(1.0, delta / float(weights[0])))
+  if noise.is_skellam and noise.variance < _SMALL_VARIANCE:
+    return _known_of_few(noise, (values, weights), delta)
   if not noise.is_skellam:
     means = np.sqrt(values) / noise.multiplier
     return epsilon_of(lambda e: float(weights @ gaussian_delta(e, means)), delta)
@@ -223,22 +223,53 @@ def known(noise: Noise, law: Law, delta: float) -> float:
   return epsilon_of(at, delta)
 
 
+def _known_of_few(noise: Noise, law: Law, delta: float) -> float:
+  """`known` for little noise: the sum of all outputs would tell less than they do."""
+  p, q = noise.cells(((np.ones(1), np.ones(1)), (np.zeros(1), np.ones(1))), 0.0)
+  ratio, (values, weights) = _ratio(p, q), law
+  tests = []
+  for rounds in values.astype(int).tolist():
+    above, log_other = _tails([p], q, ratio, rounds, delta=delta)
+    thresholds = np.unique(np.linspace(
+        np.argmax(above > _TAIL * delta), above.size - 1, 1500).astype(int))
+    tests.append((above[thresholds], log_other[thresholds]))
+
+  def at(epsilon: float) -> float:
+    return sum(weight * max(0.0, float(np.max(above - np.exp(
+        np.minimum(epsilon + log_other, 1.0)))))
+               for weight, (above, log_other) in zip(weights, tests))
+
+  return epsilon_of(at, delta)
+
+
 # Cohorts that are hidden.
 
 
-def _tested(p: Sequence[np.ndarray], q: np.ndarray, ratio: np.ndarray, delta: float,
-            rounds: int, law: Law | None) -> float:
-  """Lower bound of epsilon in one direction by the statistic of all rounds.
+def _tested(*arguments: Any, delta: float, **further: Any) -> float:
+  """Lower bound of epsilon by the best threshold of `_tails`, of the same arguments."""
+  above, log_other = _tails(*arguments, delta=delta, **further)
+  good = above > delta
+  return max(0.0, float(np.max(np.log(above[good] - delta) - log_other[good],
+                               initial=0.0)))
+
+
+def _tails(p: Sequence[np.ndarray], q: np.ndarray, ratio: np.ndarray, rounds: int,
+           law: Law | None = None, *, delta: float) -> tuple[np.ndarray, np.ndarray]:
+  """Probabilities that a statistic of all rounds is above each of its thresholds.
 
   Args:
     p: Probabilities of the cells of one round under the first input; if there is a
       law, those without a client, with one, with two ....
     q: The same under the second.
     ratio: Logarithm of the likelihood ratio that a round adds to the statistic.
-    delta: Delta.
     rounds: Number of rounds.
     law: Of the rows of numbers of rounds that are as the parts of p; None if all are
       as `p[0]`.
+    delta: Delta, of which tails of the grid may have a small fraction.
+
+  Returns:
+    Lower bounds under the first input, and the logarithms of upper bounds under the
+    second.
   """
   used = q > 1e-300  # No attack on what floats can't tell from impossible.
   p, q, ratio = [part[used] for part in p], q[used], ratio[used]
@@ -259,7 +290,7 @@ def _tested(p: Sequence[np.ndarray], q: np.ndarray, ratio: np.ndarray, delta: fl
   at_low, at_high = np.nanargmax(low), np.nanargmin(high)
   step = (high[at_high] - low[at_low]) / (_GRID - 4)
   if not step > 0:
-    return 0.0
+    return np.zeros(1), np.zeros(1)
   index = np.rint(ratio / step).astype(np.int64)
   first = math.floor(low[at_low] / step) - 1
   # The statistic is now the sum of these.
@@ -279,10 +310,8 @@ def _tested(p: Sequence[np.ndarray], q: np.ndarray, ratio: np.ndarray, delta: fl
   total = (first + np.arange(_GRID)) * step
   one, other = (np.maximum(np.fft.irfft(part, _GRID)[order], 0.0)
                 for part in (hidden_, tilted))
-  above = np.cumsum(one[::-1]) - delta - outside - 1e-15 * (rounds + 100)
-  log_other = np.logaddexp.accumulate((np.log(other + 1e-17) - total)[::-1])
-  good = above > 0
-  return max(0.0, float(np.max(np.log(above[good]) - log_other[good], initial=0.0)))
+  return (np.cumsum(one[::-1]) - outside - 1e-15 * (rounds + 100),
+          np.logaddexp.accumulate((np.log(other + 1e-17) - total)[::-1]))
 
 
 def _mixed(parts: Sequence[np.ndarray], rows: np.ndarray, weights: np.ndarray
@@ -324,7 +353,7 @@ def hidden(noise: Noise, first: Law, second: Law, rounds: int, delta: float) -> 
 
 def composed(p: np.ndarray, q: np.ndarray, rounds: int, delta: float) -> float:
   """Lower bound of epsilon of independent outputs with these cells, both directions."""
-  return max(_tested([one], other, _ratio(one, other), delta, rounds, None)
+  return max(_tested([one], other, _ratio(one, other), rounds, delta=delta)
              for one, other in ((p, q), (q, p)))
 
 
@@ -348,7 +377,7 @@ def allocated(noise: Noise, law: Law, rounds: int, delta: float) -> float:
   cells = noise.cells([point(k) for k in range(rows.shape[1])], _TAIL * delta / rounds)
   rates = weights @ rows / rounds
   return _tested(cells, cells[0], _ratio(sum(map(np.multiply, rates, cells)), cells[0]),
-                 delta, rounds, (rows, weights))
+                 rounds, (rows, weights), delta=delta)
 
 
 def patterns(noise: Noise, chances: dict[tuple[int, ...], float], delta: float) -> float:

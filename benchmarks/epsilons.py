@@ -298,11 +298,12 @@ def reason(mechanism: mechanisms.Mechanism, key: str, printed: float) -> str:
     return 'published theorem (epsilon 0 holds too)'
   if kind not in SUMS:
     return 'one pair stands for all such mechanisms'
-  is_hidden = key in ('epsilon', 'epsilon_person')
-  sampling, is_person = settings.sampling, 'person' in key
+  is_hidden, is_person = key in ('epsilon', 'epsilon_person'), 'person' in key
+  sampling, is_vector = settings.sampling, kind in ('skellam', 'skellam_central')
+  is_drawn = key != 'epsilon_server_any_cohorts'
   suppresses = settings.assumed_colluders or (
       settings.dropout_rate and settings.min_honest_fraction < 1)
-  is_vector = kind in ('skellam', 'skellam_central')
+  limited = (settings.max_participations or settings.rounds) < settings.rounds
   noise = noises(mechanism)
   rules = (
       (printed == math.inf, 'no finite number'),
@@ -312,24 +313,31 @@ def reason(mechanism: mechanisms.Mechanism, key: str, printed: float) -> str:
       (is_hidden and sampling == 'fixed' and is_person,
        'fixed size: from neighbour to neighbour, or weak attack'),
       (is_hidden and sampling == 'fixed', 'fixed size: one pair for two worst inputs'),
-      (suppresses and sampling == 'poisson',
-       'suppression: the attack has the stated dropouts, or none'),
-      (settings.min_cohort_size and settings.max_participations,
-       'limit with a minimum cohort: draws depend on each other'),
-      (is_hidden and settings.min_cohort_size, 'minimum cohort'),
-      (is_hidden and settings.max_participations,
-       'limit: number of no limit, or attack on the first rounds'),
-      (is_person and settings.max_participations,
-       'limit: rounds with several of the clients are not attacked'),
-      (is_person and sampling == 'epochs',
-       'epochs: rounds with several of the clients are not attacked'),
-      (noise[0].is_skellam and (is_person or 'server' in key),
-       'attack on the sum of few integers'),
-      (noise[0].is_skellam and key == 'epsilon_participant',
-       'weak attack: its own share is not used'),
-      (is_vector and printed > 300, 'Renyi: no certificate at such an epsilon'),
       (is_vector and mechanism.params().noise_variance < 250**2,
-       'certificate of small variance'))
+       'certificate of small variance, or none'),
+      (is_vector and printed > 300, 'Renyi: no certificate at such an epsilon'),
+      (suppresses and sampling == 'poisson' and is_drawn,
+       'suppression: the attack has the stated dropouts, or none'),
+      (settings.min_cohort_size and limited and is_drawn,
+       'limit with a minimum cohort: draws depend on each other'),
+      (settings.min_cohort_size and is_drawn, 'minimum cohort'),
+      (is_hidden and limited,
+       'limit: number of no limit, or attack on the first rounds'),
+      (is_person and limited,
+       'limit: rounds with several of the clients are not attacked'),
+      (key == 'epsilon_participant' and limited,
+       'limit: cohorts attacked as large as without'),
+      (key == 'epsilon_server_person' and sampling == 'epochs',
+       'epochs: rounds with several of the clients are not attacked'),
+      (settings.adaptive_clipping and settings.min_honest_fraction < 1,
+       'attack on the count of the clip with all its noise'),
+      (noise[0].is_skellam and is_hidden and is_person,
+       'Skellam noise: rounds as if with all clients whenever with any'),
+      (noise[0].is_skellam and key == 'epsilon_server_person',
+       'Skellam noise: rounds attacked as if with equally many clients'),
+      (noise[0].is_skellam and 'server' in key, 'attack on the sum of few integers'),
+      (noise[0].is_skellam and key == 'epsilon_participant',
+       'weak attack: its own share is not used'))
   return next((text for fits, text in rules if fits), UNEXPLAINED)
 
 

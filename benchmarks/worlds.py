@@ -21,6 +21,7 @@ from benchmarks.attacks import Law, Noise
 _POINTS = 2**15
 _MOST_STATES = 3e7
 _TAIL = 1e-4  # As in `attacks`, a fraction of delta.
+_SLACK = 0.05  # The same of rounds that are suppressed, or can't be drawn.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,7 +85,7 @@ class World:
   @property
   def slack(self) -> float:
     """Probability that with a limit some round is suppressed, or can't be drawn."""
-    if self.limit is None:
+    if self.limit is None or self.limit >= self.rounds and self.smallest_opened <= 1:
       return 0.0
     found = 0.0
     if self.smallest_opened > 1:
@@ -102,6 +103,21 @@ class World:
           break
       found += float(stats.binom.cdf(self.least - 1, self.population - 1, available))
     return min(1.0, found)
+
+
+  @property
+  def attacked(self) -> 'World':
+    """The first rounds, in which that is improbable."""
+    if self.slack <= _SLACK * self.delta:
+      return self
+    low, high = 1, self.rounds
+    while high - low > 1:
+      middle = (low + high) // 2
+      if dataclasses.replace(self, rounds=middle).slack <= _SLACK * self.delta:
+        low = middle
+      else:
+        high = middle
+    return dataclasses.replace(self, rounds=low)
 
 
 def point(value: float) -> Law:
@@ -312,12 +328,12 @@ def _random_sum(count: Law, each: Law, delta: float) -> Law:
 
 def outsiders(world: World) -> float:
   """Lower bound for observers of the models."""
-  return _hidden(world.unseen, 1)
+  return _hidden(world.unseen.attacked, 1)
 
 
 def person(world: World) -> float:
   """Lower bound for observers of the models, of a person with several clients."""
-  return max(_hidden(world.unseen, clients) for clients in {1, world.person})
+  return max(_hidden(world.unseen.attacked, clients) for clients in {1, world.person})
 
 
 def _hidden(world: World, g: int) -> float:
@@ -386,18 +402,19 @@ def _known(world: World, law: Law, shift: float = 1.0) -> float:
 
 def server(world: World) -> float:
   """Lower bound for whoever knows cohorts that are drawn by the rule."""
+  world = world.attacked
   return _known(world, rounds_of_client(world), 2 if world.replaces else 1)
 
 
 def server_any_cohorts(world: World) -> float:
   """Lower bound for a server that chooses the cohorts."""
-  return _known(dataclasses.replace(world, colluders=0), point(most_rounds(world)),
+  return _known(dataclasses.replace(world, limit=None), point(most_rounds(world)),
                 2 if world.replaces else 1)
 
 
 def participant(world: World) -> float:
   """Lower bound for participants who are in all rounds of a client."""
-  world, shift = world.unseen, 2 if world.replaces else 1
+  world, shift = world.unseen.attacked, 2 if world.replaces else 1
   if world.noise.is_skellam:  # What they know of the noise is not used.
     return _known(world, rounds_of_client(world), shift)
   return _known(world, losses_to_participants(world), shift)
@@ -405,7 +422,7 @@ def participant(world: World) -> float:
 
 def person_server(world: World) -> float:
   """Lower bound for whoever knows drawn cohorts, of a person with several clients."""
-  shift = 2 if world.replaces else 1
+  world, shift = world.attacked, 2 if world.replaces else 1
   if not world.noise.is_skellam:
     return _known(world, squares_of_person(world), shift)
   if world.sampling == 'epochs' or world.limit is not None:
