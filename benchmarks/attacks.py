@@ -288,11 +288,13 @@ def _tails(p: Sequence[np.ndarray], q: np.ndarray, ratio: np.ndarray, rounds: in
   low, high = ((tail - log_mean(-powers, ratio)) / powers,
                (log_mean(powers, ratio) - tail) / powers)
   at_low, at_high = np.nanargmax(low), np.nanargmin(high)
-  step = (high[at_high] - low[at_low]) / (_GRID - 4)
+  # Rounding moves the statistic by half a step a round at most.
+  margin = min(rounds // 2 + 2, _GRID // 4)
+  step = (high[at_high] - low[at_low]) / (_GRID - 2 * margin)
   if not step > 0:
     return np.zeros(1), np.zeros(1)
   index = np.rint(ratio / step).astype(np.int64)
-  first = math.floor(low[at_low] / step) - 1
+  first = math.floor(low[at_low] / step) - margin
   # The statistic is now the sum of these.
   ratio = index * step
   outside = math.exp(min(0.0, float(log_mean(

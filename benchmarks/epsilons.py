@@ -17,7 +17,7 @@ be deleted by hand.
 
 import argparse
 import collections
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import csv
 import json
 import math
@@ -31,11 +31,13 @@ from scipy import stats
 from benchmarks import attacks, documents, worlds
 from tff_pipelines.accounting.events import base
 from tff_pipelines.accounting.guarantees import answers, bounds, mechanisms
+from tff_pipelines.common.files import write_atomically
 
 # An epsilon below this is judged by its absolute excess.
 _SMALL = 0.05
 LARGE = 0.02  # An excess that needs a reason.
 UNEXPLAINED = 'UNEXPLAINED'
+_TITLE = '# Epsilons against attacks (`python -m benchmarks.epsilons`)'
 _QUANTILES = (0.5, 0.9, 0.99, 1.0)
 
 SUMS = ('gaussian', 'skellam', 'skellam_central', 'discrete_gaussian', 'skellam_count',
@@ -259,8 +261,7 @@ def excess(printed: float, lower: float) -> float:
   return (printed - lower) / max(lower, _SMALL)
 
 
-def row(seed: int, index: int, answer_of: Callable[..., answers.Answer] = answers.answer
-        ) -> dict[str, Any]:
+def row(seed: int, index: int) -> dict[str, Any]:
   """One setting: what is printed, the lower bounds, and the excess of each number."""
   settings, question = drawn(seed, index)
   result = {'name': f'{seed}-{index}', 'kind': settings['mechanism'],
@@ -269,7 +270,7 @@ def row(seed: int, index: int, answer_of: Callable[..., answers.Answer] = answer
   try:
     mechanism = mechanisms.build(**settings)
     query = answers.Query(kind='epsilon', **question)
-    answer = answer_of(query, mechanism)
+    answer = answers.answer(query, mechanism)
   except ValueError as error:
     return {**result, 'refused': str(error)}
   found = {key: getattr(answer, observer) for observer, key in bounds.KEYS.items()}
@@ -364,7 +365,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
     finite = over[np.isfinite(over)]
     lines.append(_cells([
         key, kind, over.size, sum(map(is_below, numbers)), int((over == math.inf).sum()),
-        *(f'{np.quantile(finite, quantile):.2%}' if finite.size else ''
+        *(_percent(np.quantile(finite, quantile)) if finite.size else ''
           for quantile in _QUANTILES), int((over > LARGE).sum())]))
   lines += ['', _cells(['number', 'reason of an excess above 2%', 'settings', 'median',
                         'most', 'setting with the most']), _cells(['---'] * 6)]
@@ -374,9 +375,13 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
       reasons[key, number['reason']].append((number['excess'], line['name']))
   for (key, text), found in sorted(reasons.items()):
     values = [value for value, _ in found]
-    lines.append(_cells([key, text, len(found), f'{np.median(values):.2%}',
-                         f'{max(values):.2%}', max(found)[1]]))
+    lines.append(_cells([key, text, len(found), _percent(np.median(values)),
+                         _percent(max(values)), max(found)[1]]))
   return '\n'.join(lines)
+
+
+def _percent(value: float) -> str:
+  return f'{value:.2%}' if value < 10 else f'{1 + value:.3g} times'
 
 
 def _cells(values: Iterable[Any]) -> str:
@@ -407,8 +412,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
   parser.add_argument('--seed', type=int, default=0, help='seed of the settings')
   parser.add_argument('--output_dir', help='folder of results.jsonl and above.csv, '
                       'out/epsilons if none is given')
-  parser.add_argument('--document', default='', help='page with the marks epsilons that '
-                      'gets the summary, empty for none')
+  parser.add_argument('--document', help='page that the summary is written to')
   parser.add_argument('--quick', action='store_true', help='few settings')
   flags = parser.parse_args(arguments)
   folder = pathlib.Path(flags.output_dir or (
@@ -418,7 +422,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
   rows = []
   with open(folder / documents.RESULTS, 'a', encoding='utf-8') as file:
     file.write('\n')  # The last line may have been cut off.
-    for index in range(flags.settings or (40 if flags.quick else 10_000)):
+    for index in range(flags.settings or (24 if flags.quick else 10_000)):
       line = known.get(f'{flags.seed}-{index}')
       if line is None:
         line = row(flags.seed, index)
@@ -434,7 +438,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         *above(rows)])
   content = summary(rows)
   print(content)
-  documents.put(flags.document, {'epsilons': content})
+  if flags.document:
+    write_atomically(pathlib.Path(flags.document), f'{_TITLE}\n\n{content}\n')
   return int(any(is_below(number) for line in rows
                  for number in line.get('numbers', {}).values()))
 
