@@ -124,8 +124,8 @@ def vector(*, sensitivity_squared: float, coordinates: int, variance: float,
         (sensitivity_squared - squared) / (2 * best + 1)))
   fourth = squared * (best + 1)**2 if squared > norm(best) else squared * best**2
   if squared**2 * variance / fourth >= LARGE_VARIANCE:
-    return nearly_gaussian(math.sqrt(squared / variance), fourth / squared**2 / variance,
-                           stddevs)
+    return nearly_gaussian(
+        math.sqrt(squared / variance), fourth / squared**2 / variance, stddevs)
   count = norm(best) // (best * best)
   return Noise(shift=count * best, variance=count * variance, is_skellam=True)
 
@@ -154,7 +154,8 @@ def gaussian_delta(epsilon: float, mean: np.ndarray) -> np.ndarray:
       np.minimum(epsilon + special.log_ndtr(-mean / 2 - epsilon / mean), 0.0)))
 
 
-def skellam_delta(epsilon: float, shift: np.ndarray, variance: np.ndarray) -> np.ndarray:
+def skellam_delta(epsilon: float, shift: np.ndarray, variance: np.ndarray
+                  ) -> np.ndarray:
   """Delta of a threshold test of an integer with Skellam noise, near the best one."""
   threshold = np.floor(shift / 2 + variance * np.sinh(
       np.minimum(epsilon / shift, 600 - np.log1p(variance))))
@@ -168,7 +169,7 @@ def skellam_delta(epsilon: float, shift: np.ndarray, variance: np.ndarray) -> np
 
 
 def epsilon_of(delta_at: Callable[[float], float], delta: float) -> float:
-  """The epsilon at which a decreasing function falls to delta; 0 if it never is above."""
+  """The epsilon at which a decreasing function falls to delta; 0 if it starts below."""
   if delta_at(0.0) <= delta:
     return 0.0
   high = 1.0
@@ -189,7 +190,8 @@ def pruned(law: Law, tail: float, most: int = 4000) -> Law:
   if values.size <= most:
     return values, weights
   parts = np.linspace(0, values.size, most + 1).astype(int)[:-1]
-  return values[parts], np.add.reduceat(weights, parts)  # Values increase: rounded down.
+  # Values increase, so they are rounded down.
+  return values[parts], np.add.reduceat(weights, parts)
 
 
 def known(noise: Noise, law: Law, delta: float) -> float:
@@ -297,10 +299,9 @@ def _tails(p: Sequence[np.ndarray], q: np.ndarray, ratio: np.ndarray, rounds: in
   first = math.floor(low[at_low] / step) - margin
   # The statistic is now the sum of these.
   ratio = index * step
-  outside = math.exp(min(0.0, float(log_mean(
-      -powers[at_low:at_low + 1], ratio)[0] + powers[at_low] * first * step))) + math.exp(
-          min(0.0, float(log_mean(powers[at_high:at_high + 1], ratio)[0]
-                         - powers[at_high] * (first + _GRID) * step)))
+  ends = (-powers[at_low], first * step), (powers[at_high], (first + _GRID) * step)
+  outside = sum(math.exp(min(0.0, float(
+      log_mean(np.array([power]), ratio)[0] - power * end))) for power, end in ends)
 
   def transformed(masses: np.ndarray) -> np.ndarray:
     return np.fft.rfft(np.bincount(index % _GRID, masses, _GRID))
@@ -339,7 +340,7 @@ def _ratio(p: np.ndarray, q: np.ndarray) -> np.ndarray:
 
 
 def hidden(noise: Noise, first: Law, second: Law, rounds: int, delta: float) -> float:
-  """Lower bound of epsilon for rounds that move a sum by independent numbers of clients.
+  """Lower bound of epsilon if rounds move a sum by independent numbers of clients.
 
   Args:
     noise: Of a round.
@@ -382,7 +383,8 @@ def allocated(noise: Noise, law: Law, rounds: int, delta: float) -> float:
                  rounds, (rows, weights), delta=delta)
 
 
-def patterns(noise: Noise, chances: dict[tuple[int, ...], float], delta: float) -> float:
+def patterns(noise: Noise, chances: dict[tuple[int, ...], float],
+             delta: float) -> float:
   """Lower bound of epsilon of up to two rounds, all outputs of them at once.
 
   Args:

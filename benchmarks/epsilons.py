@@ -43,9 +43,9 @@ _QUANTILES = (0.5, 0.9, 0.99, 1.0)
 SUMS = ('gaussian', 'skellam', 'skellam_central', 'discrete_gaussian', 'skellam_count',
         'none')
 _CHANCES = {
-    'gaussian': 0.27, 'skellam': 0.3, 'skellam_central': 0.08, 'discrete_gaussian': 0.08,
-    'skellam_count': 0.1, 'none': 0.01, 'ae_vote': 0.05, 'knn_vote': 0.04,
-    'piecewise': 0.02, 'duchi': 0.02, 'laplace': 0.02, 'nfdp': 0.01}
+    'gaussian': 0.27, 'skellam': 0.3, 'skellam_central': 0.08,
+    'discrete_gaussian': 0.08, 'skellam_count': 0.1, 'none': 0.01, 'ae_vote': 0.05,
+    'knn_vote': 0.04, 'piecewise': 0.02, 'duchi': 0.02, 'laplace': 0.02, 'nfdp': 0.01}
 
 Settings = dict[str, Any]
 
@@ -154,12 +154,16 @@ def world(mechanism: mechanisms.SumMechanism, query: answers.Query,
       population=mechanism.population, cohort_size=mechanism.cohort_size,
       rounds=mechanism.rounds, replaces=mechanism.sampling == 'fixed' and (
           mechanism.fixed_adjacency == base.REPLACE_ONE),
-      # A limit that can't be met is none.
-      limit=None if (mechanism.max_participations or mechanism.rounds) >= (
-          mechanism.rounds) else mechanism.max_participations, least=mechanism.min_cohort_size,
+      limit=mechanism.max_participations if _is_limited(mechanism) else None,
+      least=mechanism.min_cohort_size,
       honest=mechanism.min_honest_fraction, colluders=mechanism.assumed_colluders,
       dropout_rate=mechanism.dropout_rate, surviving=surviving,
       participants=query.colluders, person=query.clients_per_person, delta=query.delta)
+
+
+def _is_limited(mechanism: mechanisms.SumMechanism) -> bool:
+  """Whether there is a limit that can be met."""
+  return (mechanism.max_participations or mechanism.rounds) < mechanism.rounds
 
 
 def noises(mechanism: mechanisms.SumMechanism) -> list[attacks.Noise]:
@@ -215,7 +219,8 @@ def _of_local(mechanism: mechanisms.LocalMechanism, delta: float) -> float:
     q = p[::-1]
   else:
     edges = np.concatenate([[-np.inf], np.linspace(0, epsilon, 2000), [np.inf]])
-    p, q = np.diff(stats.laplace.cdf(edges)), np.diff(stats.laplace.cdf(edges - epsilon))
+    p = np.diff(stats.laplace.cdf(edges))
+    q = np.diff(stats.laplace.cdf(edges - epsilon))
   return attacks.composed(p, q, queries, delta)
 
 
@@ -293,7 +298,7 @@ def row(seed: int, index: int) -> dict[str, Any]:
 
 
 def reason(mechanism: mechanisms.Mechanism, key: str, printed: float) -> str:
-  """Why a number may be more than a little above the attack: the first rule that fits."""
+  """Why a number may be well above the attack: the first rule that fits."""
   kind, settings = mechanism.mechanism, mechanism
   if kind == 'nfdp':
     return 'published theorem (epsilon 0 holds too)'
@@ -304,7 +309,7 @@ def reason(mechanism: mechanisms.Mechanism, key: str, printed: float) -> str:
   is_drawn = key != 'epsilon_server_any_cohorts'
   suppresses = settings.assumed_colluders or (
       settings.dropout_rate and settings.min_honest_fraction < 1)
-  limited = (settings.max_participations or settings.rounds) < settings.rounds
+  limited = _is_limited(mechanism)
   noise = noises(mechanism)
   rules = (
       (printed == math.inf, 'no finite number'),
@@ -364,7 +369,8 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
     over = np.array([number['excess'] for number in numbers])
     finite = over[np.isfinite(over)]
     lines.append(_cells([
-        key, kind, over.size, sum(map(is_below, numbers)), int((over == math.inf).sum()),
+        key, kind, over.size, sum(map(is_below, numbers)),
+        int((over == math.inf).sum()),
         *(_percent(np.quantile(finite, quantile)) if finite.size else ''
           for quantile in _QUANTILES), int((over > LARGE).sum())]))
   lines += ['', _cells(['number', 'reason of an excess above 2%', 'settings', 'median',

@@ -1,4 +1,4 @@
-"""Laws of cohorts, and the attacks on a setting of the accountant, from its numbers alone.
+"""Laws of cohorts, and the attacks on a setting, from its numbers alone.
 
 Independent of the accountant, like `attacks`: what a scheme samples is restated here
 from its description, and for two rounds of few clients it is enumerated.
@@ -12,7 +12,7 @@ import itertools
 import math
 
 import numpy as np
-from scipy import special, stats
+from scipy import stats
 
 from benchmarks import attacks
 from benchmarks.attacks import Law, Noise
@@ -348,7 +348,8 @@ def _hidden(world: World, g: int) -> float:
     values, weights = of_round(world, g)
     pairs = [((2 * values, weights), point(0))]
     if not world.replaces:
-      pairs = [((2 * values, weights), (values, weights)), ((values, weights), point(0))]
+      pairs = [((2 * values, weights), (values, weights)),
+               ((values, weights), point(0))]
     return max(attacks.hidden(noise, one, other, total, delta) for one, other in pairs)
   if world.limit is None:
     return max(attacks.hidden(noise, (values, weights), (np.zeros(1), np.array(
@@ -429,8 +430,8 @@ def person_server(world: World) -> float:
     return _known(world, rounds_of_client(world), shift)
   values, weights = of_round(world, world.person)
   # Rounds with at least k clients, as if with k.
-  return max(_known(world, binomial(world.rounds, weights[values >= k].sum()), k * shift)
-             for k in range(1, world.person + 1))
+  return max(_known(world, binomial(world.rounds, weights[values >= k].sum()),
+                    k * shift) for k in range(1, world.person + 1))
 
 
 # The keys of answers about sums.
