@@ -7,6 +7,7 @@ import mpmath
 import numpy as np
 import pytest
 
+from tff_pipelines.accounting.divergences import pld
 from tff_pipelines.accounting.events import kinds as events, preliminary
 from tff_pipelines.accounting.guarantees import accountant, release_noise
 
@@ -102,10 +103,58 @@ def test_word_of_a_single_client_is_released_as_rarely_as_is_said():
   assert 1 - (1 - one)**8 <= release.failure_probability() <= 0.1 * DELTA
 
 
+def _worlds(variance, least, change):
+  """The distributions of a release whose inputs differ as `change` says.
+
+  Args:
+    variance, least: Of the noise, and the threshold.
+    change: (count with the client, count without it) for each word; a word that no
+      client has is not in the release.
+  """
+  sides = ({(): 1.0}, {(): 1.0})
+  for counts in change:
+    masses = [_masses(variance, count, least, reach=25) if count else {None: 1.0}
+              for count in counts]
+    sides = tuple(map(_pair, sides, masses))
+  return sides
+
+
+# Words of their own, and words that others have, of clients with two words.
+_ZEROED = [[(1, 0), (1, 0)], [(1, 0), (9, 8)], [(9, 8), (30, 29)], [(9, 8), (2, 1)]]
+_REPLACED = [[(1, 0), (1, 0), (0, 1), (0, 1)], [(1, 0), (9, 8), (29, 30), (0, 1)],
+             [(9, 8), (8, 9)]]
+_TWO_OF_A_PERSON = [[(2, 0), (2, 0)], [(1, 0), (1, 0), (1, 0), (1, 0)],
+                    [(2, 0), (30, 28)], [(9, 7), (30, 28)]]
+
+
+@pytest.mark.parametrize('stated, changes', [
+    (lambda event: event, _ZEROED),
+    (lambda event: events.FixedSizeSampled(
+        event=event, cohort_size=9, population=9), _REPLACED),
+    (lambda event: event.scaled(2), _TWO_OF_A_PERSON)])
+@pytest.mark.parametrize('epsilon', [0.0, 0.3, 1.0, 2.0, 4.0])
+def test_pairs_of_counts_dominate_both_directions_by_enumeration(
+    stated, changes, epsilon):
+  variance, least = 9.0, 8
+  # Words of one or two clients fail so often that it shows.
+  event = stated(events.PreliminaryRelease(
+      l2_sensitivity=math.sqrt(2), noise_variance=variance, dimension=4, items=2,
+      threshold=least))
+  spent = accountant.delta(event, epsilon, accountant='pld')
+  worlds = [_worlds(variance, least, change) for change in changes]
+  exact = [max(_exact_delta(p, q, epsilon), _exact_delta(q, p, epsilon))
+           for p, q in worlds]
+  assert 0.4 * spent < max(exact) <= spent
+  # Where epsilon covers the counts, the leak is needed.
+  counts = pld.delta(event.as_gaussian(1e-12).factors('tight')[:1], epsilon)
+  assert epsilon < 2 or max(exact) > counts
+
+
 @pytest.mark.parametrize('z', [0.8, 3.0])
-def test_evaluation_is_accounted_as_gaussian_noise_or_by_renyi_divergences(z):
-  release = preliminary.EvaluationRelease(
-      l2_sensitivity=5.0, noise_variance=(5 * z)**2, dimension=2)
+@pytest.mark.parametrize('kind', [
+    events.EvaluationRelease, events.PreliminaryRelease])
+def test_a_release_is_accounted_as_gaussian_noise_or_by_renyi_divergences(kind, z):
+  release = kind(l2_sensitivity=5.0, noise_variance=(5 * z)**2, dimension=2)
   gaussian = events.CentralGaussian(noise_multiplier=z)
   least, most = (accountant.epsilon(gaussian, 1e-5, accountant=name)
                  for name in ('pld', 'rdp'))
@@ -115,10 +164,7 @@ def test_evaluation_is_accounted_as_gaussian_noise_or_by_renyi_divergences(z):
   # Little noise on a coarse grid is less like a Gaussian.
   assert least < accountant.epsilon(release, 1e-5) < (most if z < 1 else 0.97 * most)
   assert accountant.epsilon(release, 1e-5, accountant='rdp') == pytest.approx(most)
-  before = events.PreliminaryRelease(
-      l2_sensitivity=5.0, noise_variance=(5 * z)**2, dimension=10)
-  assert accountant.epsilon(before, 1e-5) == pytest.approx(most)
-  assert release.failure_probability() == before.failure_probability() == 0
+  assert release.failure_probability() == 0
 
 
 def _error_of_rounding(variance, kept):
@@ -168,17 +214,41 @@ def test_release_and_rounds_are_composed_below_the_sum_of_their_epsilons():
       sampling_rate=0.1, event=events.CentralGaussian(noise_multiplier=1.2)))
   both = events.Composed(events=(release, rounds))
   assert both.failure_probability() == release.failure_probability()
-  alone = accountant.epsilon(rounds, DELTA, accountant='rdp')
-  assert alone < accountant.epsilon(both, DELTA) < 1 + alone
+  alone, spent = accountant.epsilon(rounds, DELTA), accountant.bound(both, DELTA)
+  assert alone < spent.epsilon < 0.95 * accountant.epsilon(
+      both, DELTA, accountant='rdp') < 1 + alone
+  assert spent.accountant == 'pld'
 
 
-def test_replaced_client_has_twice_the_sensitivity():
-  release = _planned(4, replace_one_of=50)
+def test_release_and_rounds_of_all_clients_cost_what_one_gaussian_does():
+  release = _planned(4)
+  rounds = events.SelfComposed(
+      event=events.CentralGaussian(noise_multiplier=9.0), count=20)
+  epsilon = accountant.epsilon(events.Composed(events=(release, rounds)), DELTA)
+  failed = release.failure_probability()
+
+  def delta(mu):  # arXiv 1805.06530, Theorem 8; the leak is in addition.
+    tail = lambda x: mpmath.ncdf(-x)
+    return failed + (1 - failed) * (
+        tail(epsilon / mu - mu / 2) - math.exp(epsilon) * tail(epsilon / mu + mu / 2))
+
+  ratio = lambda variance: math.sqrt(
+      release.l2_sensitivity**2 / variance + 20 / 9.0**2)
+  assert delta(ratio(release.noise_variance)) <= DELTA
+  # Less than a grid's unit of the variance is given away.
+  assert delta(ratio(release.noise_variance - 2.0)) > 0.99 * DELTA
+
+
+@pytest.mark.parametrize('items, times', [(4, math.sqrt(2)), (0, 2)])
+def test_replaced_client_has_twice_the_sensitivity_or_that_of_two_counts(items, times):
+  plan = lambda **more: release_noise.planned(
+      l2_sensitivity=10.0, items=items, dimension=50, epsilon=1.0, delta=DELTA, **more)
+  release = plan(replace_one_of=50)
   assert release.adjacency == 'replace-one'
-  assert accountant.epsilon(release, DELTA) <= 1
+  assert 0.99 < accountant.epsilon(release, DELTA) <= 1
   inner = release_noise.release_of(release)
   assert inner.noise_multiplier == pytest.approx(
-      2 * _planned(4).noise_multiplier, rel=0.01)
+      times * plan().noise_multiplier, rel=0.01)
 
 
 def test_sampling_does_not_amplify_what_may_fail():

@@ -58,7 +58,11 @@ def test_epsilon_of_an_answer_alone_makes_the_total_what_it_comes_to():
   assert _caveats(plan, 1) == []
 
 
-@pytest.mark.parametrize('mechanism', ['piecewise', 'laplace'])
+def test_ties_of_an_even_number_of_classes_count_for_duchi():
+  assert _plan('duchi').event(1).answered == 1 - 252 / 1024
+
+
+@pytest.mark.parametrize('mechanism', PURE)
 def test_a_delta_buys_more_answers(mechanism):
   pure = _plan(mechanism, epsilon=4.0, epsilon_per_query=0.05)
   plan = _plan(mechanism, epsilon=4.0, epsilon_per_query=0.05, delta=1e-5)

@@ -14,8 +14,7 @@ from tff_pipelines.accounting.guarantees import (
     accountant, bounds, calibration, ledger as ledger_lib, plan as guarantee)
 from tff_pipelines.ldp import settings as settings_lib
 
-_PURE = {'piecewise': events.Piecewise, 'duchi': events.Duchi,
-         'laplace': events.LocalLaplace}
+_PURE = {'piecewise': events.Piecewise, 'laplace': events.LocalLaplace}
 _CALIBRATED = ('epsilon_per_query', 'noise_multiplier', 'answers_per_client', 'delta')
 
 
@@ -56,6 +55,8 @@ class LdpPlan(guarantee.Plan):
   def event(self, index: int) -> base.Event:
     if self.is_gaussian:
       return events.LocalDiscreteGaussian(noise_multiplier=self.noise_multiplier)
+    if self.settings.mechanism == 'duchi':
+      return events.Duchi(epsilon=self.epsilon_per_query, dimension=self.dimension)
     return _PURE[self.settings.mechanism](epsilon=self.epsilon_per_query)
 
   def released(self, rounds: int) -> base.Event:

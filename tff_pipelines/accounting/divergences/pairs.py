@@ -215,18 +215,21 @@ def on_grid(atoms: Atoms, step: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 class RandomizedResponse(Pair):
-  """A coin that tells the truth with odds e^epsilon.
+  """A coin that tells the truth with odds e^epsilon, or no answer at all.
 
-  It dominates every epsilon-DP mechanism (arXiv 1311.0776).
+  It dominates every epsilon-DP mechanism (arXiv 1311.0776) whose outputs for any two
+  inputs are within total variation `answered` tanh(epsilon / 2) (arXiv 2311.01553;
+  proof: docs/proofs.md).
   """
 
   epsilon: validate.Positive
+  answered: validate.Fraction = 1.0
 
   def atoms(self, cells: int) -> tuple[Atoms, ...]:
-    truth = special.expit(self.epsilon)
-    lie = special.expit(-self.epsilon)
-    return (Atoms(loss=np.array([-self.epsilon, self.epsilon]),
-                  p=np.array([lie, truth]), q=np.array([truth, lie])),)
+    loss = self.epsilon * np.array([-1.0, 0.0, 1.0])
+    p = self.answered * special.expit(loss)
+    p[1] = 1.0 - self.answered
+    return (Atoms(loss=loss, p=p, q=p[::-1]),)
 
 
 class Leak(Pair):

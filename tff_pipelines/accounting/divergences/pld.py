@@ -162,11 +162,17 @@ def _infinite(part: _Losses) -> float:
 def _composed(transform: np.ndarray, first: int, weights: np.ndarray) -> np.ndarray:
   """sum_k weights[k] transform^(first + k); what is below all round-off is left out."""
   kept = np.flatnonzero(weights > _NEGLIGIBLE)
-  result = np.full_like(transform, weights[kept[-1]])
+  result = np.full(transform.shape, complex(weights[kept[-1]]))
   for weight in weights[kept[0]:kept[-1]][::-1]:
     result = result * transform + weight
   power = first + int(kept[0])
-  return result if power == 0 else result * transform**power
+  while power:  # Much faster than numpy's powers of complex numbers.
+    if power % 2:
+      result = result * transform
+    power //= 2
+    if power:
+      transform = transform * transform
+  return result
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,8 @@ from tff_pipelines.common import caveats as caveats_lib, validate
 # Cohorts in which a sum is told apart, and the probabilities at which they begin.
 _BEGINS = (0.0, 1e-30, 1e-20, 1e-14, 1e-10, 1e-7, 1e-5, 1e-3, 0.01, 0.05, 0.15, 0.3, 0.5,
            0.7, 0.85, 0.95, 0.99)
+# States of two clients in all rounds, beyond which a simpler bound is taken.
+_MOST_STATES = 20_000_000
 # Probability that fewer clients are counted on than there are.
 _FEWER = 1e-20
 
@@ -37,6 +39,8 @@ class Attended(base.Release, base.WithoutShares):
     at_most: Probability that so many have it, whatever the probability of one is.
     failure: Probability that is taken off delta.
     depends: Whether sizes of cohorts are negatively associated, not independent.
+    law: Probabilities of 0, 1, ..., `rounds` rounds with the client; none for those
+      that the attributes above give.
   """
 
   event: base.Inner
@@ -46,12 +50,14 @@ class Attended(base.Release, base.WithoutShares):
   at_most: validate.UnitInterval = 0.0
   failure: validate.UnitInterval = 0.0
   depends: bool = False
+  law: tuple[float, ...] = ()
 
   source = 'docs/participation.md'
   scaled = base.no_known_group
 
   def __post_init__(self):
     super().__post_init__()
+    object.__setattr__(self, 'law', tuple(self.law))
     if self.event.failure_probability():
       raise ValueError(f'{type(self.event).__name__} must not fail')
 
@@ -62,7 +68,8 @@ class Attended(base.Release, base.WithoutShares):
   @property
   def counts(self) -> counts.Counts:
     """The number of rounds with the client."""
-    return counts.binomial(self.rounds, self.probability, self.most, self.at_most)
+    return counts.Counts(first=0, weights=self.law) if self.law else counts.binomial(
+        self.rounds, self.probability, self.most, self.at_most)
 
   def failure_probability(self) -> float:
     return min(1.0, self.counts.missing + self.failure)
@@ -165,6 +172,38 @@ def coin(events: Sequence[base.Event], weights: Sequence[float]) -> base.Event:
   total = math.fsum(weights)
   return events[0] if len(events) == 1 else Coin(
       events=events, weights=tuple(float(weight / total) for weight in weights))
+
+
+def rounds_of_two(count: int, sampling_rate: float, limit: int) -> list[float] | None:
+  """The law of the sum of k^2 over rounds with k of a person's two clients.
+
+  Each is in the first `limit` >= 1 rounds that select it, of `count`. With Gaussian
+  noise a round with both costs what four with one do.
+
+  Returns:
+    Probabilities of 0, 1, 2, ..., 4 limit; None where they are too many to be listed.
+  """
+  limit, q = min(limit, count), sampling_rate
+  if count * limit**3 > _MOST_STATES:
+    return None
+  # Probabilities by the rounds of the first client, of the second, and of both.
+  chances = np.zeros([limit + 1] * 3)
+  chances[0, 0, 0] = 1.0
+  for _ in range(count):
+    after = (1 - q)**2 * chances
+    after[1:] += q * (1 - q) * chances[:-1]
+    after[:, 1:] += q * (1 - q) * chances[:, :-1]
+    after[1:, 1:, 1:] += q * q * chances[:-1, :-1, :-1]
+    # A client that was in enough rounds is not selected.
+    after[-1] += q * (1 - q) * chances[-1]
+    after[:, -1] += q * (1 - q) * chances[:, -1]
+    after[-1, 1:] += q * q * chances[-1, :-1]
+    after[1:, -1] += q * q * chances[:-1, -1]
+    after[-1, -1] += q * q * chances[-1, -1]
+    chances = after
+  first, second, both = np.indices(chances.shape)
+  return (np.bincount((first + second + 2 * both).ravel(), chances.ravel(),
+                      4 * limit + 1) * (1 + 1e-9)).tolist()
 
 
 class Cohorts(NamedTuple):

@@ -10,6 +10,10 @@ from tff_pipelines.accounting.events import base, combinators, sum_events
 from tff_pipelines.common import caveats as caveats_lib, decimals, validate
 
 
+# By how much grids may raise a total variation distance: see docs/proofs.md.
+_ON_A_GRID = 1 + 2.0**-11
+
+
 class Nfdp(base.Release, base.WithoutShares):
   """Training on one random sample of a party's records, without noise.
 
@@ -132,14 +136,19 @@ class _PureLocal(base.Release, base.WithoutShares, abstract=True):
   failure_probability = base.never_fails
   scaled = base.no_known_group
 
+  # That of the randomized response that dominates it: with 1, of this epsilon, any is.
+  answered = 1.0
+
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    return curves.pure(self.epsilon, max_order)
+    pure = curves.pure(self.epsilon, max_order)
+    return curves.mixed(np.zeros_like(pure), pure, self.answered)
 
   def pure_epsilon(self, amplification: str) -> float:
     return self.epsilon
 
   def factors(self, amplification: str) -> tuple[base.Factor, ...]:
-    return ((pairs.RandomizedResponse(epsilon=self.epsilon), 1),)
+    pair = pairs.RandomizedResponse(epsilon=self.epsilon, answered=self.answered)
+    return ((pair, 1),)
 
   def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
     return (caveats_lib.Caveat(
@@ -148,25 +157,46 @@ class _PureLocal(base.Release, base.WithoutShares, abstract=True):
         'arithmetic only, unless its outputs are rounded to a public grid'),)
 
 
-class Piecewise(_PureLocal):
+class _LikeLaplace(_PureLocal, abstract=True):
+  """One whose total variation distance is that of Laplace noise, 1 - e^(-epsilon/2)."""
+
+  @property
+  def answered(self) -> float:
+    shared = math.exp(-self.epsilon / 2)
+    return min(1.0, _ON_A_GRID * (1 + shared**2) / (1 + shared))
+
+
+class Piecewise(_LikeLaplace):
   """Piecewise mechanism on one vector (Wang et al., arXiv 1907.00782)."""
 
-  source = 'arXiv 1907.00782, section III; arXiv 1311.0776'
+  source = 'arXiv 1907.00782, section III; arXiv 2311.01553; docs/proofs.md'
 
 
-class Duchi(_PureLocal):
-  """Mechanism of Duchi, Jordan and Wainwright on one vector."""
-
-  source = 'arXiv 1604.02390; arXiv 1311.0776'
-
-
-class LocalLaplace(_PureLocal):
+class LocalLaplace(_LikeLaplace):
   """Laplace noise whose scale is the L1 distance of any two inputs over epsilon.
 
   That is 2d/epsilon on d coordinates in [-1, 1], and 2/epsilon on probabilities.
   """
 
-  source = 'Dwork et al. 2006, Proposition 1; arXiv 1311.0776'
+  source = 'Dwork et al. 2006, Proposition 1; arXiv 2311.01553; docs/proofs.md'
+
+
+class Duchi(_PureLocal):
+  """Mechanism of Duchi, Jordan and Wainwright on one vector.
+
+  Attributes:
+    dimension: Coordinates of a vector whose outputs orthogonal to its signs stay as
+      they are (`DuchiDistribution`); None for any other form.
+  """
+
+  dimension: validate.Count | None = None
+
+  source = 'arXiv 1604.02390; arXiv 2311.01553; docs/proofs.md'
+
+  @property
+  def answered(self) -> float:
+    d = self.dimension or 1
+    return 1.0 if d % 2 else 1.0 - math.comb(d, d // 2) / 2**d
 
 
 class _LocalGaussian(sum_events.GaussianNoise, abstract=True):

@@ -9,14 +9,15 @@ count reaches a threshold.
 Formal guarantees, zero-out adjacency:
 
 * Public keys: the Renyi divergence at order alpha is at most
-  alpha l2_sensitivity^2 / (2 noise_variance), arXiv 2004.00010, Theorem 14.
+  alpha l2_sensitivity^2 / (2 noise_variance), arXiv 2004.00010, Theorem 14. Up to a
+  distance, the release is a post-processing of one with slightly less Gaussian noise
+  (docs/skellam_as_gaussian.md).
 * Private keys: let U be the keys that the client alone has, at most `items`. With the
   client, no key of U is released except with probability `failure`, at most
-  1 - (1 - P[N >= threshold - 1])^items for the noise N; without it, none is. Where none
-  is, outputs are post-processed counts of the keys outside U, so their divergence is as
-  above, and conditioning moves no probability by a factor of more than
-  1 / (1 - failure), whose logarithm is added to it. The failure is added to delta. This
-  is the argument of arXiv 2002.09745, section 4, for integer noise.
+  1 - (1 - P[N >= threshold - 1])^items for the noise N; without it, none is. The other
+  keys have counts and noise as above, independent of U's. So the failure, a distance in
+  total variation, is a leak in addition (docs/proofs.md). The threshold is that of
+  arXiv 2002.09745, section 4, for integer noise.
 """
 
 import bisect
@@ -27,7 +28,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from tff_pipelines.accounting.divergences import curves
+from tff_pipelines.accounting.divergences import curves, pairs
 from tff_pipelines.accounting.events import base, combinators, sum_events
 from tff_pipelines.common import caveats as caveats_lib, validate
 
@@ -81,6 +82,32 @@ def threshold(variance: float, items: int, most: float) -> int:
       range(2, high), True, key=lambda least: failure(variance, items, least) <= most)
 
 
+class PrivateKeys(sum_events.GaussianNoise):
+  """Gaussian noise on counts of private keys, of which some are a single client's.
+
+  Attributes:
+    failure: Probability that a key of the client alone is released.
+  """
+
+  failure: validate.UnitInterval
+
+  adjacency = base.ZERO_OUT
+  source = 'docs/proofs.md'
+  scaled = base.no_known_group
+
+  def failure_probability(self) -> float:
+    return self.failure
+
+  def factors(self, amplification: str) -> tuple[base.Factor, ...]:
+    leak = ((pairs.Leak(probability=self.failure), 1),) if self.failure else ()
+    return sum_events.gaussian_factors(self.noise_multiplier) + leak
+
+  def replace_one(self) -> Self:
+    # Counts of two clients are farthest apart if they have no key in common.
+    return dataclasses.replace(
+        self, noise_multiplier=self.noise_multiplier / math.sqrt(2))
+
+
 class CentralRelease(base.Release, base.WithoutShares, abstract=True):
   """Integers of all clients with discrete Gaussian noise, once; see the module.
 
@@ -130,13 +157,25 @@ class CentralRelease(base.Release, base.WithoutShares, abstract=True):
         self.noise_variance, self.items, self.threshold)
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    return curves.gaussian(self.noise_multiplier, max_order) - math.log1p(
-        -self.failure_probability())
+    return curves.gaussian(self.noise_multiplier, max_order)
+
+  def skellam_coordinates(self) -> int:
+    return self.dimension
+
+  def as_gaussian(self, distance: float) -> base.Event:
+    removed = math.log(8 / distance) / (2 * math.pi**2)
+    if removed >= self.noise_variance / 2:
+      return self
+    z = math.sqrt(self.noise_variance - removed) / self.l2_sensitivity
+    if not self.items:
+      return sum_events.CentralGaussian(noise_multiplier=z)
+    return PrivateKeys(noise_multiplier=z, failure=self.failure_probability())
 
   def replace_one(self) -> Self:
-    # `FixedSizeSampled` of all clients states it for replaced clients.
-    # Either client's own keys may fail, each in one direction of the divergence.
-    return dataclasses.replace(self, l2_sensitivity=2 * self.l2_sensitivity)
+    # `FixedSizeSampled` of all clients states it for replaced clients. Own keys of one
+    # are a leak in one direction, those of the other in the other.
+    times = math.sqrt(2) if self.items else 2
+    return dataclasses.replace(self, l2_sensitivity=times * self.l2_sensitivity)
 
   def scaled(self, clients: int) -> base.Event:
     # All of them may add to a key that no other client has.
@@ -162,19 +201,10 @@ class EvaluationRelease(CentralRelease):
   """Metrics of clients' held-out examples, as integers, after the last round.
 
   A client contributes an integer for each metric and one by which clients are counted;
-  one without such examples contributes zeros. See `UNITS`. Gaussian noise stands for
-  the noise as in docs/skellam_as_gaussian.md, so that the rounds keep their accountant.
+  one without such examples contributes zeros. See `UNITS`.
   """
 
   stage = 'evaluation of clients is central', 'after the last round'
-
-  def skellam_coordinates(self) -> int:
-    return self.dimension
-
-  def as_gaussian(self, distance: float) -> base.Event:
-    removed = math.log(8 / distance) / (2 * math.pi**2)
-    return self if removed >= self.noise_variance / 2 else sum_events.CentralGaussian(
-        noise_multiplier=math.sqrt(self.noise_variance - removed) / self.l2_sensitivity)
 
 
 def count(lines: Iterable[Mapping[str, Any]], *kinds: type[CentralRelease]) -> int:

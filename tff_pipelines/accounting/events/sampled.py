@@ -304,6 +304,9 @@ class PoissonGroup(_Poisson):
   def known(self, count: int, participants: base.Participants | None
             ) -> tuple[tuple[base.Event, int], ...]:
     redrawn, for_certain = self._redrawn(count)
+    if (law := self._law_of_two(count)) is not None:
+      return ((attended.Attended(event=self.event, rounds=len(law) - 1, law=law,
+                                 probability=1.0), 1),)
     chances = (1 - redrawn) * self._chances
     chances[-1] += redrawn
     numbers = range(1, self.clients + 1)
@@ -313,6 +316,15 @@ class PoissonGroup(_Poisson):
         event=attended.coin(list(map(self.event.scaled, numbers)), chances),
         rounds=count, probability=_up(sum(chances)), failure=for_certain,
         most=self._most(count)), 1),)
+
+  def _law_of_two(self, count: int) -> list[float] | None:
+    """The law of `attended.rounds_of_two`, where it holds and can be listed."""
+    limit, factors = self.max_participations, self.event.factors('none')
+    if self.clients > 2 or limit is None or self.redrawn_probability or (
+        not self.event.is_additive() or factors is not None and any(
+            not isinstance(pair, pairs.Gaussian) for pair, _ in factors)):
+      return None
+    return attended.rounds_of_two(count, self.sampling_rate, limit)
 
   def _most(self, count: int) -> int | None:
     """Maximum number of rounds with any of the person's clients; None for no limit."""

@@ -21,6 +21,10 @@ _PERSONS = bounds.PERSON, bounds.PERSON_SERVER
 
 
 AVERAGE = 'average'
+_ALL_SHARES = caveats.Caveat(
+    'shares of all clients counted on', 'against observers of the models epsilon counts '
+    'on the shares of the noise of all clients that report, those that may collude with '
+    'the server included: they are taken to follow the protocol')
 # The observers of one client and of a person who know the same.
 OF_ONE = {bounds.PERSON: bounds.OUTSIDERS, bounds.PERSON_SERVER: bounds.SERVER}
 
@@ -143,6 +147,8 @@ def bound(view: View, delta: float, method: Method,
     found.append(_chained(view, observer, delta, method))
   best = dataclasses.replace(
       min(found, key=lambda one: one.epsilon), delta=delta, observer=observer)
+  if view.is_amplified(observer) and (view.event.honest_fraction() or 1) < 1:
+    best = dataclasses.replace(best, caveats=(*best.caveats, _ALL_SHARES))
   if observer not in _PERSONS:
     return best
   notes = (groups.unbounded(method.clients_per_person),) if not best.is_finite else (

@@ -43,7 +43,8 @@ def planned(*, l2_sensitivity: float, dimension: int, items: int, epsilon: float
   # and epsilon would not fall with the noise.
   most = FAILURE_FRACTION * delta
   z = calibration.noise_multiplier(
-      event, epsilon=epsilon + math.log1p(-most), delta=delta - most)
+      lambda z: event(z, items=items, threshold=2**62),  # Never reached.
+      epsilon=epsilon, delta=delta - most)
   return event(z, items=items, threshold=preliminary.threshold(
       (z * l2_sensitivity)**2, items, most))
 
