@@ -325,7 +325,7 @@ class Guarantee:
     if SUPPRESSED in self.caveats:
       third = ('That epsilon does not hold against the server, against which none is '
                f'guaranteed{own}; trust: {trust}.')
-    elif self.terms.sampling == 'none' or server in (None, epsilon):
+    elif self.terms.sampling == 'none' or not self._chosen and server in (None, epsilon):
       # The same number against any observer.
       third = f'A{own.removeprefix(", a")}; trust: {trust}.' if own else (
           f'Trust: {trust}.')

@@ -1,0 +1,53 @@
+"""Epsilon against whoever knows the cohorts, computed without the accountant.
+
+How often a client is in a round tells nothing of the data. So delta, or a Renyi moment,
+is the mean of those of that many Gaussian releases.
+"""
+
+import itertools
+import math
+
+from dp_accounting.rdp import rdp_privacy_accountant
+import numpy as np
+from scipy import optimize, special, stats
+
+
+def law(*parts):
+  """The sum of squared signal-to-noise ratios of rounds with a client.
+
+  Args:
+    *parts: (rounds, sampling rate, limit or None, noise multiplier), of independent
+      rounds each.
+
+  Returns:
+    Values and their probabilities.
+  """
+  listed = []
+  for rounds, rate, limit, noise in parts:
+    most = rounds if limit is None else min(limit, rounds)
+    chances = stats.binom.pmf(np.arange(most + 1), rounds, rate)
+    chances[-1] = stats.binom.sf(most - 1, rounds, rate)
+    listed.append([(k / noise**2, chance) for k, chance in enumerate(chances)])
+  pairs = [(sum(value for value, _ in pair), math.prod(chance for _, chance in pair))
+           for pair in itertools.product(*listed)]
+  return tuple(map(np.array, zip(*pairs)))
+
+
+def epsilon(parts, delta):
+  """The epsilon of these `parts` of `law` at delta, by the mean of deltas."""
+  ratios, weights = law(*parts)
+  m, weights = np.sqrt(ratios[ratios > 0]), weights[ratios > 0]
+
+  def excess(value):
+    return weights @ (stats.norm.cdf(m / 2 - value / m) - np.exp(
+        value + stats.norm.logcdf(-m / 2 - value / m))) - delta
+
+  return optimize.brentq(excess, 0, 1e3, xtol=1e-13) if excess(0) > 0 else 0.0
+
+
+def renyi_epsilon(parts, delta, orders=np.arange(2, 257)):
+  """The same by the mean of moments, at least as large."""
+  ratios, weights = law(*parts)
+  moments = special.logsumexp(
+      np.log(weights) + np.multiply.outer(orders * (orders - 1) / 2, ratios), axis=1)
+  return rdp_privacy_accountant.compute_epsilon(orders, moments / (orders - 1), delta)[0]
