@@ -344,11 +344,12 @@ class Guarantee:
   def public_lines(self) -> list[str]:
     """All epsilons and what they mean, in Markdown, for the privacy statement."""
     epsilon, delta = self.outsiders.epsilon, decimals.rounded_up(self.delta)
-    chosen = self._chosen and (
-        f'; {in_words(self._chosen)} whatever cohorts the server chooses')
+    chosen = '' if self._chosen is None else (
+        '; this is for cohorts drawn by the rule, and epsilon is '
+        f'{in_words(self._chosen)} whatever cohorts the server chooses')
     notes = {
         bounds.SERVER: '; rounds that an interruption may have shown them twice count '
-                       f'twice{chosen or ""}',
+                       f'twice{chosen}',
         bounds.PARTICIPANT: f'; {self._cohorts}'}
     lines = [
         f'- **no epsilon** against {against}' if bound is None else
