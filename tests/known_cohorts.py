@@ -45,9 +45,15 @@ def epsilon(parts, delta):
   return optimize.brentq(excess, 0, 1e3, xtol=1e-13) if excess(0) > 0 else 0.0
 
 
-def renyi_epsilon(parts, delta, orders=np.arange(2, 257)):
-  """The same by the mean of moments, at least as large."""
+def renyi_epsilon(parts, delta, curve=None):
+  """The same by the mean of moments, at least as large.
+
+  Renyi divergences of a round, at the orders 2, 3, ..., may be given in place of those of
+  Gaussian noise of a noise multiplier of one.
+  """
   ratios, weights = law(*parts)
+  orders = np.arange(2, 257 if curve is None else len(curve) + 2)
+  curve = orders / 2 if curve is None else curve
   moments = special.logsumexp(
-      np.log(weights) + np.multiply.outer(orders * (orders - 1) / 2, ratios), axis=1)
+      np.log(weights) + np.multiply.outer((orders - 1) * curve, ratios), axis=1)
   return rdp_privacy_accountant.compute_epsilon(orders, moments / (orders - 1), delta)[0]

@@ -209,8 +209,9 @@ class Guarantee:
     """The cohorts for which the number against a participant holds."""
     if self.participant is None or not self.participant.is_finite:
       return 'a cohort may be of one'
+    drawn = '' if self.terms.sampling == 'none' else ', drawn by the rule'
     return ('in cohorts drawn by the rule' if self.least_cohort is None else
-            f'in cohorts of at least {self.least_cohort:g}')
+            f'in cohorts of at least {self.least_cohort:g}{drawn}')
 
   @property
   def _chosen(self) -> Bound | None:
