@@ -33,9 +33,18 @@ def law(*parts):
   return tuple(map(np.array, zip(*pairs)))
 
 
-def epsilon(parts, delta):
-  """The epsilon of these `parts` of `law` at delta, by the mean of deltas."""
-  ratios, weights = law(*parts)
+def of_person(rounds, rate, clients, noise):
+  """The same of a person with several clients, in rounds without a limit."""
+  squares, total = np.zeros(clients**2 + 1), np.ones(1)
+  squares[np.arange(clients + 1)**2] = stats.binom.pmf(
+      np.arange(clients + 1), clients, rate)
+  for _ in range(rounds):
+    total = np.convolve(total, squares)
+  return np.arange(total.size) / noise**2, total
+
+
+def epsilon(ratios, weights, delta):
+  """Epsilon at delta, by the mean of deltas; ratios and weights as of `law`."""
   m, weights = np.sqrt(ratios[ratios > 0]), weights[ratios > 0]
 
   def excess(value):
@@ -45,15 +54,14 @@ def epsilon(parts, delta):
   return optimize.brentq(excess, 0, 1e3, xtol=1e-13) if excess(0) > 0 else 0.0
 
 
-def renyi_epsilon(parts, delta, curve=None):
+def renyi_epsilon(ratios, weights, delta, curve=None):
   """The same by the mean of moments, at least as large.
 
   Renyi divergences of a round, at the orders 2, 3, ..., may be given in place of those of
   Gaussian noise of a noise multiplier of one.
   """
-  ratios, weights = law(*parts)
   orders = np.arange(2, 257 if curve is None else len(curve) + 2)
   curve = orders / 2 if curve is None else curve
   moments = special.logsumexp(
-      np.log(weights) + np.multiply.outer((orders - 1) * curve, ratios), axis=1)
+      np.multiply.outer((orders - 1) * curve, ratios), b=weights, axis=1)
   return rdp_privacy_accountant.compute_epsilon(orders, moments / (orders - 1), delta)[0]

@@ -24,8 +24,8 @@ def _epsilon(plan, rounds, **how):
 
 def _known(*parts, delta=DELTA):
   """Epsilon against whoever knows the cohorts; `parts` are (rounds, noise)."""
-  return pytest.approx(known_cohorts.renyi_epsilon(
-      [(rounds, 0.1, None, noise) for rounds, noise in parts], delta), rel=1e-9)
+  law = known_cohorts.law(*((rounds, 0.1, None, noise) for rounds, noise in parts))
+  return pytest.approx(known_cohorts.renyi_epsilon(*law, delta), rel=1e-9)
 
 
 def test_rounds_of_one_event_are_one_composition():

@@ -64,8 +64,8 @@ def test_steps_of_rounds_with_dropouts_and_a_limit(tmp_path):
     assert _number(found, 'may be any') == pytest.approx(accountant.epsilon(
         events.SelfComposed(event=event, count=4), DELTA), rel=1e-9)
     assert _number(found, 'drawn by the rule, under') == pytest.approx(
-        known_cohorts.renyi_epsilon(
-            [(10, 0.02, 4, 1.0)], DELTA, accountant.curve(event)), rel=1e-9)
+        known_cohorts.renyi_epsilon(*known_cohorts.law((10, 0.02, 4, 1.0)), DELTA,
+                                    accountant.curve(event)), rel=1e-9)
   assert _number(server, 'drawn by the rule, under') < result['epsilon_server'] < (
       _number(server, 'may be any')) == _number(chosen, 'all releases')
   assert _number(chosen, 'alone') == accountant.epsilon(SUM, DELTA)

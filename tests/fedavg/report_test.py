@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from tasks.task import Note
-from tests import tiny_task
-from tff_pipelines.accounting.guarantees import (
-    groups, ledger_query as ledger, mechanisms)
+from tests import known_cohorts, tiny_task
+from tff_pipelines.accounting.guarantees import ledger_query as ledger, mechanisms
 from tff_pipelines.common import decimals, files
 from tff_pipelines.experiment import records as records_lib, report as report_lib
 from tff_pipelines.fedavg import report
@@ -117,10 +116,9 @@ def test_numbers_of_a_person_stand_beside_those_of_one_client(tmp_path):
   answer = ledger.together([records.ledger.path], clients_per_person=2)
   for key in keys:
     assert answer.to_json()[key] == pytest.approx(summary[key], rel=1e-9)
-  server = groups.epsilon(
-      of_two.released(ROUNDS + 1), 2, of_two.delta, known=True,
-      total_variation=(ROUNDS + 1) * of_two.total_variation)
-  assert (summary['epsilon_server_person'], False) == server
+  server = known_cohorts.epsilon(
+      *known_cohorts.of_person(ROUNDS + 1, 0.2, 2, 4.0), of_two.delta)
+  assert server < summary['epsilon_server_person'] < 1.001 * server
   person, known = (decimals.epsilon(summary[key]) for key in keys[1:])
   assert f'of a person who owns 2 clients: epsilon {known} at delta' in text
   suppressed = of_two.guarantee(ROUNDS, suppressed=True)

@@ -201,7 +201,8 @@ class Guarantee:
     """The distinct certificates of its numbers."""
     return tuple({
         tuple(one.items()): one
-        for bound in (self.outsiders, self.server, self.participant) if bound
+        for bound in (self.outsiders, self.server, self.server_any_cohorts,
+                      self.participant) if bound
         for one in bound.certificates}.values())
 
   @property
