@@ -213,6 +213,9 @@ def test_numbers_against_the_server_say_how_cohorts_are_drawn():
       result.server, result.server_any_cohorts))
   assert result.lines()[1] == (
       f'{drawn} against the server ({chosen} whatever cohorts it chooses)')
+  trusted = dataclasses.replace(result, terms=dataclasses.replace(
+      TERMS, against_server='the participants'))
+  assert trusted.lines()[1] == f'{drawn} ({chosen} in any cohorts) against the participants'
   details = result.details()
   against = 'at delta 0.001 against the server and the clients'
   assert details[1:3] == [

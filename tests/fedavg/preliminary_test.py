@@ -15,7 +15,7 @@ from tests.tasks.tabular import people
 from tff_pipelines.accounting.events import (
     kinds as events, preliminary as preliminary_lib)
 from tff_pipelines.accounting.guarantees import (
-    accountant, ledger as ledger_lib, release_noise)
+    accountant, ledger as ledger_lib, ledger_query, release_noise)
 from tff_pipelines.common import decimals
 from tff_pipelines.fedavg import preliminary, run as run_lib
 from tff_pipelines.fedavg.settings import TrainSettings
@@ -86,9 +86,8 @@ def test_vocabulary_is_the_first_line_and_epsilon_covers_it(whole):
   assert summary['rounds'] == 2
   assert 20 < summary['epsilon'] <= 30
   assert 19 < summary['details']['epsilon_preliminary'] <= 20
-  event = ledger_lib.Ledger(folder / 'ledger.jsonl').event()
-  assert accountant.epsilon(event, summary['delta']) == pytest.approx(
-      summary['epsilon'], rel=1e-9)
+  answer = ledger_query.answer(folder / 'ledger.jsonl')
+  assert answer.epsilon == pytest.approx(summary['epsilon'], rel=1e-9)
   report = (folder / 'report.txt').read_text()
   assert 'epsilon preliminary: ' in report and 'trusted party adds up' in report
   assert 'who know the cohorts' in summary['observers_server']

@@ -28,7 +28,7 @@ def verdict_on(folder: pathlib.Path) -> Verdict:
     return Verdict(rounds=releases, problems=problems)
   if summary['epsilon'] is None:
     return Verdict(rounds=releases)
-  # Those of one number need not be those of the others.
+  # Each number has the proof that is best for it, the first one's need not be so.
   settings = (configurations.read(folder) or {}).get('settings', {})
   accountant = settings.get('accountant')
   answer = ledger_query.answer(

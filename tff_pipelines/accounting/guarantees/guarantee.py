@@ -215,8 +215,8 @@ class Guarantee:
             f'in cohorts of at least {self.least_cohort:g}{drawn}')
 
   @property
-  def _chosen(self) -> Bound | None:
-    """The number if the server chooses cohorts, where it is another one."""
+  def chosen(self) -> Bound | None:
+    """Bound whatever cohorts the server chooses, where it is not the server's."""
     bound = self.server_any_cohorts
     return bound if bound and self.server and bound.epsilon != self.server.epsilon else (
         None)
@@ -231,9 +231,12 @@ class Guarantee:
       return [f'none, the run is seeded (without the seed: {number})']
     lines, server = [f'{number} against {self.terms.against}'], self.terms.against_server
     if self.server is not None:
-      lines.append(f'{decimals.epsilon(self.server.epsilon)} against {server}' + (
-          '' if self._chosen is None else
-          f' ({in_words(self._chosen)} whatever cohorts it chooses)'))
+      number, chosen = decimals.epsilon(self.server.epsilon), ''
+      if self.chosen is not None and server == 'the server':
+        chosen = f' ({in_words(self.chosen)} whatever cohorts it chooses)'
+      elif self.chosen is not None:
+        number += f' ({in_words(self.chosen)} in any cohorts)'
+      lines.append(f'{number} against {server}{chosen}')
     elif SUPPRESSED in self.caveats:
       lines.append(f'none against {server}: rounds suppressed')
     if self.participant is not None:
@@ -267,9 +270,9 @@ class Guarantee:
              + f'{number(outsiders, terms.observers)} ({how})']
     if self.server is not None and not self.seeded:
       lines.append(number(self.server, terms.observers_server) + (
-          f': {DRAWN}' if self._chosen else ''))
-    if self._chosen and not self.seeded:
-      lines.append(number(self._chosen, terms.observers_server) +
+          f': {DRAWN}' if self.chosen else ''))
+    if self.chosen and not self.seeded:
+      lines.append(number(self.chosen, terms.observers_server) +
                    ', whatever cohorts the server chooses')
     if self.participant is not None:
       lines.append(
@@ -327,7 +330,7 @@ class Guarantee:
     if SUPPRESSED in self.caveats:
       third = ('That epsilon does not hold against the server, against which none is '
                f'guaranteed{own}; trust: {trust}.')
-    elif self.terms.sampling == 'none' or not self._chosen and server in (None, epsilon):
+    elif self.terms.sampling == 'none' or not self.chosen and server in (None, epsilon):
       # The same number against any observer.
       third = f'A{own.removeprefix(", a")}; trust: {trust}.' if own else (
           f'Trust: {trust}.')
@@ -339,16 +342,16 @@ class Guarantee:
       third = (
           'That epsilon holds against observers who do not learn who or how many '
           f'participated, and against {who} it is {decimals.rounded_up(server)}'
-          + (f' ({in_words(self._chosen)} whatever cohorts the server chooses)'
-             if self._chosen else '') + f'{own}; trust: {trust}.')
+          + (f' ({in_words(self.chosen)} whatever cohorts the server chooses)'
+             if self.chosen else '') + f'{own}; trust: {trust}.')
     return ' '.join((first, second, third))
 
   def public_lines(self) -> list[str]:
     """All epsilons and what they mean, in Markdown, for the privacy statement."""
     epsilon, delta = self.outsiders.epsilon, decimals.rounded_up(self.delta)
-    chosen = '' if self._chosen is None else (
+    chosen = '' if self.chosen is None else (
         '; this is for cohorts drawn by the rule, and epsilon is '
-        f'{in_words(self._chosen)} whatever cohorts the server chooses')
+        f'{in_words(self.chosen)} whatever cohorts the server chooses')
     notes = {
         bounds.SERVER: '; rounds that an interruption may have shown them twice count '
                        f'twice{chosen}',
