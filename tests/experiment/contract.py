@@ -30,7 +30,8 @@ class _Killed(BaseException):
 
 # Fields of a summary that differ between a run and one that was resumed; the hash of
 # the configuration, in which the data's fingerprint is by a key of each run.
-_OF_STARTS = {'starts', 'epsilon_server', 'consumed_delta_server', 'configuration'}
+_OF_STARTS = {'starts', 'epsilon_server', 'epsilon_server_any_cohorts',
+              'consumed_delta_server', 'configuration'}
 
 
 class ExperimentContract:
@@ -141,8 +142,7 @@ class ExperimentContract:
   def test_ledger_alone_gives_the_epsilon_of_the_summary(self, private):
     folder, summary = private
     answer = ledger_query.answer(folder / files.LEDGER, accountant=self.accountant)
-    for mine, theirs in (('epsilon', answer.epsilon),
-                         ('epsilon_server', answer.epsilon_server)):
+    for mine, theirs in answer.numbers().items():
       if summary[mine] is not None:
         assert theirs == pytest.approx(summary[mine], rel=1e-6), mine
     assert summary['epsilon'] is not None or not self.is_private

@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
+from tests import known_cohorts
 from tests.experiment import smallest_family
 from tests.fedavg import still_run
 from tff_pipelines.accounting.events import kinds as events, preliminary
@@ -225,9 +226,14 @@ def test_printed_epsilon_has_both_versions_of_a_round(tmp_path, capsys):
   # One participation, the lost one, and one that the second start may have shown.
   assert summary['epsilon_server'] == pytest.approx(server.epsilon, rel=1e-9)
   thrice = events.SelfComposed(event=again.without_sampling(), count=3)
-  assert summary['epsilon_server'] >= accountant.epsilon(thrice, plan.delta) * (1 - 1e-9)
+  assert summary['epsilon_server_any_cohorts'] >= (
+      accountant.epsilon(thrice, plan.delta) * (1 - 1e-9))
+  # Cohorts are half of all clients, of which one round at most counts before the damage.
+  known = known_cohorts.epsilon(*known_cohorts.law(
+      (4, 0.5, 1, 2.0), (2, 0.5, None, 2.0)), plan.delta)
+  assert known < summary['epsilon_server'] < 1.001 * known
   report = (folder / files.REPORT).read_text(encoding='utf-8')
-  for name in ('epsilon', 'epsilon_server'):
+  for name in ('epsilon', 'epsilon_server', 'epsilon_server_any_cohorts'):
     assert decimals.epsilon(summary[name]) in shown.out
     assert f'epsilon {decimals.epsilon(summary[name])}' in report
   rows = (folder / files.METRICS).read_text().splitlines()

@@ -103,7 +103,8 @@ def _left(folder: pathlib.Path) -> tuple:
            if 'tensorboard' not in path.parts}
   return (model, state, rounds, (folder / files.METRICS).read_bytes(), names, {
       name: value for name, value in summary.items()
-      if name not in ('starts', 'configuration', 'epsilon_server')})
+      if name not in ('starts', 'configuration', 'epsilon_server',
+                      'epsilon_server_any_cohorts')})
 
 
 def _assert_nothing_is_half_written(folder: pathlib.Path) -> None:

@@ -37,7 +37,8 @@ from tff_pipelines.ldp.settings import LdpSettings
 
 _LONGEST = 1000  # Characters of a message.
 _CHANGES = ('bit', 'bit', 'bit', 'byte', 'cut', 'remove', 'swap', 'line')
-_EPSILONS = ('epsilon', 'epsilon_server', 'epsilon_participant')
+_EPSILONS = ('epsilon', 'epsilon_server', 'epsilon_server_any_cohorts',
+             'epsilon_participant')
 
 
 class Killed(BaseException):
@@ -63,8 +64,9 @@ class Train:
     seen = combinators.Composed(events=(event, *more, *[repeated] * shown))
     return {
         'epsilon': plan.bound(everything, released).epsilon,
-        'epsilon_server': plan.bound(
-            seen, released + shown, observer=bounds.SERVER).epsilon}
+        **{bounds.KEYS[observer]: plan.bound(
+            seen, released + shown, observer=observer).epsilon
+           for observer in (bounds.SERVER, bounds.SERVER_ANY_COHORTS)}}
 
 
 class Ldp:

@@ -7,10 +7,12 @@ import re
 import numpy as np
 import pytest
 
+from tests import known_cohorts
 from tests.experiment.example_plan import ExamplePlan, TERMS
 from tff_pipelines.accounting.events import base, kinds as events
 from tff_pipelines.accounting.guarantees import (
     accountant, ledger as ledger_lib, noise_budget, plan as guarantee)
+from tff_pipelines.common import decimals
 
 DELTA = 1e-3
 
@@ -18,6 +20,12 @@ DELTA = 1e-3
 def _epsilon(plan, rounds, **how):
   event = events.SelfComposed(event=plan.event(1), count=rounds)
   return accountant.epsilon(event, DELTA, **{'accountant': 'rdp', **how})
+
+
+def _known(*parts, delta=DELTA):
+  """Epsilon against whoever knows the cohorts; `parts` are (rounds, noise)."""
+  law = known_cohorts.law(*((rounds, 0.1, None, noise) for rounds, noise in parts))
+  return pytest.approx(known_cohorts.renyi_epsilon(*law, delta), rel=1e-9)
 
 
 def test_rounds_of_one_event_are_one_composition():
@@ -33,13 +41,16 @@ def test_both_numbers_are_those_of_the_accountant():
   plan = ExamplePlan()
   result = plan.guarantee(7)
   assert result.outsiders.epsilon == _epsilon(plan, 7) == plan.epsilon(7)
-  assert result.server.epsilon == _epsilon(plan, 7, amplification='none')
-  assert result.server.epsilon > result.outsiders.epsilon
+  assert result.server.epsilon == _known((7, 1.0))
+  assert result.server_any_cohorts.epsilon == _epsilon(plan, 7, amplification='none')
+  assert result.outsiders.epsilon < result.server.epsilon < (
+      result.server_any_cohorts.epsilon)
   assert (result.delta, result.adjacency) == (DELTA, base.ZERO_OUT)
   assert not result.seeded
   assert result.outsiders.accountant == 'rdp'
   assert result.outsiders.amplification == 'tight'
-  assert result.server.amplification is None  # Nothing is sampled in its eyes.
+  assert result.server.amplification == 'average'
+  assert result.server_any_cohorts.amplification == 'none'
   assert result.outsiders.consumed_delta is None
   assert plan.epsilon(0) == 0 < plan.epsilon(1) < plan.epsilon(2)
 
@@ -49,7 +60,8 @@ def test_accountant_and_amplification_are_those_of_the_plan():
   result = plan.guarantee(3)
   assert result.outsiders.epsilon == _epsilon(plan, 3, amplification='generic')
   assert result.outsiders.amplification == 'generic' and result.outsiders.order > 1
-  assert result.server.epsilon == _epsilon(plan, 3, amplification='none')
+  assert result.server.epsilon == _known((3, 1.0))
+  assert result.server_any_cohorts.epsilon == _epsilon(plan, 3, amplification='none')
   plan = ExamplePlan(accountant='auto', sampling_rate=1.0)
   result = plan.guarantee(3)
   assert result.outsiders.epsilon == _epsilon(plan, 3, accountant='auto')
@@ -58,7 +70,8 @@ def test_accountant_and_amplification_are_those_of_the_plan():
 
 def test_without_a_number_for_the_server_none_is_stated():
   plan = ExamplePlan(terms=dataclasses.replace(TERMS, observers_server=None))
-  assert plan.guarantee(2).server is None
+  result = plan.guarantee(2)
+  assert result.server is result.server_any_cohorts is None
 
 
 def test_repeated_rounds_cost_the_server_and_those_who_protect_themselves():
@@ -68,8 +81,11 @@ def test_repeated_rounds_cost_the_server_and_those_who_protect_themselves():
   assert again.outsiders == once.outsiders
   seen = events.SelfComposed(
       event=events.CentralGaussian(noise_multiplier=1.0), count=5)
-  assert again.server.epsilon == accountant.epsilon(
-      seen, DELTA - again.server.consumed_delta, accountant='rdp')
+  assert again.server.epsilon == _known(
+      (5, 1.0), delta=DELTA - again.server.consumed_delta)
+  chosen = again.server_any_cohorts
+  assert chosen.epsilon == accountant.epsilon(
+      seen, DELTA - chosen.consumed_delta, accountant='rdp')
   assert again.server.consumed_delta > once.server.consumed_delta
   local = ExamplePlan(event_kind='local')
   seen = events.SelfComposed(event=local.event(1), count=5)
@@ -81,9 +97,11 @@ def test_repeated_rounds_cost_the_server_and_those_who_protect_themselves():
 
 def test_suppressed_rounds_leave_no_number_for_the_server():
   result = ExamplePlan().guarantee(3, suppressed=True)
-  assert result.server is None and guarantee.SUPPRESSED in result.caveats
+  assert result.server is result.server_any_cohorts is None
+  assert guarantee.SUPPRESSED in result.caveats
   assert result.lines()[1] == 'none against the server: rounds suppressed'
-  assert result.to_json()['epsilon_server'] is None
+  values = result.to_json()
+  assert values['epsilon_server'] is values['epsilon_server_any_cohorts'] is None
   assert result.outsiders.epsilon == ExamplePlan().epsilon(3)
 
 
@@ -125,7 +143,8 @@ def test_seeded_plan_guarantees_nothing():
   assert plan.epsilon_name == 'epsilon_if_unseeded'
   assert ExamplePlan().epsilon_name == 'epsilon'
   values = result.to_json()
-  for name in ('epsilon', 'epsilon_server', 'consumed_delta'):
+  for name in ('epsilon', 'epsilon_server', 'epsilon_server_any_cohorts',
+               'consumed_delta'):
     assert values[name] is None, name
   assert values['epsilon_if_unseeded'] == ExamplePlan().epsilon(3)
   line, = result.lines()
@@ -142,8 +161,9 @@ def test_plan_without_privacy_guarantees_nothing():
   assert result.lines() == ['none: nothing is guaranteed']
   assert 'epsilon: none, nothing is guaranteed' in result.details()
   values = result.to_json()
-  for name in ('epsilon', 'epsilon_server', 'epsilon_if_unseeded', 'delta', 'adjacency',
-               'adjacency_in_words', 'observers', 'observers_server', 'accountant'):
+  for name in ('epsilon', 'epsilon_server', 'epsilon_server_any_cohorts',
+               'epsilon_if_unseeded', 'delta', 'adjacency', 'adjacency_in_words',
+               'observers', 'observers_server', 'accountant'):
     assert values[name] is None, name
   assert ExamplePlan(private=False, delta=None, seed=1).guarantee(1).caveats == (
       guarantee.SEEDED,)
@@ -187,6 +207,35 @@ def test_details_say_everything_in_sentences():
       'one record is replaced')
 
 
+def test_numbers_against_the_server_say_how_cohorts_are_drawn():
+  result = ExamplePlan().guarantee(3)
+  drawn, chosen = (decimals.epsilon(bound.epsilon) for bound in (
+      result.server, result.server_any_cohorts))
+  assert result.lines()[1] == (
+      f'{drawn} against the server ({chosen} whatever cohorts it chooses)')
+  trusted = dataclasses.replace(result, terms=dataclasses.replace(
+      TERMS, against_server='the participants'))
+  assert trusted.lines()[1] == f'{drawn} ({chosen} in any cohorts) against the participants'
+  details = result.details()
+  against = 'at delta 0.001 against the server and the clients'
+  assert details[1:3] == [
+      f'epsilon {drawn} {against}: cohorts drawn by the rule, independently of what was '
+      'opened; restarts are charged',
+      f'epsilon {chosen} {against}, whatever cohorts the server chooses']
+  drawn = decimals.rounded_up(result.server.epsilon)
+  assert f'it is {drawn} ({chosen} whatever cohorts the server chooses)' in (
+      result.sentences())
+  # Those who know cohorts that are drawn by the rule may be bounded as observers are.
+  same = dataclasses.replace(result, server=result.outsiders)
+  assert f'({chosen} whatever cohorts the server chooses)' in same.sentences()
+  # One number, whoever draws the cohorts, and nothing to assume.
+  for same in (ExamplePlan(sampling_rate=1.0), ExamplePlan(event_kind='local')):
+    result = same.guarantee(3)
+    assert result.server.epsilon == result.server_any_cohorts.epsilon
+    text = '\n'.join((*result.lines(), *result.details(), result.sentences()))
+    assert 'whatever cohorts' not in text and 'drawn by' not in text
+
+
 def test_further_numbers_are_shown_and_go_into_the_summary():
   result = dataclasses.replace(ExamplePlan().guarantee(1), further={
       'epsilon_published': 1.00000001, 'none': None})
@@ -199,12 +248,13 @@ def test_nothing_that_is_guaranteed_is_printed_below_what_it_is(seed):
   rng = np.random.default_rng(seed)
   template = ExamplePlan(total_variation=1e-9).guarantee(1)
   for _ in range(100):
-    epsilon, server, published = 10**rng.uniform(-6, 5, size=3)
+    epsilon, server, chosen, published = 10**rng.uniform(-6, 5, size=4)
     delta, consumed = 10**rng.uniform(-12, 0, size=2)
     result = dataclasses.replace(
         template, delta=delta, further={'epsilon_published': float(published)},
         outsiders=guarantee.Bound(epsilon=epsilon, consumed_delta=consumed),
-        server=guarantee.Bound(epsilon=server))
+        server=guarantee.Bound(epsilon=server),
+        server_any_cohorts=guarantee.Bound(epsilon=chosen))
     for lines in (result.lines(), result.details()):
       shown = [re.search(r'^(?:epsilon )?(\S+) (?:at delta (\S+) )?against', line)
                for line in lines[:2]]
@@ -212,6 +262,10 @@ def test_nothing_that_is_guaranteed_is_printed_below_what_it_is(seed):
       assert delta <= float(shown[0][2]) <= 1.0002 * delta
       assert server <= float(shown[1][1]) <= server + 1.01e-4
     text = '\n'.join(lines)
+    for shown in (re.search(r'\((\S+) whatever cohorts', '\n'.join(result.lines())),
+                  re.search(r'epsilon (\S+) at .*, whatever cohorts', text),
+                  re.search(r'\((\S+) whatever cohorts', result.sentences())):
+      assert chosen <= float(shown[1]) <= chosen + 1.01e-4
     assert consumed <= float(re.search(r'consumes (\S+) of delta', text)[1])
     assert published <= float(re.search(r'published: (\S+)', text)[1])
     seeded = dataclasses.replace(result, seeded=True).lines()[0]
@@ -237,7 +291,8 @@ def test_guarantee_of_a_ledger_counts_restarts_and_suppressed_rounds(tmp_path):
   # The second round, which is cheaper than the first, may have been run thrice.
   seen = events.Composed(events=(
       plan.event(1), events.SelfComposed(event=plan.event(2), count=3), plan.event(3)))
-  assert restarted.server.epsilon == pytest.approx(
+  assert restarted.server.epsilon == _known((1, 1.0), (3, 2.0), (1, 4.0))
+  assert restarted.server_any_cohorts.epsilon == pytest.approx(
       accountant.epsilon(seen, DELTA, accountant='rdp', amplification='none'), rel=1e-9)
   suppressed = plan.guarantee_of(_ledger(
       plan, tmp_path / 'three', ['released', 'suppressed', 'released'], [1, 1, 1]))
@@ -262,10 +317,9 @@ def test_header_of_a_ledger_has_the_caveats_of_the_whole_run(tmp_path):
 def test_epsilons_at_a_small_delta_stand_beside_those_of_the_run():
   plan = ExamplePlan()
   result = plan.guarantee(7)
-  for key, amplification in (('epsilon_at_delta_1e-6', 'tight'),
-                             ('epsilon_server_at_delta_1e-6', 'none')):
-    assert result.further[key] == accountant.epsilon(
-        plan.released(7), 1e-6, accountant='rdp', amplification=amplification)
+  assert result.further['epsilon_at_delta_1e-6'] == accountant.epsilon(
+      plan.released(7), 1e-6, accountant='rdp')
+  assert result.further['epsilon_server_at_delta_1e-6'] == _known((7, 1.0), delta=1e-6)
   assert result.further['epsilon_at_delta_1e-6'] > result.outsiders.epsilon
   assert any(line.startswith('epsilon at delta 1e-6: ') for line in result.details())
   assert not any('1e-6' in line for line in result.lines())

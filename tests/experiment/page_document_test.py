@@ -83,6 +83,16 @@ def test_statement_has_both_numbers_and_whom_they_hold_against():
     assert words in text, words
 
 
+def test_statement_says_what_holds_whatever_cohorts_the_server_chooses():
+  text = _page(example_run.run(epsilon_server_any_cohorts=9.87654)).text
+  assert ('That is for cohorts drawn by the rule, independently of what was opened; '
+          'restarts are charged. Whatever cohorts the server chooses, ε is 9.8766.'
+          ) in text
+  # One number holds where both are the same, or no one chooses.
+  for chosen in (6.5, None):
+    assert 'drawn' not in _page(example_run.run(epsilon_server_any_cohorts=chosen)).text
+
+
 def test_published_caveats_do_not_tell_of_data():
   text = _page(example_run.run(caveats=['simulated', 'bad clients skipped'])).text
   assert 'Caveats: simulated.' in text and 'bad clients skipped' not in text

@@ -48,6 +48,7 @@ def test_summary_has_the_keys_of_the_schema_and_the_numbers_of_the_guarantee():
   assert {**summary, **guarantee.to_json()} == summary
   assert summary['epsilon'] == guarantee.outsiders.epsilon
   assert summary['epsilon_server'] == guarantee.server.epsilon
+  assert summary['epsilon_server_any_cohorts'] == guarantee.server_any_cohorts.epsilon
   assert (summary['rounds'], summary['starts']) == (3, 1)
   assert summary['configuration'] == 'abc'
   assert (summary['caveats'], summary['warnings']) == (['coarse grid'], [str(GRID)])

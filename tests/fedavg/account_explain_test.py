@@ -1,9 +1,11 @@
 """account --explain: the steps are the numbers, by the same calls."""
 
+import dataclasses
 import re
 
 import pytest
 
+from tests import known_cohorts
 from tests.fedavg import account_test
 from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.accounting.guarantees import accountant, ledger as ledger_lib
@@ -45,16 +47,28 @@ def _number(steps, text):
 def test_steps_of_rounds_with_dropouts_and_a_limit(tmp_path):
   path = _ledger(tmp_path / 'ledger', ROUND, 10, deviation_per_round=1e-12)
   result, steps = _steps(path)
-  observers, server, participants = (
-      steps[name] for name in ('observers of', 'the server', 'participants who'))
+  observers, server, chosen, participants = (steps[name] for name in (
+      'observers of', 'the server', 'a server', 'participants who'))
   for found, key in ((observers, 'epsilon'), (server, 'epsilon_server'),
+                     (chosen, 'epsilon_server_any_cohorts'),
                      (participants, 'epsilon_participant')):
     assert found[0][1] == result[key] == _number(found, 'sampling error')
-  assert _number(observers, 'alone') == accountant.epsilon(ROUND, DELTA)
-  limited = accountant.epsilon(events.SelfComposed(event=SUM, count=4), DELTA)
-  assert _number(observers, 'without amplification') == limited
-  assert _number(server, 'all 10 releases') == limited < result['epsilon_server']
-  assert _number(server, 'alone') == accountant.epsilon(SUM, DELTA)
+  # Observers of the models add no share: to them none of the noise is known.
+  whole = dataclasses.replace(SUM, noise_variance=2500.0 / 0.8)
+  hidden = dataclasses.replace(ROUND, event=whole)
+  assert _number(observers, 'alone') == pytest.approx(
+      accountant.epsilon(hidden, DELTA), rel=1e-9)
+  assert _number(observers, 'are hidden') == pytest.approx(accountant.epsilon(
+      events.SelfComposed(event=hidden, count=10), DELTA), rel=1e-9)
+  for found, event in ((observers, whole), (server, SUM)):
+    assert _number(found, 'may be any') == pytest.approx(accountant.epsilon(
+        events.SelfComposed(event=event, count=4), DELTA), rel=1e-9)
+    assert _number(found, 'drawn by the rule, under') == pytest.approx(
+        known_cohorts.renyi_epsilon(*known_cohorts.law((10, 0.02, 4, 1.0)), DELTA,
+                                    accountant.curve(event)), rel=1e-9)
+  assert _number(server, 'drawn by the rule, under') < result['epsilon_server'] < (
+      _number(server, 'may be any')) == _number(chosen, 'all releases')
+  assert _number(chosen, 'alone') == accountant.epsilon(SUM, DELTA)
   assert any('at most 4 of the 10' in text for text, _ in server)
   # All of the noise, of which 0.8 is counted on, without one of fifty shares.
   assert any('variance 3062.5' in text for text, _ in participants)
@@ -69,7 +83,7 @@ def test_a_person_is_explained_by_one_client(tmp_path):
   result, steps = _steps(path, '--clients_per_person=2')
   person = steps['observers, for']
   assert _number(person, 'for one client') == result['epsilon']
-  assert person[0][1] == result['epsilon_person'] == _number(person, 'the 2 clients')
+  assert person[0][1] == result['epsilon_person'] == _number(person, 'are hidden')
 
 
 def test_a_vote_in_lines():
@@ -78,7 +92,7 @@ def test_a_vote_in_lines():
   assert lines[0].startswith('neighbouring inputs: one client')
   assert lines[1].endswith('at delta 0.001: 2.7355') and '  500 x Vote' in lines
   assert '    one of them alone: 0.0633' in lines
-  assert '  all 500 releases: 2.7355' in lines
+  assert '  all releases: 2.7355' in lines
 
 
 def test_local_answers_are_the_same_to_every_observer(tmp_path):
@@ -87,7 +101,7 @@ def test_local_answers_are_the_same_to_every_observer(tmp_path):
   result, steps = _steps(_ledger(tmp_path / 'ledger', event, 2))
   assert result['epsilon'] == result['epsilon_server'] > 1
   for found in steps.values():
-    assert found[0][1] == result['epsilon'] == _number(found, 'all 2 releases')
+    assert found[0][1] == result['epsilon'] == _number(found, 'all releases')
     assert _number(found, 'alone') == accountant.epsilon(event, DELTA)
 
 
@@ -116,5 +130,5 @@ def test_participant_of_a_cohort_of_one_is_named(tmp_path):
   _, steps = _steps(path)
   (_, against), *rest = steps['participants who']
   assert against is None
-  assert 'a cohort may be of one participant, who knows all of its noise' in [
-      text for text, _ in rest]
+  assert ('a cohort may be of one participant, who knows all of its noise; cohorts drawn '
+          'by the rule rarely are') in [text for text, _ in rest]

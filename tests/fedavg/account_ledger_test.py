@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+from tests import known_cohorts
 from tests.fedavg import account_test
 from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.accounting.guarantees import (
@@ -28,8 +29,11 @@ def test_ledger_alone_gives_epsilon_and_says_whether_its_chain_holds(tmp_path):
       '--sampling=poisson')
   assert list(result) == account_test.KEYS
   assert result['epsilon'] == pytest.approx(expected['epsilon'], rel=1e-9)
+  for key in ('epsilon_server', 'epsilon_server_any_cohorts'):
+    assert result[key] == pytest.approx(expected[key], rel=1e-9)
   assert result['epsilon_server'] == pytest.approx(
-      expected['epsilon_server'], rel=1e-9)
+      known_cohorts.epsilon(
+          *known_cohorts.law((20, 100 / 3400, None, 0.848)), 0.00013), rel=1e-9)
   assert (result['delta'], result['rounds']) == (0.00013, 20)
   assert result['trust_model'] == 'a trusted server'
   assert 'mock' in result['warnings']
@@ -107,7 +111,8 @@ def test_every_repeated_round_costs_the_server_what_that_round_costs(tmp_path):
     return accountant.epsilon(events.Composed(events=(
         events.SelfComposed(event=dear, count=count), cheap)), 1e-5)
   assert result['epsilon'] == pytest.approx(epsilon(2), rel=1e-9)
-  assert result['epsilon_server'] == pytest.approx(epsilon(4), rel=1e-9)
+  for key in ('epsilon_server', 'epsilon_server_any_cohorts'):
+    assert result[key] == pytest.approx(epsilon(4), rel=1e-9)
 
 
 @pytest.mark.parametrize('amplification', ['tight', 'none'])
@@ -120,6 +125,8 @@ def test_records_that_agents_sample_are_hidden_from_the_server(tmp_path, amplifi
   row = ledger_query.answer(ledger.path, delta=1e-5, amplification=amplification)
   assert row.epsilon_server == row.epsilon == accountant.epsilon(
       events.SelfComposed(event=event, count=5), 1e-5, amplification=amplification)
+  # Nor does it choose them.
+  assert row.server_any_cohorts.epsilon == row.epsilon
 
 
 def test_answers_that_are_charged_before_they_are_given_can_not_be_missing(tmp_path):
@@ -143,7 +150,8 @@ def test_a_suppressed_round_leaves_no_epsilon_against_the_server(tmp_path):
             l1_sensitivity=900.0, l2_sensitivity=30.0, noise_variance=2500.0,
             cohort_size=100.0), outcome=outcome, configuration_hash='x'))
   answer = account_test.as_json(f'--ledger={path}')
-  assert answer['epsilon'] > 0 and answer['epsilon_server'] is None
+  assert answer['epsilon'] > 0
+  assert answer['epsilon_server'] is answer['epsilon_server_any_cohorts'] is None
   assert any('no epsilon holds against it' in text for text in answer['warnings'])
   text = ' '.join(account_test.run(f'--ledger={path}').stdout.split())
   assert 'does not hold against the server' in text

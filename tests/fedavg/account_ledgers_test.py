@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from tests import known_cohorts
 from tests.fedavg import account_test
 from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.accounting.guarantees import (
@@ -53,8 +54,11 @@ def test_limits_on_participations_are_those_of_each_run(tmp_path):
   answer = _answer(*paths)
   # Two of each run, and not two of twenty rounds.
   exact = events.SelfComposed(event=GAUSSIAN, count=4)
-  assert answer.epsilon_server == pytest.approx(
+  assert answer.server_any_cohorts.epsilon == pytest.approx(
       accountant.epsilon(exact, DELTA), rel=1e-6)
+  assert answer.epsilon_server == pytest.approx(
+      known_cohorts.epsilon(
+          *known_cohorts.law(*[(10, 0.1, 2, 2.0)] * 2), DELTA), rel=1e-9)
   observers = events.SelfComposed(event=event, count=20)
   assert answer.epsilon == pytest.approx(
       accountant.epsilon(observers, DELTA), rel=2e-3)

@@ -16,6 +16,7 @@ import hypothesis
 from hypothesis import strategies
 import pytest
 
+from tests import known_cohorts
 from tests.programs import launcher
 from tff_pipelines import account
 from tff_pipelines.accounting.events import preliminary
@@ -24,11 +25,11 @@ from tff_pipelines.common import decimals
 from tff_pipelines.experiment import settings as settings_lib
 from tff_pipelines.fedavg import account as run_lib, account_settings as settings
 
-KEYS = ['epsilon', 'epsilon_server', 'epsilon_participant', 'clients_per_person',
-        'epsilon_person', 'epsilon_server_person', 'delta', 'noise_multiplier', 'rounds',
-        'scale', 'local_stddev_grid', 'bits', 'dimension_padded', 'order',
-        'accountant', 'amplification', 'adjacency', 'sampling', 'trust_model',
-        'warnings']
+KEYS = ['epsilon', 'epsilon_server', 'epsilon_server_any_cohorts',
+        'epsilon_participant', 'clients_per_person', 'epsilon_person',
+        'epsilon_server_person', 'delta', 'noise_multiplier', 'rounds', 'scale',
+        'local_stddev_grid', 'bits', 'dimension_padded', 'order', 'accountant',
+        'amplification', 'adjacency', 'sampling', 'trust_model', 'warnings']
 
 RUN = ['--delta=0.000294117647', '--cohort_size=100', '--population=3400',
        '--rounds=1500', '--sampling=poisson']
@@ -60,7 +61,13 @@ def test_worked_example(flags, expected):
   assert list(result) == KEYS
   assert result['noise_multiplier'] == pytest.approx(expected, abs=5e-5)
   assert 9.999 < result['epsilon'] <= 10
-  assert result['epsilon_server'] > 1000
+  assert result['epsilon_server_any_cohorts'] > 1000
+  # Of 1,500 rounds a client is in 44 on average.
+  mean = known_cohorts.renyi_epsilon if '--accountant=rdp' in flags else (
+      known_cohorts.epsilon)
+  known = mean(*known_cohorts.law(
+      (1500, 100 / 3400, None, result['noise_multiplier'])), 0.000294117647)
+  assert known < result['epsilon_server'] < 1.001 * known
   assert result['dimension_padded'] == 2**20
   assert result['local_stddev_grid'] == pytest.approx(
       result['scale'] * result['noise_multiplier'] * 0.03 / 10)
@@ -77,8 +84,12 @@ def test_a_person_with_several_clients():
   result = as_json(*flags)
   assert result['clients_per_person'] == 3
   assert result['epsilon'] < result['epsilon_person'] < 8 * result['epsilon']
-  alone = as_json('--mechanism=gaussian', '--noise_multiplier=1', *RUN[:1], '--rounds=4')
-  assert result['epsilon_server_person'] == pytest.approx(alone['epsilon'], rel=1e-6)
+  rate, delta = 100 / 3400, 0.000294117647
+  for key, law in (
+      ('epsilon_server', known_cohorts.law((20, rate, 4, 3.0))),
+      # Next to nobody's three clients are stopped by the limit.
+      ('epsilon_server_person', known_cohorts.of_person(20, rate, 3, 3.0))):
+    assert result[key] == pytest.approx(known_cohorts.epsilon(*law, delta), rel=1e-6)
   assert 'epsilon_person: ' in run(*flags).stdout
   for flag, rule in (('=0', 'at least 1'), ('=2.5', ''),
                      ('=3401', 'at most 3400')):
@@ -127,7 +138,8 @@ def test_fixed_size_sampling_is_for_replaced_clients_and_costs_more():
   fixed = as_json(*[f for f in flags if '--sampling' not in f],
                   '--sampling=fixed')
   assert fixed['adjacency'] == 'replace-one' and fixed['sampling'] == 'fixed'
-  assert poisson['epsilon'] < fixed['epsilon'] <= fixed['epsilon_server']
+  assert poisson['epsilon'] < fixed['epsilon'] <= fixed['epsilon_server'] < (
+      fixed['epsilon_server_any_cohorts'])
 
 
 @pytest.mark.slow
@@ -170,7 +182,7 @@ def test_csv_has_the_keys_as_columns():
 def test_text_explains_the_guarantee_in_three_sentences():
   done = run('--noise_multiplier=0.9', '--bits=18', *SKELLAM)
   lines = done.stdout.splitlines()
-  assert len(lines) <= 20 and max(map(len, lines)) <= 80
+  assert len(lines) <= 21 and max(map(len, lines)) <= 80
   assert 'cohorts assumed to be hidden' in ' '.join(lines)  # By name.
   paragraph, = [' '.join(part.split('\ncaveats: ')[0].splitlines())
                 for part in done.stdout.split('\n\n')

@@ -175,6 +175,11 @@ def test_default_limit_never_takes_the_amplification(changes, limit):
 
 
 def test_certificates_of_all_numbers_are_stated():
+  chosen = _plan(noise_multiplier=1.0).guarantee(10)
+  assert set(map(str, chosen.server.certificates)) != (
+      set(map(str, chosen.server_any_cohorts.certificates)))
+  for bound in (chosen.server, chosen.server_any_cohorts):
+    assert bound.certificates[0] in chosen.to_json()['skellam_as_gaussian']
   plan = _plan(noise_multiplier=1.0, sampling='fixed', cohort_size=2.0)
   guarantee = plan.guarantee(10)
   of_participant, = guarantee.participant.certificates

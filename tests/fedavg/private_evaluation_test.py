@@ -260,7 +260,7 @@ def _oracle(oracle, summary, folder):
 
 def _epsilons(folder):
   answer = ledger_query.answer(folder / 'ledger.jsonl')
-  return answer.epsilon, answer.epsilon_server
+  return answer.epsilon, answer.epsilon_server, answer.server_any_cohorts.epsilon
 
 
 def test_epsilon_is_that_of_the_rounds_and_the_evaluation(whole):
@@ -273,7 +273,8 @@ def test_epsilon_is_that_of_the_rounds_and_the_evaluation(whole):
   assert 1.02 * summary['epsilon'] < _oracle(
       rdp.RdpAccountant(list(range(2, 65))), summary, folder)
   assert _epsilons(folder) == pytest.approx(
-      (summary['epsilon'], summary['epsilon_server']), rel=1e-9)
+      [summary[name] for name in ('epsilon', 'epsilon_server',
+                                  'epsilon_server_any_cohorts')], rel=1e-9)
   assert summary['details']['epsilon_private_evaluation'] == pytest.approx(2, rel=1e-4)
   with open(folder / 'metrics.csv', encoding='utf-8') as file:
     *_, last = csv.DictReader(file)
@@ -306,7 +307,8 @@ def test_ledger_has_the_same_epsilon_by_every_sampling(tmp_path, changes):
   folder = tmp_path / 'run'
   summary = _run(folder, **changes)
   assert _epsilons(folder) == pytest.approx(
-      (summary['epsilon'], summary['epsilon_server']), rel=1e-9)
+      [summary[name] for name in ('epsilon', 'epsilon_server',
+                                  'epsilon_server_any_cohorts')], rel=1e-9)
   assert verdict.verdict_on(folder).proves(summary)
   *_, last = _lines(folder)
   event = events.from_json(last['event'])

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from tasks.task import Note
-from tests import tiny_task
-from tff_pipelines.accounting.guarantees import (
-    groups, ledger_query as ledger, mechanisms)
+from tests import known_cohorts, tiny_task
+from tff_pipelines.accounting.guarantees import ledger_query as ledger, mechanisms
 from tff_pipelines.common import decimals, files
 from tff_pipelines.experiment import records as records_lib, report as report_lib
-from tff_pipelines.fedavg import report
+from tff_pipelines.fedavg import account_verdict, report
 from tff_pipelines.fedavg.plan import FedAvgPlan
 
 ROUNDS = 3
@@ -117,10 +116,9 @@ def test_numbers_of_a_person_stand_beside_those_of_one_client(tmp_path):
   answer = ledger.together([records.ledger.path], clients_per_person=2)
   for key in keys:
     assert answer.to_json()[key] == pytest.approx(summary[key], rel=1e-9)
-  server = groups.epsilon(
-      of_two.released(ROUNDS + 1), 2, of_two.delta, known=True,
-      total_variation=(ROUNDS + 1) * of_two.total_variation)
-  assert (summary['epsilon_server_person'], False) == server
+  server = known_cohorts.epsilon(
+      *known_cohorts.of_person(ROUNDS + 1, 0.2, 2, 4.0), of_two.delta)
+  assert server < summary['epsilon_server_person'] < 1.001 * server
   person, known = (decimals.epsilon(summary[key]) for key in keys[1:])
   assert f'of a person who owns 2 clients: epsilon {known} at delta' in text
   suppressed = of_two.guarantee(ROUNDS, suppressed=True)
@@ -131,6 +129,25 @@ def test_numbers_of_a_person_stand_beside_those_of_one_client(tmp_path):
       f'of a person with 2 clients: {person}, {person} against the server')
   seeded = _plan(noise_multiplier=4.0, clients_per_person=2, seed=1).guarantee(ROUNDS)
   assert seeded.person is seeded.person_server is None
+
+
+@pytest.mark.parametrize('changes', [
+    dict(sampling='epochs'), dict(min_honest_fraction=0.6, dropout_rate=0.2),
+    dict(min_honest_fraction=0.6, dropout_rate=0.2, max_participations=1),
+    dict(sampling='fixed', clients_per_person=2)])
+def test_ledger_proves_all_numbers_whatever_proof_each_is_by(tmp_path, changes):
+  plan = _plan(noise_multiplier=1.0, **changes)
+  summary = _summary(plan, tmp_path / 'run')
+  files.write_json(tmp_path / 'run' / files.SUMMARY, summary)
+  assert {None if bound is None else (bound.accountant, bound.amplification)
+          for bound in plan.guarantee(ROUNDS).by_observer.values()} > {
+              (summary['accountant'], summary['amplification'])}
+  verdict = account_verdict.verdict_on(tmp_path / 'run')
+  assert verdict.proves(summary)
+  for key, value in verdict.guarantee.numbers().items():
+    assert value == summary[key] or value == pytest.approx(summary[key], rel=1e-9)
+    if value is not None:
+      assert not verdict.proves({**summary, key: 0.999 * value})
 
 
 def test_a_person_owns_no_more_clients_than_there_are():

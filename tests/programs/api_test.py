@@ -116,7 +116,7 @@ def test_stopped_run_costs_what_all_planned_rounds_cost(tmp_path, answer):
   whole = api.train(_settings(tmp_path / 'whole', rounds_per_evaluation=4))
   assert [index for index, _ in seen] == [1, 2]
   assert result.summary['rounds'] == 2 and len(result.metrics) == 2
-  for name in ('epsilon', 'epsilon_server'):
+  for name in ('epsilon', 'epsilon_server', 'epsilon_server_any_cohorts'):
     assert result.summary[name] == whole.summary[name] > seen[-1][1]
   assert 'stopped early' in result.summary['caveats']
   # The function was given metrics of held-out clients.

@@ -9,6 +9,9 @@ from tests import modules
 from tests.experiment import page_example_run as example_run
 from tests.programs import in_process
 from tff_pipelines import sweep
+from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.guarantees import ledger as ledger_lib, ledger_query
+from tff_pipelines.common import decimals, files
 from tff_pipelines.fedavg import sweep as sweep_report, sweep_settings as settings_lib
 from tff_pipelines.fedavg.sweep_settings import SweepSettings
 
@@ -120,6 +123,27 @@ def test_epsilons_of_a_sweep_are_reported_to_be_of_each_run_alone(
     assert 1 / 3400 <= float(line.split()[3]) < 0.00029413
   if 'b' in epsilons:
     assert ' 5.0001 ' in printed
+
+
+def test_all_runs_together_have_the_numbers_of_their_ledgers(tmp_path, capsys):
+  runs = _finished(tmp_path, 2, seeded=False, epsilons={'a': 8.0})
+  event = events.PoissonSampled(
+      event=events.CentralGaussian(noise_multiplier=2.0), sampling_rate=0.1)
+  for run in runs:
+    ledger = ledger_lib.Ledger.create(
+        run.output / files.LEDGER, population=1000, delta=1e-5)
+    ledger.append_line(ledger.next_line(
+        event, outcome='released', configuration_hash=str(run.repeat)))
+  row, = _reported(tmp_path, runs)
+  answer = ledger_query.together([run.output / files.LEDGER for run in runs])
+  numbers = {**answer.numbers(), 'delta': 1e-5}
+  for name in ('epsilon', 'epsilon_server', 'epsilon_server_any_cohorts', 'delta'):
+    assert row[f'{name}_of_all_runs'] == numbers[name] > 0
+  epsilon, server, chosen = (decimals.epsilon(numbers[f'epsilon{of}']) for of in (
+      '', '_server', '_server_any_cohorts'))
+  assert (f'all 2 runs together: epsilon {epsilon} at delta 1e-05 against observers of '
+          f'the models, {server} against the server ({chosen} whatever cohorts it '
+          'chooses)') in capsys.readouterr().out
 
 
 def test_seeded_sweep_reports_the_epsilons_of_unseeded_runs(tmp_path, capsys):

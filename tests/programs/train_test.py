@@ -86,6 +86,7 @@ def test_metrics_have_a_row_a_round(runs, name):
 def test_run_without_privacy_claims_none(runs):
   summary = in_process.summary(_folder(runs, 'none'))
   assert summary['epsilon'] is summary['epsilon_server'] is None
+  assert summary['epsilon_server_any_cohorts'] is None
   assert 'epsilon     none: nothing is guaranteed' in runs['none'][0].stdout
   assert runs['none'][1].name.startswith('emnist-none-')
   lines = ledger_lib.Ledger(runs['none'][1] / 'ledger.jsonl').lines()

@@ -91,7 +91,8 @@ def exported(programs, folder, target, *party):
   content = json.loads((target / statement.JSON).read_text())
   summary = json.loads((folder / files.SUMMARY).read_text())
   assert tuple(content) == statement.KEYS
-  for name in ('epsilon', 'epsilon_server', 'delta', 'adjacency', 'mechanism'):
+  for name in ('epsilon', 'epsilon_server', 'epsilon_server_any_cohorts', 'delta',
+               'adjacency', 'mechanism'):
     assert content[name] == summary[name]
   text = (target / statement.TEXT).read_text()
   assert text.startswith('# Privacy of this model' if content['private'] else

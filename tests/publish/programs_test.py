@@ -82,13 +82,15 @@ def test_statement_has_the_numbers_of_the_summary_and_no_other_keys(
     assert tuple(content) == statement.KEYS
     assert set(statement.KEYS) == {
         'version', 'private', 'reasons', 'task', 'algorithm', 'model', 'mechanism',
-        'epsilon', 'epsilon_server', 'epsilon_participant', 'clients_per_person',
-        'epsilon_person', 'epsilon_server_person', 'delta', 'adjacency',
-        'adjacency_in_words', 'privacy_unit', 'observers', 'observers_server',
-        'observers_participant', 'least_cohort', 'sampling', 'trust_model',
-        'secure_aggregation', 'accountant', 'amplification', 'source', 'caveats'}
+        'epsilon', 'epsilon_server', 'epsilon_server_any_cohorts',
+        'epsilon_participant', 'clients_per_person', 'epsilon_person',
+        'epsilon_server_person', 'delta', 'adjacency', 'adjacency_in_words',
+        'privacy_unit', 'observers', 'observers_server', 'observers_participant',
+        'least_cohort', 'sampling', 'trust_model', 'secure_aggregation', 'accountant',
+        'amplification', 'source', 'caveats'}
     assert content['private'] and content['reasons'] == []
-    for name in ('epsilon', 'epsilon_server', 'delta', 'source', 'observers'):
+    for name in ('epsilon', 'epsilon_server', 'epsilon_server_any_cohorts', 'delta',
+                 'source', 'observers'):
       assert content[name] == summary[name] is not None
     published = {caveat['name'] for caveat in content['caveats']}
     assert {'secure aggregation simulated'} <= published <= set(summary['caveats'])
@@ -215,8 +217,7 @@ def test_run_that_was_stopped_is_finished_if_its_summary_has_all_that_is_charged
   assert done.code == 2 and 'its ledger does not prove the guarantee' in done.stderr
   charged = verdict.verdict_on(folder)
   files.write_json(folder / files.SUMMARY, {
-      **_summary(folder), 'epsilon': charged.guarantee.epsilon,
-      'epsilon_server': charged.guarantee.epsilon_server})
+      **_summary(folder), **charged.guarantee.numbers()})
   done = programs.run(*export)
   assert done.code == 0, done.stderr
 

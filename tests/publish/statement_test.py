@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import numpy as np
 import pytest
@@ -40,7 +41,7 @@ def _summary(folder, outcomes=('released',) * ROUNDS, starts=(1,) * ROUNDS, **ch
 
 def _shown(text, of):
   """The epsilon that a text states against these observers."""
-  line, = (line for line in text.splitlines() if line.endswith(of))
+  line, = (line for line in text.splitlines() if of in line)
   return float(line.removeprefix('- **epsilon ').split(',')[0])
 
 
@@ -55,6 +56,9 @@ def test_private_run_states_both_numbers_rounded_up(tmp_path):
                    ('epsilon_server', 'twice count twice')):
     assert content[name] == summary[name]
     assert content[name] <= _shown(text, of) < content[name] + 1e-4
+  chosen = float(re.search(r'drawn by the rule, and epsilon is (\S+) whatever', text)[1])
+  assert content['epsilon_server'] < content['epsilon_server_any_cohorts'] <= chosen
+  assert chosen < summary['epsilon_server_any_cohorts'] + 1e-4
   assert content['adjacency_in_words'] in text and content['source'] in text
   assert 'not private' not in text and 'except for' not in text
   for words in ('probability of any result', ', plus 0.', 'of this training alone'):
@@ -135,14 +139,18 @@ def test_stop_that_saw_metrics_outside_the_guarantee_makes_a_model_not_private(
 
 
 def test_a_participant_has_a_number_of_its_own(tmp_path):
-  of_one = statement.in_words(statement.statement(_summary(tmp_path)))
-  assert 'no epsilon** against a participant' in of_one
-  (tmp_path / 'more').mkdir()
-  content = statement.statement(_summary(tmp_path / 'more', sampling='epochs'))
-  assert content['least_cohort'] == 4
-  assert content['epsilon_participant'] > content['epsilon_server']
-  shown = _shown(statement.in_words(content), 'in cohorts of at least 4')
-  assert content['epsilon_participant'] <= shown < content['epsilon_participant'] + 1e-4
+  for sampling, least, words in (
+      ('poisson', None, 'in cohorts drawn by the rule'),
+      ('epochs', 4, 'in cohorts of at least 4, drawn by the rule')):
+    (tmp_path / sampling).mkdir()
+    content = statement.statement(_summary(tmp_path / sampling, sampling=sampling))
+    assert content['least_cohort'] == least
+    participant = content['epsilon_participant']
+    assert participant > content['epsilon_server']
+    shown = _shown(statement.in_words(content), words)
+    assert participant <= shown < participant + 1e-4
+  unbounded = statement.in_words({**content, 'epsilon_participant': None})
+  assert 'no epsilon** against a participant' in unbounded
 
 
 def test_a_person_with_several_clients_is_in_the_statement(tmp_path):

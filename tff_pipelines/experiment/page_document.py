@@ -8,7 +8,8 @@ from typing import Any
 
 from tff_pipelines.accounting.guarantees import bounds
 from tff_pipelines.accounting.guarantees.bounds import Bound
-from tff_pipelines.accounting.guarantees.guarantee import detection, Guarantee, in_words
+from tff_pipelines.accounting.guarantees.guarantee import (
+    detection, DRAWN, Guarantee, in_words)
 from tff_pipelines.common import decimals
 from tff_pipelines.experiment import page_elements
 from tff_pipelines.experiment.page_elements import (
@@ -128,8 +129,11 @@ def _statement(summary: Mapping[str, Any]) -> list[Element]:
         f'{decimals.rounded_up(guarantee.delta)}.'
     ) if guarantee.seeded else 'Nothing is guaranteed.']
   else:
-    for _, bound, against in guarantee.stated():
+    for observer, bound, against in guarantee.stated():
       lines += _bound(bound, guarantee.delta, against)
+      if observer == bounds.SERVER and guarantee.chosen is not None:
+        lines.append(f'That is for {DRAWN}. Whatever cohorts the server chooses, ε is '
+                     f'{in_words(guarantee.chosen)}.')
     if guarantee.terms.observers_server is None:
       lines.append('No other number is stated for the server.')
     if guarantee.clients_per_person > 1:

@@ -1,12 +1,11 @@
 """The verdict on a finished run: whether its ledger proves what its summary states."""
 
-import dataclasses
 import pathlib
 
 from tff_pipelines.accounting.events import base, preliminary
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib, ledger_query
 from tff_pipelines.common import files
-from tff_pipelines.experiment import report
+from tff_pipelines.experiment import configurations, report
 from tff_pipelines.experiment.page_document import Verdict
 
 
@@ -29,13 +28,12 @@ def verdict_on(folder: pathlib.Path) -> Verdict:
     return Verdict(rounds=releases, problems=problems)
   if summary['epsilon'] is None:
     return Verdict(rounds=releases)
-  accountant, how = summary['accountant'], dict(
-      delta=summary['delta'], amplification=summary['amplification'] or 'tight')
+  # Each number has the proof that is best for it, the first one's need not be so.
+  settings = (configurations.read(folder) or {}).get('settings', {})
+  accountant = settings.get('accountant')
   answer = ledger_query.answer(
-      path, accountant=accountant if accountant in base.ACCOUNTANTS else 'auto', **how)
-  if summary['clients_per_person'] is not None:
-    of_person = ledger_query.answer(
-        path, clients_per_person=summary['clients_per_person'], **how)
-    answer = dataclasses.replace(
-        answer, person=of_person.person, person_server=of_person.person_server)
+      path, delta=summary['delta'],
+      accountant=accountant if accountant in base.ACCOUNTANTS else 'auto',
+      amplification=settings.get('amplification', 'tight'),
+      clients_per_person=summary['clients_per_person'] or 1)
   return Verdict(rounds=answer.rounds, guarantee=answer)

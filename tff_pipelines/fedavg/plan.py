@@ -14,8 +14,8 @@ from aggregators import params as params_lib, share_tables
 from tasks.task import Preliminary
 from tff_pipelines.accounting.events import base, combinators, preliminary
 from tff_pipelines.accounting.guarantees import (
-    accountant, bounds, calibration, mechanisms, noise_budget, plan as guarantee,
-    release_noise)
+    accountant, bounds, calibration, mechanisms, noise_budget, observers,
+    plan as guarantee, release_noise)
 from tff_pipelines.accounting.guarantees.guarantee import APPROXIMATE
 from tff_pipelines.accounting.sampling import cohorts, schemes
 from tff_pipelines.common import decimals, declarations, validate
@@ -176,8 +176,8 @@ class FedAvgPlan(guarantee.Plan):
       others[f'clip_count_stddev={self.adaptive.count_stddev:g} is too little: its '
              'count'] = self.mechanism.sampled(self.mechanism.clip_count())
     for name, event in others.items():
-      alone = accountant.epsilon(event, self.delta, accountant=self.accountant,
-                                 amplification=self.amplification)
+      alone = observers.bound(
+          observers.View(event), self.delta, self.method).epsilon
       if alone >= target:
         raise ValueError(f'{name} costs epsilon={alone:.4g} alone, which leaves '
                          f'nothing of the target {target:g}')

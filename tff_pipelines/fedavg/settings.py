@@ -181,7 +181,8 @@ class TrainSettings(settings.RunSettings, DataSettings):
       'calibrated to it.', above=0, essential=True,
       otherwise=f'{DEFAULT_EPSILON:g}, without another target or --noise_multiplier')
   epsilon_server: float | None = _noise(None, 'Target epsilon against the server and '
-      'whoever knows the cohorts; with --epsilon both are met.', above=0)
+      'whoever knows the cohorts, drawn by the rule; with --epsilon both are met.',
+      above=0)
   noise_multiplier: float | None = _sum(
       'noise_multiplier', low=None, above=0, instead_of='epsilon',
       help='Noise standard deviation over the clip, instead of --epsilon.')
@@ -194,8 +195,7 @@ class TrainSettings(settings.RunSettings, DataSettings):
   sampling: str = _sum('sampling', 'poisson', when={}, essential=False)
   fixed_adjacency: str = _sum('fixed_adjacency')
   max_participations: int | None = _sum('max_participations', help='Maximum number of '
-      'rounds that select a client; epsilon_server is that of so many. 0: no limit.',
-      low=0,
+      'rounds that select a client, which lowers epsilon_server. 0: no limit.', low=0,
       otherwise='the expected number plus its square root, rounded up; no limit where '
       'rounds may be suppressed')
   min_cohort_size: int | None = _sum('min_cohort_size')

@@ -16,6 +16,7 @@ import time
 from typing import Any
 
 from tff_pipelines.accounting.guarantees import answers, ledger_query
+from tff_pipelines.accounting.guarantees.guarantee import in_words
 from tff_pipelines.common import decimals, files
 from tff_pipelines.experiment import metrics, report as report_lib
 from tff_pipelines.fedavg import sweep_settings as settings_lib
@@ -135,11 +136,12 @@ def total(runs: Sequence[Run]) -> tuple[answers.Answer | None, str]:
     return None, f'no epsilon of all runs together: {error}'
   if answer.epsilon is None:
     return None, 'no epsilon of all runs together: none is finite'
-  server = answer.epsilon_server
+  chosen = '' if answer.chosen is None else (
+      f' ({in_words(answer.chosen)} whatever cohorts it chooses)')
   return answer, (
       f'all {len(runs)} runs together: epsilon {decimals.epsilon(answer.epsilon)} at '
       f'delta {decimals.rounded_up(answer.delta)} against observers of the models, '
-      f'{"none" if server is None else decimals.epsilon(server)} against the server')
+      f'{in_words(answer.server)} against the server{chosen}')
 
 
 def collect(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -234,8 +236,8 @@ def write(rows: list[dict[str, Any]], folder: pathlib.Path, title: str | None,
   """
   texts = warnings(rows)
   spent, words = total(runs) if texts else (None, '')
-  together = {f'{name}_of_all_runs': spent and getattr(spent, name)
-              for name in ('epsilon', 'epsilon_server', 'delta')}
+  together = {f'{name}_of_all_runs': spent and spent.to_json()[name] for name in (
+      'epsilon', 'epsilon_server', 'epsilon_server_any_cohorts', 'delta')}
   files.write_atomically(folder / TABLE, json.dumps([
       {**row, **together, 'warnings': texts} for row in rows], indent=1) + '\n')
   with files.replacing(folder / FIGURE) as path:

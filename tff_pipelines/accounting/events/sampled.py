@@ -17,7 +17,7 @@ HIDDEN_COHORT = caveats_lib.Caveat(
     'cohorts assumed to be hidden',
     'amplification by sampling holds against those who see the released models and '
     'learn neither which nor how many clients participated; against a server or '
-    'participants who know the cohort the unamplified epsilon is the guarantee')
+    'participants who know the cohort the guarantee is the epsilon that is stated for them')
 # Bounds for one client in a round, for two, ... are mixed up to this many clients.
 MOST_MIXED = 64
 

@@ -101,10 +101,10 @@ class Answer(Guarantee):
 
 
 _KEYS = ('epsilon', 'epsilon_server', 'epsilon_server_any_cohorts',
-         'epsilon_participant', 'clients_per_person', 'epsilon_person', 'epsilon_server_person', 'delta', 'noise_multiplier',
-         'rounds', 'scale', 'local_stddev_grid', 'bits', 'dimension_padded', 'order',
-         'accountant', 'amplification', 'adjacency', 'sampling', 'trust_model',
-         'warnings')
+         'epsilon_participant', 'clients_per_person', 'epsilon_person',
+         'epsilon_server_person', 'delta', 'noise_multiplier', 'rounds', 'scale',
+         'local_stddev_grid', 'bits', 'dimension_padded', 'order', 'accountant',
+         'amplification', 'adjacency', 'sampling', 'trust_model', 'warnings')
 
 
 def _target(query: Query) -> dict[str, Any]:

@@ -201,7 +201,8 @@ class Guarantee:
     """The distinct certificates of its numbers."""
     return tuple({
         tuple(one.items()): one
-        for bound in (self.outsiders, self.server, self.participant) if bound
+        for bound in (self.outsiders, self.server, self.server_any_cohorts,
+                      self.participant) if bound
         for one in bound.certificates}.values())
 
   @property
@@ -209,12 +210,13 @@ class Guarantee:
     """The cohorts for which the number against a participant holds."""
     if self.participant is None or not self.participant.is_finite:
       return 'a cohort may be of one'
+    drawn = '' if self.terms.sampling == 'none' else ', drawn by the rule'
     return ('in cohorts drawn by the rule' if self.least_cohort is None else
-            f'in cohorts of at least {self.least_cohort:g}')
+            f'in cohorts of at least {self.least_cohort:g}{drawn}')
 
   @property
-  def _chosen(self) -> Bound | None:
-    """The number if the server chooses cohorts, where it is another one."""
+  def chosen(self) -> Bound | None:
+    """Bound whatever cohorts the server chooses, where it is not the server's."""
     bound = self.server_any_cohorts
     return bound if bound and self.server and bound.epsilon != self.server.epsilon else (
         None)
@@ -229,9 +231,12 @@ class Guarantee:
       return [f'none, the run is seeded (without the seed: {number})']
     lines, server = [f'{number} against {self.terms.against}'], self.terms.against_server
     if self.server is not None:
-      lines.append(f'{decimals.epsilon(self.server.epsilon)} against {server}' + (
-          '' if self._chosen is None else
-          f' ({in_words(self._chosen)} whatever cohorts it chooses)'))
+      number, chosen = decimals.epsilon(self.server.epsilon), ''
+      if self.chosen is not None and server == 'the server':
+        chosen = f' ({in_words(self.chosen)} whatever cohorts it chooses)'
+      elif self.chosen is not None:
+        number += f' ({in_words(self.chosen)} in any cohorts)'
+      lines.append(f'{number} against {server}{chosen}')
     elif SUPPRESSED in self.caveats:
       lines.append(f'none against {server}: rounds suppressed')
     if self.participant is not None:
@@ -265,9 +270,9 @@ class Guarantee:
              + f'{number(outsiders, terms.observers)} ({how})']
     if self.server is not None and not self.seeded:
       lines.append(number(self.server, terms.observers_server) + (
-          f': {DRAWN}' if self._chosen else ''))
-    if self._chosen and not self.seeded:
-      lines.append(number(self._chosen, terms.observers_server) +
+          f': {DRAWN}' if self.chosen else ''))
+    if self.chosen and not self.seeded:
+      lines.append(number(self.chosen, terms.observers_server) +
                    ', whatever cohorts the server chooses')
     if self.participant is not None:
       lines.append(
@@ -325,7 +330,7 @@ class Guarantee:
     if SUPPRESSED in self.caveats:
       third = ('That epsilon does not hold against the server, against which none is '
                f'guaranteed{own}; trust: {trust}.')
-    elif self.terms.sampling == 'none' or server in (None, epsilon):
+    elif self.terms.sampling == 'none' or not self.chosen and server in (None, epsilon):
       # The same number against any observer.
       third = f'A{own.removeprefix(", a")}; trust: {trust}.' if own else (
           f'Trust: {trust}.')
@@ -337,18 +342,19 @@ class Guarantee:
       third = (
           'That epsilon holds against observers who do not learn who or how many '
           f'participated, and against {who} it is {decimals.rounded_up(server)}'
-          + (f' ({in_words(self._chosen)} whatever cohorts the server chooses)'
-             if self._chosen else '') + f'{own}; trust: {trust}.')
+          + (f' ({in_words(self.chosen)} whatever cohorts the server chooses)'
+             if self.chosen else '') + f'{own}; trust: {trust}.')
     return ' '.join((first, second, third))
 
   def public_lines(self) -> list[str]:
     """All epsilons and what they mean, in Markdown, for the privacy statement."""
     epsilon, delta = self.outsiders.epsilon, decimals.rounded_up(self.delta)
-    chosen = self._chosen and (
-        f'; {in_words(self._chosen)} whatever cohorts the server chooses')
+    chosen = '' if self.chosen is None else (
+        '; this is for cohorts drawn by the rule, and epsilon is '
+        f'{in_words(self.chosen)} whatever cohorts the server chooses')
     notes = {
         bounds.SERVER: '; rounds that an interruption may have shown them twice count '
-                       f'twice{chosen or ""}',
+                       f'twice{chosen}',
         bounds.PARTICIPANT: f'; {self._cohorts}'}
     lines = [
         f'- **no epsilon** against {against}' if bound is None else

@@ -85,7 +85,7 @@ class SumMechanism(Mechanism):
       otherwise='no limit')
   min_cohort_size: int | None = _poisson(
       None, 'Minimum number of clients in a round: a smaller cohort is drawn again, '
-      'which epsilon includes. Makes epsilon finite against a participant.',
+      'which epsilon includes. Bounds what a participant knows of the noise.',
       low=1, unit='clients', otherwise='a cohort may be of one')
   clip: float | None = _sum_params('clip', None)
   bits: int | None = _sum_params('bits', None)
