@@ -285,8 +285,8 @@ def _tails(p: Sequence[np.ndarray], q: np.ndarray, ratio: np.ndarray, rounds: in
     return special.logsumexp(logs.T @ rows.T, b=weights, axis=1)
 
   tail = math.log(_TAIL * delta)
-  scale = max(1e-12, float(np.abs(ratio).max()))
-  powers = np.geomspace(0.01, 1000, 40) / min(scale, 30.0)
+  powers = np.geomspace(0.01, 1000, 40) / min(
+      30.0, max(1e-12, float(np.abs(ratio).max())))
   low, high = ((tail - log_mean(-powers, ratio)) / powers,
                (log_mean(powers, ratio) - tail) / powers)
   at_low, at_high = np.nanargmax(low), np.nanargmin(high)
@@ -307,14 +307,17 @@ def _tails(p: Sequence[np.ndarray], q: np.ndarray, ratio: np.ndarray, rounds: in
     return np.fft.rfft(np.bincount(index % _GRID, masses, _GRID))
 
   # Tilted by the ratio, the second distribution is about the first: no digit is lost.
-  tilted = transformed(q * np.exp(ratio))**rounds
+  tilted = q * np.exp(ratio)
+  scale = float(tilted.sum())
+  tilted = transformed(tilted / scale)**rounds
   hidden_ = _mixed([transformed(part) for part in p], rows, weights)
   order = (first + np.arange(_GRID)) % _GRID
   total = (first + np.arange(_GRID)) * step
   one, other = (np.maximum(np.fft.irfft(part, _GRID)[order], 0.0)
                 for part in (hidden_, tilted))
   return (np.cumsum(one[::-1]) - outside - 1e-15 * (rounds + 100),
-          np.logaddexp.accumulate((np.log(other + 1e-17) - total)[::-1]))
+          np.logaddexp.accumulate((np.log(other + 1e-17) - total)[::-1])
+          + rounds * math.log(scale))
 
 
 def _mixed(parts: Sequence[np.ndarray], rows: np.ndarray, weights: np.ndarray

@@ -292,12 +292,12 @@ def row(seed: int, index: int) -> dict[str, Any]:
     over = excess(value, lower[key])
     numbers[key] = {'printed': value, 'lower': lower[key], 'excess': over}
     if over > LARGE:
-      numbers[key]['reason'] = reason(mechanism, key, value)
+      numbers[key]['reason'] = reason(mechanism, key, found[key])
   return {**result, 'numbers': numbers, 'seconds': [
       round(middle - start, 4), round(time.perf_counter() - middle, 4)]}
 
 
-def reason(mechanism: mechanisms.Mechanism, key: str, printed: float) -> str:
+def reason(mechanism: mechanisms.Mechanism, key: str, bound: bounds.Bound) -> str:
   """Why a number may be well above the attack: the first rule that fits."""
   kind, settings = mechanism.mechanism, mechanism
   if kind == 'nfdp':
@@ -312,16 +312,17 @@ def reason(mechanism: mechanisms.Mechanism, key: str, printed: float) -> str:
   limited = _is_limited(mechanism)
   noise = noises(mechanism)
   rules = (
-      (printed == math.inf, 'no finite number'),
+      (not bound.is_finite, 'no finite number'),
       (kind == 'discrete_gaussian', 'Renyi only (discrete Gaussian)'),
       (len(noise) > 1, 'attack on the vector or on the count of the clip alone'),
       (is_hidden and sampling == 'epochs', 'epochs: nothing is taken to be hidden'),
       (is_hidden and sampling == 'fixed' and is_person,
        'fixed size: from neighbour to neighbour, or weak attack'),
       (is_hidden and sampling == 'fixed', 'fixed size: one pair for two worst inputs'),
-      (is_vector and mechanism.params().noise_variance < 250**2,
+      (is_vector and mechanism.params().noise_variance < 400**2,
        'certificate of small variance, or none'),
-      (is_vector and printed > 300, 'Renyi: no certificate at such an epsilon'),
+      (is_vector and (bound.accountant == 'rdp' or bound.epsilon > 300),
+       'Renyi: no certificate at such an epsilon'),
       (suppresses and sampling == 'poisson' and is_drawn,
        'suppression: the attack has the stated dropouts, or none'),
       (settings.min_cohort_size and limited and is_drawn,
@@ -335,8 +336,8 @@ def reason(mechanism: mechanisms.Mechanism, key: str, printed: float) -> str:
        'limit: cohorts attacked as large as without'),
       (key == 'epsilon_server_person' and sampling == 'epochs',
        'epochs: rounds with several of the clients are not attacked'),
-      (settings.adaptive_clipping and settings.min_honest_fraction < 1,
-       'attack on the count of the clip with all its noise'),
+      (settings.adaptive_clipping, 'count of the clip: a certificate of small '
+       'variance, or attacked with all the noise there is'),
       (noise[0].is_skellam and is_hidden and is_person,
        'Skellam noise: rounds as if with all clients whenever with any'),
       (noise[0].is_skellam and key == 'epsilon_server_person',
