@@ -54,8 +54,12 @@ class Mixture:
   def delta(self, epsilon: float) -> float:
     """An upper bound of delta at epsilon >= 0."""
     each = _convex_delta if self.convex else _delta
-    positive = self.ratios > 0
-    found = float(self.weights[positive] @ each(epsilon, self.ratios[positive]))
+    positive = (self.ratios > 0) & (self.weights > 0)
+    weights = self.weights[positive]
+    if not weights.size:
+      return min(1.0, self.leak + self.lost * (1 - self.leak))
+    # Nor more than the probability that there is anything to see.
+    found = float(min(weights @ each(epsilon, self.ratios[positive]), weights.sum()))
     return min(1.0, self.leak + (self.lost + found) * (1 - self.leak))
 
   def epsilon(self, delta: float) -> float:
@@ -93,16 +97,15 @@ def _delta(epsilon: float, ratios: np.ndarray) -> np.ndarray:
 
 
 def _convex_delta(epsilon: float, ratios: np.ndarray) -> np.ndarray:
-  """A function of the ratio, convex and increasing, that is at least delta_G.
+  """A function of ratios > 0, convex and increasing on them, that is at least delta_G.
 
   d delta_G / ds = phi(epsilon/m - m/2) / (2 m) rises while s <= 2 sqrt(1 + epsilon^2)
-  - 2 and falls afterwards: there the tangent is above delta_G.
+  - 2 and falls afterwards: there, or at the smallest ratio, the tangent is above.
   """
   # Not as a difference, which is 0 where epsilon is small.
-  bend = max(2 * epsilon**2 / (math.hypot(1.0, epsilon) + 1), 1e-300)
+  bend = max(2 * epsilon**2 / (math.hypot(1.0, epsilon) + 1), float(ratios.min()))
   m = math.sqrt(bend)
   slope = math.exp(-(epsilon / m - m / 2)**2 / 2) / math.sqrt(2 * math.pi) / (2 * m)
-  # A concave function is below its tangent: at epsilon = 0 it is concave throughout.
   return _delta(epsilon, np.minimum(ratios, bend)) + slope * (1 + 1e-9) * np.maximum(
       ratios - bend, 0.0)
 

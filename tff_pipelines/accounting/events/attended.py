@@ -90,11 +90,16 @@ class Attended(base.Release, base.WithoutShares):
     pair = None if inner is None else pairs.together(inner)
     if pair is None:
       return None
-    if self.depends and ((alone := gaussian_mixtures.of(((pair, 1),))) is None
-                         or alone.lost):
-      return None  # That sizes are negatively associated is not enough.
-    leak = ((pairs.Leak(probability=self.failure), 1),) if self.failure else ()
-    return (pair, self.counts), *leak
+    number, lost = self.counts, self.failure
+    if self.depends:
+      # That sizes are negatively associated is enough for Gaussian noise alone.
+      if gaussian_mixtures.of(((pair, 1),)) is None:
+        return None
+      # The smallest come first: those that leave nothing are at most so probable.
+      pair, each = _without_leak(pair)
+      lost = min(1.0, lost + each * float(number.numbers @ np.array(number.weights)))
+    leak = ((pairs.Leak(probability=lost), 1),) if lost else ()
+    return (pair, number), *leak
 
   def skellam_coordinates(self) -> int:
     return min(self.rounds, self.most or self.rounds) * self.event.skellam_coordinates()
@@ -104,6 +109,19 @@ class Attended(base.Release, base.WithoutShares):
 
   def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
     return self.event.caveats()
+
+
+def _without_leak(pair: pairs.Pair) -> tuple[pairs.Pair, float]:
+  """A mixed pair whose leaks are the next pair in their place, and their probability."""
+  if not isinstance(pair, pairs.Mixed):
+    return pair, 0.0
+  kept = [(inner, weight) for inner, weight in zip(pair.pairs, pair.weights)
+          if not isinstance(inner, pairs.Leak)]
+  lost = sum(pair.weights) - sum(weight for _, weight in kept)
+  if lost <= 0 or not kept:
+    return pair, 0.0
+  inner, weights = zip(*kept)
+  return pairs.Mixed(pairs=inner, weights=(weights[0] + lost, *weights[1:])), lost
 
 
 class Coin(base.Release, base.WithoutShares):
@@ -234,11 +252,12 @@ def cohorts(sampling_rate: float, participants: base.Participants,
   if participants.population is None or participants.population < sure:
     return None
   others, rate, failure = participants.population - sure, sampling_rate, 0.0
-  if max_participations is not None:
-    if least is not None:
-      return None  # How often others are drawn again is not known.
+  rounds = participants.rounds
+  is_limited = max_participations is not None and max_participations < rounds
+  if max_participations is not None and least is not None:
+    return None  # How often others are drawn again is not known.
+  if is_limited:
     # Clients that the limit never stops: others are left out.
-    rounds = participants.rounds
     never = stats.binom.cdf(max_participations, rounds, rate)
     found = int(stats.binom.ppf(_FEWER, others, never))
     while stats.binom.cdf(found - 1, others, never) > _FEWER:
@@ -252,4 +271,4 @@ def cohorts(sampling_rate: float, participants: base.Participants,
   weights = np.diff([0.0, *(law.cdf(begin - 1) for begin in begins[1:]), 1.0])
   kept = [(max(sure + begin, least or 1), float(weight))
           for begin, weight in zip(begins, weights) if weight > 0]
-  return Cohorts(*zip(*kept), failure, max_participations is not None)
+  return Cohorts(*zip(*kept), failure, is_limited)

@@ -35,8 +35,8 @@ class FixedSizeSampled(_Sized):
 
   Attributes:
     neighbours: Adjacency, 'replace-one' or 'zero-out'.
-    clients: g, clients of one person, whose contributions all change; the others are at
-      least as many as a cohort. `event` is that of one of them.
+    clients: g, clients of one person, whose contributions all change. `event` is that
+      of one of them. Where the others are fewer than a cohort, nothing is amplified.
   """
 
   neighbours: str = base.REPLACE_ONE
@@ -47,8 +47,7 @@ class FixedSizeSampled(_Sized):
   def __post_init__(self):
     super().__post_init__()
     validate.one_of((base.REPLACE_ONE, base.ZERO_OUT), neighbours=self.neighbours)
-    validate.integer(clients=self.clients,
-                     high=max(1, self.population - self.cohort_size))
+    validate.integer(clients=self.clients, high=self.population)
     if not self._is_everyone:
       self._refuse_failures(self._unsampled())
 
@@ -59,6 +58,11 @@ class FixedSizeSampled(_Sized):
   @property
   def _is_everyone(self) -> bool:
     return self.cohort_size == self.population
+
+  @property
+  def _is_exchanged(self) -> bool:
+    """Whether the person's clients may be exchanged for others, which amplifies."""
+    return self.clients <= self.population - self.cohort_size
 
   def _release(self, k: int) -> base.Event:
     """The release from a cohort with k of the person's clients."""
@@ -99,7 +103,7 @@ class FixedSizeSampled(_Sized):
     return self._unsampled().failure_probability()
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    if amplification == 'none' or self._is_everyone:
+    if amplification == 'none' or not self._is_exchanged:
       return self._unsampled().curve(max_order, amplification)
     releases, weights, fractions = self._cases()
     listed = [release.replace_one().curve(max_order, amplification)
@@ -107,7 +111,7 @@ class FixedSizeSampled(_Sized):
     return curves.mean(list(map(curves.fixed_size, listed, fractions)), weights)
 
   def pure_epsilon(self, amplification: str) -> float:
-    if amplification == 'none' or self._is_everyone:
+    if amplification == 'none' or not self._is_exchanged:
       return self._unsampled().pure_epsilon(amplification)
     return curves.pure_poisson(
         self._release(self.clients).replace_one().pure_epsilon(amplification),
@@ -115,7 +119,7 @@ class FixedSizeSampled(_Sized):
 
   def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
     inner = self._unsampled().factors(amplification)
-    if amplification == 'none' or self._is_everyone:
+    if amplification == 'none' or not self._is_exchanged:
       return inner
     if amplification == 'generic' or inner is None:
       return None
@@ -168,7 +172,9 @@ class FixedSizeSampled(_Sized):
     release = self.event.scaled(clients)
     if release is None or self.clients > 1:
       return None  # It is of one person already.
-    if clients <= min(sampled.MOST_MIXED, self.population - self.cohort_size):
+    # Where cohorts are hidden, they are exchanged for as many others.
+    others = self.population - (0 if known else self.cohort_size)
+    if clients <= min(sampled.MOST_MIXED, others) and not self._is_everyone:
       return dataclasses.replace(self, clients=clients)
     return dataclasses.replace(self, event=release, cohort_size=self.population) if (
         known or self._is_everyone) else None
