@@ -319,7 +319,7 @@ def test_random_numbers_of_compositions_against_closed_forms(epsilon, number):
         lambda k, weight, of=of: weight * of(k), number.numbers, number.weights))
     for more, delta in ((), exact), ((leak,), 0.005 + 0.995 * exact):
       assert delta * (1 - 1e-12) <= pld.delta(((pair, number), *more), epsilon) <= (
-          delta * (1 + 2e-3) + 2e-30)
+          delta * (1 + 2e-3) + 1e-16)
 
 
 def numbers(delta, clients, **settings):
