@@ -210,7 +210,7 @@ def cohorts(sampling_rate: float, participants: base.Participants,
     while stats.binom.cdf(found - 1, others, never) > _FEWER:
       found -= 1
     others, failure = found, _FEWER
-    # Of no others the rate does not matter.
+    # The rate does not matter if there are no others.
     rate *= stats.binom.cdf(max_participations - 1, rounds - 1, rate) / (never or 1.0)
     rate *= 1 - 1e-9
   law = stats.binom(max(others, 0), min(rate, 1.0))
