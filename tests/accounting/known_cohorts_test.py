@@ -293,11 +293,14 @@ def test_rounds_that_are_seen_are_means():
   for number in (dict(most=2), dict(most=5), {}):
     assert events.Attended(event=coin, rounds=3, probability=0.3, **number
                            ).skellam_coordinates() == min(3, number.get('most', 3))
-  # Sizes that are too small are not independent.
-  for depends in (True, False):
-    known = events.Attended(event=coin.as_gaussian(1e-9), rounds=3, probability=0.3,
-                            depends=depends).factors('none') is not None
-    assert known != depends
+  # Chances of sizes that are too small add up, as they need not be independent.
+  alone, known = (events.Attended(event=coin.as_gaussian(1e-9), rounds=3, depends=depends,
+                                  probability=0.3) for depends in (False, True))
+  (mixed, _), (leak, _) = known.factors('none')
+  assert mixed.convex and leak.probability == pytest.approx(0.9 * 0.5, rel=1e-6)
+  assert accountant.delta(alone, 1.0) < accountant.delta(known, 1.0)
+  with pytest.raises(pairs.TooLarge, match='depend on each other'):
+    mixed.atoms(64)
 
 
 @pytest.mark.parametrize('negligible, most, reach', [
