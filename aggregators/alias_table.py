@@ -14,6 +14,7 @@ import bisect
 from collections.abc import Callable
 import dataclasses
 import decimal
+import fractions
 import functools
 import math
 
@@ -41,19 +42,19 @@ _GUARD_BITS = 192
 _FRACTION_BITS = 288
 _DIGITS = 110
 
+Variance = float | fractions.Fraction
+
 
 @dataclasses.dataclass(frozen=True)
 class AliasTable:
   """An alias table.
 
   Attributes:
-    variance: The parameter of the distribution, grid units squared.
     packed: int64 [2^log_size]: alias in the low 32 bits, and above them the
       first 22 bits of the threshold (2^22 where the cell always wins).
     tie: int64 [2^log_size]: the other 64 bits less 2^63, ordered by signed comparison.
   """
 
-  variance: float
   packed: np.ndarray
   tie: np.ndarray
 
@@ -63,12 +64,11 @@ def log_size(reach: int) -> int:
   return max(2, (2 * reach).bit_length())
 
 
-def build(variance: float, weights: list[int], min_log_size: int = 2, *,
+def build(weights: list[int], min_log_size: int = 2, *,
           symmetric: bool = True) -> AliasTable:
   """Builds the table of a distribution on the integers.
 
   Args:
-    variance: Kept in the table.
     weights: Integers proportional to P[X = k] for k = 0, 1, ...
     min_log_size: The table has at least 2^min_log_size cells.
     symmetric: Whether -k is as likely as k; otherwise there are no negative values.
@@ -94,7 +94,7 @@ def build(variance: float, weights: list[int], min_log_size: int = 2, *,
   first = np.array([t >> TIE_BITS for t in thresholds], np.int64)
   low = np.array([(t & low_mask) - (1 << 63) for t in thresholds], np.int64)
   packed = np.left_shift(first, 32) | np.array(aliases, np.int64)
-  return AliasTable(float(variance), packed, low)
+  return AliasTable(packed, low)
 
 
 def _alias(cells: list[int], capacity: int) -> tuple[list[int], list[int]]:
@@ -118,24 +118,26 @@ def _alias(cells: list[int], capacity: int) -> tuple[list[int], list[int]]:
 class Family:
   """Tables of symmetric distributions that are known by their variance.
 
+  A variance is exactly the given number, a float or a fraction.
+
   Attributes:
     reach: variance -> a k with P[X >= k] < 2^-100.
     weights: variance -> integers proportional to P[X = k] for k = 0 .. reach.
   """
 
-  reach: Callable[[float], int]
-  weights: Callable[[float], list[int]]
+  reach: Callable[[Variance], int]
+  weights: Callable[[Variance], list[int]]
 
-  def log_size(self, variance: float) -> int:
+  def log_size(self, variance: Variance) -> int:
     """log2 of the cells that a table of this variance needs."""
     return log_size(self.reach(variance))
 
-  def fits(self, variance: float) -> bool:
+  def fits(self, variance: Variance) -> bool:
     """Whether there is a table for a variance (grid units squared)."""
     return 0 < variance < 1e12 and self.log_size(variance) <= MAX_LOG_SIZE
 
   @functools.lru_cache(maxsize=128)
-  def build(self, variance: float, min_log_size: int = 2) -> AliasTable:
+  def build(self, variance: Variance, min_log_size: int = 2) -> AliasTable:
     """Builds the table of a variance.
 
     Args:
@@ -146,11 +148,13 @@ class Family:
     if not self.fits(variance):
       raise ValueError(
           f'variance must be in (0, {MAX_LOG_SIZE} bits of table), found {variance!r}')
-    return build(variance, self.weights(variance), min_log_size)
+    return build(self.weights(variance), min_log_size)
 
 
-def _skellam_reach(variance: float) -> int:
+def _skellam_reach(variance: Variance) -> int:
   """The smallest k with P[X >= k] < 2^-100 by the Chernoff bound."""
+  variance = float(variance)
+
   def log_tail(k):  # With t = asinh(k / variance).
     return math.hypot(variance, k) - variance - k * math.asinh(k / variance)
 
@@ -158,13 +162,13 @@ def _skellam_reach(variance: float) -> int:
       range(2**62), True, key=lambda k: log_tail(k) <= -_TAIL_LOG2 * math.log(2))
 
 
-def _skellam_weights(variance: float) -> list[int]:
+def _skellam_weights(variance: Variance) -> list[int]:
   """Weights for k = 0 .. reach, by Miller's method.
 
   I_{k-1}(v) = (2 k / v) I_k(v) + I_{k+1}(v), run downwards, where it is stable. Only
   the start and dividing err, by 2^-192 each of the smallest weight.
   """
-  numerator, denominator = float(variance).as_integer_ratio()
+  numerator, denominator = variance.as_integer_ratio()
   top = _skellam_reach(variance)
   above, here = 0, 1 << _GUARD_BITS
   result = [0] * (top + 1)
@@ -176,17 +180,17 @@ def _skellam_weights(variance: float) -> list[int]:
   return result
 
 
-def _gaussian_reach(variance: float) -> int:
+def _gaussian_reach(variance: Variance) -> int:
   """A k with P[X >= k] < 2^-100: that of N(0, v) at k - 1 (Proposition 25)."""
   return 1 + math.ceil(math.sqrt(2 * variance * _TAIL_LOG2 * math.log(2)))
 
 
-def _gaussian_weights(variance: float) -> list[int]:
+def _gaussian_weights(variance: Variance) -> list[int]:
   """Weights for k = 0 .. reach: that of k + 1 is g^(2k + 1) times that of k, for
 
   g = exp(-1 / (2 v)), and the factor itself shrinks by g^2 a step.
   """
-  numerator, denominator = float(variance).as_integer_ratio()
+  numerator, denominator = variance.as_integer_ratio()
   with decimal.localcontext() as context:
     context.prec = _DIGITS
     base = (decimal.Decimal(-denominator) / (2 * decimal.Decimal(numerator))).exp()

@@ -146,8 +146,7 @@ def sample(key: tf.Tensor, shape, variance, *,
       ['variance must be in [0, 2^52], found', variance])
   # k = 0, 1, ... with probability proportional to exp(-k^2 / 2).
   table = alias_table.build(
-      1.0, alias_table.DISCRETE_GAUSSIAN.weights(1.0)[:_MOST_WHOLE + 1],
-      symmetric=False)
+      alias_table.DISCRETE_GAUSSIAN.weights(1.0)[:_MOST_WHOLE + 1], symmetric=False)
   size = tf.TensorShape(shape).num_elements()
   with tf.control_dependencies([in_range]):
     sigma = tf.sqrt(variance) * (1 + 2.0**-50)

@@ -298,9 +298,10 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
     shares are topped up by one discrete Gaussian draw of their variance.
   * With 'skellam_central' the curve is that of 'skellam', against those who see
     results; the server is trusted, with the sum before the noise too.
-  * Amplification by sampling is the caller's. It holds if clients are sampled as
-    accounted for, if the number of reporting clients stays secret, if the sum is
-    divided by nothing that depends on it (see `ExpectedMeanFactory`), and if what
+  * Amplification by sampling is the caller's. It needs noise of the same distribution
+    in every cohort, as Skellam draws from tables add up to. It holds if clients are
+    sampled as accounted for, if the number of reporting clients stays secret, if the
+    sum is divided by nothing that depends on it (`ExpectedMeanFactory`), and if what
     suppressed rounds reveal of a client's participation is accounted for, as
     `accounting.sampling.cohorts.pivotal_probability` says: with colluders, or with dropouts
     below a `min_honest_fraction` of 1, it is not nothing.

@@ -6,6 +6,7 @@ bounds by them the distance of the draws from their ideal distribution.
 
 import bisect
 import collections
+import fractions
 import functools
 import math
 
@@ -14,9 +15,10 @@ import numpy as np
 from aggregators import alias_table
 from aggregators.params import DistributedSumParams
 
-# A share is this much larger than 1/m of the noise, so that no rounding of a
-# division leaves the sum of shares short of what the accountant counts on.
-SHARE_EXCESS = 1.0 + 1e-9
+# A share is this much larger than 1/m of the noise, so that neither rounding nor the
+# tolerance of `params.has_enough`, which is half of it, leaves honest shares short of
+# what the accountant counts on. More noise is a post-processing.
+SHARE_EXCESS = 1.0 + 2e-9
 
 # A table is large enough for cohorts down to this fraction of the expected one;
 # smaller cohorts have larger shares: see `draws_of_cohort`.
@@ -35,14 +37,31 @@ def is_cryptographic(params: DistributedSumParams) -> bool:
   return params.noise_generator == 'chacha20'
 
 
+def _num_shares(params: DistributedSumParams, cohort_size: float) -> float:
+  """The number of shares that all of a cohort's noise consists of."""
+  return min(max(float(cohort_size), 1.0), most_shares(params))
+
+
 def share_variance(params: DistributedSumParams, cohort_size: float) -> float:
-  """Variance of one client's share of the noise, grid units squared.
+  """Variance of one client's share of the noise, grid units squared, rounded.
 
   Skellam shares of any size add up to one distribution. The bound on discrete Gaussian
   shares is for a minimum size: cohorts beyond `params.most_shares` have more noise.
   """
-  shares = min(max(float(cohort_size), 1.0), most_shares(params))
-  return params.total_noise_variance * SHARE_EXCESS / shares
+  return (params.total_noise_variance * SHARE_EXCESS /
+          _num_shares(params, cohort_size))
+
+
+def _draw_variance(params: DistributedSumParams, cohort_size: float,
+                   draws: int) -> fractions.Fraction:
+  """Variance of one of a share's draws from a table, not rounded.
+
+  All draws of a cohort add up to the same variance, whatever the cohort. With rounded
+  quotients sums of m and of m + 1 shares would differ, by which the noise would tell of
+  cohorts, and so of who participates.
+  """
+  return fractions.Fraction(params.total_noise_variance * SHARE_EXCESS) / (
+      fractions.Fraction(_num_shares(params, cohort_size)) * draws)
 
 
 def most_shares(params: DistributedSumParams) -> float:
@@ -77,9 +96,9 @@ def table_log_size(params: DistributedSumParams) -> int | None:
   return params.noise.tables.log_size(largest / draws)
 
 
-def _fits(params: DistributedSumParams, variance: float) -> bool:
-  """Whether a run's tables are large enough for a draw's variance."""
-  family = params.noise.tables
+def _fits(params: DistributedSumParams, cohort_size: float, draws: int) -> bool:
+  """Whether a run's tables are large enough for shares of this many draws."""
+  family, variance = params.noise.tables, _draw_variance(params, cohort_size, draws)
   return family.fits(variance) and family.log_size(variance) <= table_log_size(params)
 
 
@@ -95,7 +114,7 @@ def draws_of_cohort(params: DistributedSumParams, cohort_size: int) -> int:
   # This many draws fit, up to rounding: the table was sized for their variance.
   enough = math.ceil(share / (_largest_share(params) / table_draws(params)))
   return 1 + bisect.bisect_left(
-      range(1, enough + 1), True, key=lambda draws: _fits(params, share / draws))
+      range(1, enough + 1), True, key=lambda draws: _fits(params, cohort_size, draws))
 
 
 def noise_table(params: DistributedSumParams, cohort_size: int):
@@ -106,19 +125,22 @@ def noise_table(params: DistributedSumParams, cohort_size: int):
     cohort_size: Selected clients.
 
   Returns:
-    OrderedDict of `variance` (float64), `packed` and `tie` (int64 [cells]), and under a
-    cryptographic generator `draws` (int32) that make a share. Without one, a cohort
-    whose share does not fit gets the expected cohort's table, which is not used.
+    OrderedDict of `variance` (float64, of a draw: `share_variance` over the draws, by
+    which clients and server recognise the table), `packed` and `tie` (int64 [cells]),
+    and under a cryptographic generator `draws` (int32) that make a share. Without one,
+    a cohort whose share does not fit gets the expected cohort's table, which is not
+    used.
   """
   cryptographic = is_cryptographic(params)
   draws = (draws_of_cohort(params, cohort_size) if cryptographic
            else table_draws(params))
-  variance = share_variance(params, cohort_size) / draws
-  if not _fits(params, variance):
-    variance = share_variance(params, params.cohort_size) / draws
-  table = params.noise.tables.build(variance, table_log_size(params))
+  if not _fits(params, cohort_size, draws):
+    cohort_size = params.cohort_size
+  table = params.noise.tables.build(
+      _draw_variance(params, cohort_size, draws), table_log_size(params))
   result = collections.OrderedDict(
-      variance=np.float64(table.variance), packed=table.packed, tie=table.tie)
+      variance=np.float64(share_variance(params, cohort_size) / draws),
+      packed=table.packed, tie=table.tie)
   if cryptographic:
     result['draws'] = np.int32(draws)
   return result

@@ -7,8 +7,10 @@ operating system's entropy can't, and those may fail once in a million.
 """
 
 import fractions
+import functools
 import math
 
+import mpmath
 import numpy as np
 from scipy import stats
 
@@ -78,6 +80,18 @@ def bits_are_uniform(samples) -> bool:
   ones = np.sum((samples[..., np.newaxis] >> shifts) & np.uint64(1), axis=0)
   errors = np.abs(ones - len(samples) / 2.0) / (math.sqrt(len(samples)) / 2)
   return bool(np.max(errors) <= stats.norm.isf(FALSE_ALARM / 2 / errors.size))
+
+
+def table_distance(table: alias_table.AliasTable, variance, draws: int = 1):
+  """Total variation distance of a sum of draws from Skellam noise, by mpmath."""
+  one = table.packed.size << 86
+  shares = np.array([int(p * one) for p in table_probabilities(table)], object)
+  sums = functools.reduce(np.convolve, [shares] * draws)
+  with mpmath.workdps(100):
+    v = mpmath.mpmathify(variance)
+    return mpmath.fsum(
+        max(0, mpmath.mpf(share) / one**draws - mpmath.exp(-v) * mpmath.besseli(k, v))
+        for k, share in enumerate(sums, start=-draws * (len(shares) // 2)))
 
 
 def table_probabilities(table: alias_table.AliasTable) -> list[fractions.Fraction]:

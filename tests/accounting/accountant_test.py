@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from tff_pipelines.accounting.divergences import curves, skellam_distribution
+from tff_pipelines.accounting.divergences import curves, pld, skellam_distribution
 from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.accounting.guarantees import accountant
 
@@ -179,6 +179,37 @@ def test_rdp_is_never_below_the_exact_delta_at_ten_thousand_settings():
     worst = max(worst, exact / delta)
     assert exact <= delta * (1 + 1e-9), (z, delta, times)
   assert worst > 0.1  # The comparison has power: RDP comes near.
+
+
+@pytest.mark.parametrize('z, rate, count, delta', [
+    (1.0686, 1.269e-6, 33497, 2.68e-8), (1.6437, 2.2e-4, 1612, 3.83e-5),
+    (50.0, 1e-5, 10**8, 1e-6), (0.3, 1.0, 3, 1e-2)])
+def test_auto_is_never_above_any_accountant(z, rate, count, delta):
+  event = sampled(events.CentralGaussian(noise_multiplier=z), rate, count)
+  both = [accountant.bound(event, delta, accountant=kind) for kind in ('pld', 'rdp')]
+  best = accountant.bound(event, delta)
+  assert best.epsilon == min(bound.epsilon for bound in both)
+  assert best.accountant == min(both, key=lambda bound: bound.epsilon).accountant
+  assert (best.order is None) == (best.accountant == 'pld')
+  epsilon = best.epsilon
+  assert accountant.delta(event, epsilon) == min(
+      accountant.delta(event, epsilon, accountant=kind) for kind in ('pld', 'rdp'))
+
+
+def test_a_coarse_grid_is_a_caveat_of_its_own_number_alone(monkeypatch):
+  event = sampled(GAUSSIAN, 0.05, 1000)
+  fine = accountant.bound(event, 1e-5).epsilon
+  monkeypatch.setattr(pld, '_MAX_GRID', 1 << 13)
+  accountant._epsilon.cache_clear()
+  coarse = accountant.bound(event, 1e-5, accountant='pld')
+  named = [c for c in coarse.caveats if c.name == 'coarse grid of privacy losses']
+  assert coarse.epsilon > fine and len(named) == 1
+  stated = float(named[0].split('by up to ')[1].rstrip('%'))
+  assert fine >= coarse.epsilon / (1 + stated / 100)
+  best = accountant.bound(event, 1e-5)
+  assert best.accountant == 'rdp' or named[0] in best.caveats
+  assert accountant.bound(event, 1e-5, accountant='rdp').caveats == coarse.caveats[:1]
+  accountant._epsilon.cache_clear()
 
 
 @pytest.mark.parametrize('population, delta', [

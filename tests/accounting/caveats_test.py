@@ -62,17 +62,18 @@ GRID = dict(clip=10.0, dimension=250, cohort_size=100.0, population=1000, bits=8
 
 @pytest.mark.parametrize('mechanism, settings, names', [
     ('skellam', GRID, [
-        'cohorts assumed to be hidden',
-        'participants: a cohort may be of one', 'degenerate grid',
+        'cohorts assumed to be hidden', 'degenerate grid',
         'little noise if all others collude']),
     ('discrete_gaussian', {**GRID, 'bits': 20}, [
-        'cohorts assumed to be hidden',
-        'participants: a cohort may be of one', 'little noise if all others collude',
+        'cohorts assumed to be hidden', 'little noise if all others collude',
         'approximate amplification']),
+    ('skellam', {**GRID, 'bits': 20, 'cohort_size': 1, 'sampling': 'fixed'}, [
+        'cohorts assumed to be hidden', 'participants: a cohort may be of one']),
     ('skellam', {**GRID, 'bits': 20, 'min_honest_fraction': 0.9,
                  'dropout_rate': 0.1}, [
         'cohorts assumed to be hidden', 'suppression depends on single clients',
-        'participants: a cohort may be of one', 'little noise if all others collude']),
+        'shares of all clients counted on',
+        'little noise if all others collude']),
     ('gaussian', dict(noise_multiplier=0.1, sampling='poisson', cohort_size=1.0,
                       population=1000), [
         'cohorts assumed to be hidden', 'large epsilon',

@@ -63,7 +63,7 @@ def test_epsilon_equals_that_of_dp_accounting(event, delta):
   ours = accountant.epsilon(event, delta, accountant='pld')
   theirs = by_pld(event, delta)
   # Theirs is rounded up on a grid of 1e-4 of the loss.
-  assert (1 - 1e-5) * theirs <= ours <= (1 + 1e-3) * theirs
+  assert (1 - 1e-4) * theirs <= ours <= (1 + 1e-3) * theirs
   ours = accountant.epsilon(event, delta, accountant='rdp')
   assert ours == pytest.approx(by_rdp(event, delta), rel=1e-8)
 
@@ -81,7 +81,7 @@ def test_release_before_the_rounds_costs_what_gaussian_noise_and_a_leak_do(
   assert (failed > 0.01 * delta) == (items > 0)
   theirs = by_pld(events.Composed(events=(gaussian(2.7245), rounds)),
                   (delta - failed) / (1 - failed))
-  assert (1 - 1e-5) * theirs <= ours <= (1 + 1e-3) * theirs
+  assert (1 - 1e-4) * theirs <= ours <= (1 + 1e-3) * theirs
   # By Renyi divergences it were 9.7.
   assert ours < 8.3
 

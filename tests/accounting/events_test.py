@@ -73,6 +73,12 @@ COMBINED = [
     events.Composed(events=(
         events.PoissonSampled(event=SKELLAM, sampling_rate=0.05), GAUSSIAN)),
     events.PoissonGroup(event=GAUSSIAN, sampling_rate=0.05, clients=2),
+    events.FixedSizeSampled(event=SKELLAM, cohort_size=5, population=1000, clients=2),
+    events.Attended(event=COUNT, rounds=9, probability=0.2, most=3, at_most=1e-3,
+                    failure=1e-8),
+    events.Attended(rounds=9, probability=0.2, depends=True, event=events.Coin(
+        events=(GAUSSIAN, events.NoPrivacy()), weights=(1 - 1e-9, 1e-9))),
+    events.Coin(events=(GAUSSIAN, COUNT), weights=(0.75, 0.25)),
 ]
 ALL = LEAVES + COMBINED
 BY_NAME = pytest.mark.parametrize(

@@ -38,7 +38,7 @@ _SAMPLING = dict(
     without_sampling=lambda self: self.event, repeated=lambda self: self,
     participations=lambda self, count, amplification: count,
     minimum_cohort=lambda self: None,
-    group=lambda self, clients, known: None)
+    group=lambda self, clients, known: None, known=base.any_cohorts)
 
 
 def _defined(name, bases, answers, without=(), **changes):

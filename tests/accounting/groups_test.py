@@ -12,7 +12,7 @@ from scipy import integrate, stats
 from tff_pipelines.accounting.divergences import curves
 from tff_pipelines.accounting.events import combinators, kinds as events, preliminary
 from tff_pipelines.accounting.guarantees import (
-    accountant, calibration, groups, mechanisms, release_noise)
+    accountant, bounds, calibration, groups, mechanisms, observers, release_noise)
 from tff_pipelines.accounting.sampling import cohorts
 
 DELTA = 1e-5
@@ -27,10 +27,22 @@ def _poisson(noise, rate, count, **limits):
       event=_gaussian(noise), sampling_rate=rate, **limits))
 
 
-def _epsilon(event, clients, delta=DELTA, **how):
-  value, ideal = groups.epsilon(event, clients, delta, **how)
-  assert not ideal
-  return value
+def _person(event, clients, delta=DELTA, *, known=False, total_variation=0.0, **how):
+  """The number against observers, or against who knows cohorts, whatever they are."""
+  method = observers.Method(clients_per_person=clients, **how)
+  view = observers.View(event, total_variation)
+  if not known:
+    return observers.bound(view, delta, method, bounds.PERSON)
+  *_, chosen = observers.candidates(view, bounds.PERSON_SERVER, method)
+  assert chosen.amplification in ('none', None)
+  return observers.of_candidate(chosen, view, delta, method)
+
+
+def _epsilon(*arguments, **how):
+  found = _person(*arguments, **how)
+  assert not {groups.IDEAL.name, observers.IDEAL} & {
+      note.name for note in found.caveats}
+  return found.epsilon
 
 
 def _sum(mechanism='skellam', **changes):
@@ -268,19 +280,20 @@ def test_a_chain_is_not_below_the_exact_gaussian(clients, mu):
 def test_a_chain_of_pure_guarantees_is_exact():
   assert groups.chained(lambda _: 0.7, 3, 0.0) == pytest.approx(2.1)
   local = events.SelfComposed(event=events.LocalLaplace(epsilon=0.5), count=2)
-  assert groups.epsilon(local, 3, 0.0)[0] == pytest.approx(3.0, rel=1e-12)
+  assert _epsilon(local, 3, 0.0) == pytest.approx(3.0, rel=1e-12)
   assert groups.chained(lambda _: math.inf, 2, DELTA) == math.inf
   assert groups.chained(lambda _: 0.0, 5, DELTA) == 0
 
 
 @pytest.mark.parametrize('event', [
-    _sum('gaussian', sampling='fixed', fixed_adjacency='zero-out', rounds=3),
+    _sum('gaussian', sampling='fixed', fixed_adjacency='zero-out', rounds=3,
+         population=51),
     _sum(min_honest_fraction=0.9, dropout_rate=0.05, noise_multiplier=9.0)])
 def test_what_has_no_other_form_is_a_chain(event):
   assert groups.of_group(event, 2) is None
-  ours = _epsilon(event, 2)
-  assert ours == groups.chained(lambda d: accountant.epsilon(event, d), 2, DELTA)
-  assert 2 * accountant.epsilon(event, DELTA) < ours < math.inf
+  ours, seen = _epsilon(event, 2), event.seen_by_observers()
+  assert ours <= groups.chained(lambda d: accountant.epsilon(seen, d), 2, DELTA)
+  assert 2 * accountant.epsilon(seen, DELTA) < ours < math.inf
   # A part of all suffices: what is released before the first round has one.
   assert groups.of_group(combinators.Composed(events=(_gaussian(2.0), event)), 2) is None
 
@@ -314,7 +327,7 @@ def test_keys_that_nobody_else_has():
     _poisson(1.0, 0.1, 5, max_participations=2), _sum(sampling='fixed'),
     _sum(sampling='epochs'), _sum(min_honest_fraction=0.9, dropout_rate=0.1)])
 def test_one_client_has_its_own_number(event):
-  assert _epsilon(event, 1) == accountant.epsilon(event, DELTA)
+  assert _epsilon(event, 1) == accountant.epsilon(event.seen_by_observers(), DELTA)
   assert _epsilon(event, 1, known=True) == accountant.epsilon(
       event.without_sampling(), DELTA, amplification='none')
 
@@ -334,17 +347,18 @@ def test_more_clients_never_cost_less():
 def test_sampling_error_is_of_the_person_s_epsilon():
   event = _poisson(2.0, 0.1, 10)
   exact = _epsilon(event, 2)
-  value, ideal = groups.epsilon(event, 2, DELTA, total_variation=1e-8)
-  assert exact < value < 1.2 * exact and not ideal
+  value = _epsilon(event, 2, total_variation=1e-8)
+  assert exact < value < 1.2 * exact
   assert value == _epsilon(event, 2, DELTA - 1e-8 * (1 + math.exp(
-      _epsilon(event, 2, DELTA / 2))))
-  assert groups.epsilon(event, 2, DELTA, total_variation=1e-6) == (exact, True)
+      _epsilon(event, 2, DELTA / 2, accountant='rdp'))))
+  ideal = _person(event, 2, total_variation=1e-6)
+  assert (ideal.epsilon, ideal.caveats) == (exact, (groups.IDEAL,))
 
 
 def test_records_are_refused():
   votes = mechanisms.build('ae_vote', queries=3, noise_stddev=9.0, level='instance')
   with pytest.raises(ValueError, match='clients_per_person=2 needs a guarantee of cli'):
-    groups.epsilon(votes.event(), 2, DELTA)
+    _person(votes.event(), 2)
   for clients in (0, 1.5):
     with pytest.raises(ValueError, match='clients_per_person must be'):
-      groups.epsilon(_poisson(1.0, 0.1, 1), clients, DELTA)
+      _person(_poisson(1.0, 0.1, 1), clients)

@@ -1,8 +1,9 @@
 """Delta consumed by sampling error of the noise."""
 
-import fractions
+from fractions import Fraction as F
 import math
 
+import mpmath
 import numpy as np
 import pytest
 
@@ -11,6 +12,7 @@ from aggregators.params import DistributedSumParams
 from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.accounting.guarantees import accountant, mechanisms, noise_budget
 from tff_pipelines.fedavg.plan import FedAvgPlan
+from tests import statistics_lib
 
 
 def _params(**changes):
@@ -32,45 +34,54 @@ def _consumed(plan):
   return plan.guarantee(10).outsiders.consumed_delta
 
 
+def _noise(params):
+  return F(params.total_noise_variance * share_tables.SHARE_EXCESS)
+
+
 def test_federated_emnist_consumes_what_the_formula_says():
   # 2^20 coordinates, shares of one draw, cohorts of up to all 3,400, 1,500 rounds.
-  params = _params()
+  params = _params(noise_multiplier=0.7915)
   assert share_tables.table_draws(params) == 1
   total_variation = 1500 * noise_budget.of_sum(params, 3400)
-  exact = fractions.Fraction(2**20 * 3400 * 1500, 2**86)
+  exact = F(2**20 * 3400 * 1500, 2**86)
   assert total_variation == pytest.approx(float(exact), rel=1e-12)
   # At epsilon 10 a part in 10^5 of delta = 1/3400.
-  consumed = noise_budget.consumed(total_variation, 10.0)
-  assert consumed == pytest.approx(float(exact) * (1 + 22026.4657948), rel=1e-9)
-  assert consumed < 1e-5 / 3400
+  assert pytest.approx(float(exact) * (1 + 22026.4657948), rel=1e-9) == (
+      noise_budget.consumed(total_variation, 10.0)) < 1e-5 / 3400
+  # Noise whose variance is off by a fraction r is off by about r sqrt(D / (4 pi)) in D
+  # coordinates. Quotients in floating point would cost hundreds of times as much.
+  gap = max(abs(m * F(share_tables.share_variance(params, m)) / _noise(params) - 1)
+            for m in range(75, 172))
+  assert 300 * exact / 1500 < gap * math.sqrt(2**20 / (4 * math.pi)) < 1e-13
 
 
-def test_a_real_table_is_within_the_bound_of_the_ideal_distribution():
-  """All cells in integers against the ideal distribution at 400 bits."""
-  import mpmath  # pylint: disable=g-import-not-at-top
-  variance = 3.7
-  table = alias_table.SKELLAM.build(variance)
-  size = table.packed.size
-  capacity = 2**86
-  shares = [0] * size
-  for i in range(size):
-    threshold = (int(table.packed[i]) >> 32 << 64) + int(table.tie[i]) + 2**63
-    alias = int(np.int64(table.packed[i]).astype(np.int32))
-    # A threshold of 2^22 wins whatever the other bits are.
-    threshold = min(threshold, capacity)
-    shares[i] += threshold
-    shares[alias] += capacity - threshold
-  with mpmath.workprec(400):
-    v = mpmath.mpf(variance)
-    distance = mpmath.mpf(0)
-    covered = mpmath.mpf(0)
-    for i, share in enumerate(shares):
-      exact = mpmath.exp(-v) * mpmath.besseli(abs(i - size // 2), v)
-      distance += abs(exact - mpmath.mpf(share) / (size * capacity))
-      covered += exact
-    distance = (distance + (1 - covered)) / 2
-    assert 0 < distance < mpmath.mpf(2)**-86
-  assert alias_table.TOTAL_VARIATION == 2.0**-86
+@pytest.mark.parametrize('generator, draws', [
+    ('philox', {5: 1, 6: 1, 7: 1}), ('chacha20', {1: 3, 2: 2, 3: 1, 7: 1, 8: 1})])
+def test_sums_of_all_cohorts_are_within_the_bound_of_one_distribution(generator, draws):
+  params = _params(clip=1.0, fixed_scale=1.0, dimension=1, noise_multiplier=2.5,
+                   cohort_size=6, max_cohort_size=8, noise_generator=generator)
+  rounded = []
+  for m, k in draws.items():
+    table = share_tables.noise_table(params, m)
+    assert table.get('draws', 1) == k
+    assert 0 < statistics_lib.table_distance(
+        alias_table.AliasTable(table['packed'], table['tie']), _noise(params), m * k
+        ) < m * k * 2.0**-86 <= noise_budget.of_sum(params, 8)
+    rounded.append(statistics_lib.table_distance(
+        alias_table.SKELLAM.build(float(table['variance'])), _noise(params), m * k))
+  assert max(rounded) > 1e6 * noise_budget.of_sum(params, 8)
+
+
+def test_no_release_has_less_noise_than_is_counted_on():
+  short = 0
+  for clip in np.linspace(1, 2, 100):
+    # The tolerance lets 1 of 3 pass for this fraction.
+    params = _params(min_honest_fraction=0.33333333366666673, clip=clip, dimension=64)
+    assert params.has_enough(1, 3)
+    counted = F(params.noise_variance)
+    assert min(_noise(params) / 3, F(share_tables.share_variance(params, 3))) > counted
+    short += F(params.total_noise_variance * (1 + 1e-9)) / 3 < counted
+  assert short  # By the tolerance alone.
 
 
 @pytest.mark.parametrize('bits, cohort', [(14, 20), (18, 20), (20, 40), (18, 2)])
@@ -83,8 +94,7 @@ def test_no_cohort_takes_more_draws_than_are_counted(bits, cohort, most):
   # By brute force; of no client the server draws one share.
   worst = max(max(cohort, 1) * share_tables.draws_of_cohort(params, cohort)
               for cohort in range(most_clients + 1))
-  assert worst <= bound
-  assert bound <= 2 * worst + 1
+  assert worst <= bound <= 2 * worst + 1
 
 
 def test_the_discrete_gaussian_counts_the_weaker_of_its_samplers():
@@ -115,12 +125,9 @@ def test_description_names_what_is_not_covered():
   assert 'Gaussian numbers' in noise_budget.describe_sum(None, False)
 
 
-def test_delta_is_at_most_one_and_never_overflows():
-  assert noise_budget.consumed(1e-3, 1e6) == 1.0
+def test_nothing_is_consumed_where_nothing_deviates_and_never_more_than_one():
+  assert noise_budget.consumed(1e-3, 1e6) == 1.0  # And nothing overflows.
   assert noise_budget.consumed(1e-10, 0.0) == 2e-10
-
-
-def test_nothing_is_consumed_where_nothing_deviates_or_nothing_is_known():
   event = events.CentralGaussian(noise_multiplier=1.0)
   assert noise_budget.consumed_by(event, 0.0, 1e-5) == 0.0
   assert noise_budget.consumed_by(event, None, 1e-5) is None

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from tests.accounting import groups_test
-from tff_pipelines.accounting.events import base, kinds as events
+from tff_pipelines.accounting.events import base, combinators, kinds as events
 from tff_pipelines.accounting.guarantees import (
     accountant, calibration, ledger as ledger_lib, mechanisms)
 from tff_pipelines.accounting.sampling import cohorts, schemes
@@ -210,3 +210,25 @@ def test_limits_of_other_samplings_are_refused():
         sampling='fixed', max_participations=3).event()
   assert events.EpochSampled(
       event=GAUSSIAN, cohort_size=2, population=4).adjacency == base.ZERO_OUT
+
+
+def test_an_epoch_schedule_has_one_event():
+  """Five rounds each of two events may be four and six rounds of a client's epochs."""
+  def rounds(noise, count):
+    return {events.EpochSampled(
+        event=events.CentralGaussian(noise_multiplier=noise), cohort_size=2,
+        population=4): count}
+  dear, cheap = rounds(0.5, 10), rounds(1.0, 10)
+  with pytest.raises(ValueError, match='epoch schedule must all have the same event'):
+    combinators.composed({**dear, **cheap})
+  # Rounds that were repeated are not in the order.
+  (event,) = dear
+  assert combinators.composed({**dear, event.repeated(): 2}).adjacency == base.ZERO_OUT
+  # Each of several runs has an order of its own.
+  runs = events.Composed(events=(combinators.composed(dear), combinators.composed(cheap)))
+  exact = events.Composed(events=(
+      events.SelfComposed(event=events.CentralGaussian(noise_multiplier=0.5), count=5),
+      events.SelfComposed(event=GAUSSIAN, count=5)))
+  for event in (runs, runs.without_sampling()):
+    assert accountant.epsilon(event, 1e-5) == pytest.approx(
+        accountant.epsilon(exact, 1e-5), rel=1e-9)

@@ -188,6 +188,67 @@ def test_delta_is_safe_and_near_the_closed_form(epsilon):
       exact, rel=1e-9)
 
 
+def sampled_delta(z, rate, epsilon):
+  """Delta of one sampled Gaussian release: only a release with the client tells."""
+  return rate * gaussian_delta(z, math.log1p(math.expm1(epsilon) / rate))
+
+
+@pytest.mark.parametrize('z, rate, delta', [
+    (0.5, 1e-6, 1e-8), (1.0, 1e-5, 1e-9), (2.6, 2e-5, 1e-8), (0.2, 1e-4, 1e-10),
+    (20.0, 1e-3, 1e-6)])
+def test_one_release_of_rare_clients_agrees_with_the_closed_form(z, rate, delta):
+  epsilon = pld.epsilon(((poisson(gaussian(z), rate), 1),), delta)
+  assert sampled_delta(z, rate, epsilon) <= delta * (1 + 1e-6)
+  assert sampled_delta(z, rate, epsilon * 0.998) > delta
+
+
+def transformed_epsilon(log_p, log_q, count, delta, size=1 << 21):
+  """Epsilon of `count` releases in one direction, by a transform of plain losses."""
+  loss, p = log_p - log_q, np.exp(log_p)
+  kept = p > 1e-16
+  loss, p = loss[kept], p[kept]
+  step = (6 * loss.max() - 6 * loss.min()) / size
+  index = np.floor(loss / step)
+  up = p * (loss / step - index)  # The mean of every loss is kept.
+  mass = np.zeros(size)
+  np.add.at(mass, index.astype(int), p - up)
+  np.add.at(mass, index.astype(int) + 1, up)
+  total = np.fft.irfft(np.fft.rfft(mass)**count, size)
+  losses = step * np.fft.fftfreq(size, 1 / size)
+  return optimize.brentq(lambda epsilon: (total * np.maximum(
+      -np.expm1(epsilon - losses), 0)).sum() - delta, 0, 1)
+
+
+@pytest.mark.parametrize('pair, count, delta, logs', [
+    (poisson(skellam(43.949, 5), 1.75185e-6), 38591, 5.85e-5,
+     sampled_logs(curves_test.skellam_logs(43.949, 5), 1.75185e-6)),
+    (poisson(gaussian(1.6437), 2.2e-4), 1612, 3.83e-5,
+     sampled_logs(gaussian_logs(1.6437), 2.2e-4))])
+def test_rare_large_losses_do_not_dictate_the_grid(pair, count, delta, logs):
+  epsilon, lowest = pld.bracket(((pair, count),), delta)
+  exact = max(transformed_epsilon(*logs, count, delta),
+              transformed_epsilon(*logs[::-1], count, delta))
+  assert lowest == epsilon == pytest.approx(exact, rel=5e-3)
+
+
+def test_unequal_releases_share_a_grid():
+  """Many quiet rounds alongside one loud release, which alone is a binary choice."""
+  quiet, loud = (poisson(gaussian(20.0), 1e-4), 10_000), 6.0
+  epsilon = pld.epsilon((quiet, (pairs.RandomizedResponse(epsilon=loud), 1)), 1e-6)
+  assert loud <= epsilon <= 1.001 * (loud + pld.epsilon((quiet,), 1e-6))
+
+
+@pytest.mark.parametrize('largest', [1 << 9, 1 << 11, 1 << 13])
+def test_a_grid_that_is_too_coarse_says_how_much_it_may_cost(monkeypatch, largest):
+  pair, count, delta = poisson(gaussian(0.848), 100 / 3400), 1500, 1 / 3400
+  exact, same = pld.bracket(((pair, count),), delta)
+  assert exact == same
+  monkeypatch.setattr(pld, '_MAX_GRID', largest)
+  epsilon, lowest = pld.bracket(((pair, count),), delta)
+  assert 0 < lowest < exact < epsilon
+  assert lowest > 0.9 * exact or largest < 1 << 13
+
+
 def test_too_many_values_are_refused_by_name():
   with pytest.raises(pairs.TooLarge, match='variance'):
     pld.epsilon(((skellam(1e20), 1),), 1e-5)

@@ -208,7 +208,9 @@ def test_epsilon_is_never_below_the_exact_one(shift, variance):
   noise, shifted = _joint(shift, variance, int(9 * variance**0.5))
   for delta in (1e-3, 1e-5):
     result = accountant.bound(event, delta, accountant='pld')
-    assert result.certificates and result.accountant == 'pld'
+    # A single integer needs none.
+    assert bool(result.certificates) == (len(shift) > 1)
+    assert result.accountant == 'pld'
     for p, q in ((noise, shifted), (shifted, noise)):
       exact = np.maximum(p - math.exp(result.epsilon) * q, 0.0).sum()
       assert exact <= delta
@@ -248,16 +250,17 @@ def test_epsilon_of_sampled_rounds_is_never_below_the_exact_one(rate, rounds):
     assert (_composed(p, q, rounds, epsilons) <= deltas).all()
 
 
-def test_distance_of_every_coordinate_of_every_release_is_paid_for():
+@pytest.mark.parametrize('slack', accountant.SLACKS)
+def test_distance_of_every_coordinate_of_every_release_is_paid_for(slack):
   event = events.SelfComposed(count=20, event=events.Together(events=(
       _sum((300,), 1e5, 1024), events.SkellamCount(noise_variance=2500.0))))
   assert event.skellam_coordinates() == 20 * 1025
   epsilon, delta = 10.0, 1e-5
-  gaussian = accountant.as_gaussian(event, delta, epsilon)
+  gaussian = accountant.as_gaussian(event, delta, epsilon, slack)
   certificates = sum_events.certificates(gaussian)
   assert [one.dimension for one in certificates] == [1024, 1]
   spent = sum(20 * one.dimension * one.total_variation for one in certificates)
-  assert (1 + math.exp(epsilon)) * spent <= accountant.SLACK * delta
+  assert (1 + math.exp(epsilon)) * spent <= slack * delta
   for one, (l2, variance) in zip(certificates, ((300, 1e5), (1, 2500.0))):
     assert one.noise_multiplier**2 * l2**2 <= one.variance - one.removed
     assert one.variance <= variance
@@ -276,6 +279,58 @@ def test_auto_takes_the_smaller_number_and_names_it():
   unknown = events.DistributedSkellam(
       l1_sensitivity=50.0, l2_sensitivity=50.0, noise_variance=1e6)
   assert accountant.bound(unknown, 1e-6).accountant == 'rdp'
+
+
+def _paid(event, delta, result):
+  """Fraction of delta that the certificates of a bound spend at its epsilon."""
+  return sum(one['dimension'] * one['total_variation'] for one in result.certificates
+             ) * (1 + math.exp(result.epsilon)) / delta
+
+
+@pytest.mark.parametrize('variance, excess', [
+    (300.0, 0.09), (1000.0, 0.04), (3000.0, 0.02)])
+def test_more_slack_saves_nodes_where_noise_is_small(monkeypatch, variance, excess):
+  shift, delta = round(variance**0.5), 1e-5
+  event = _sum((shift,) + 999 * (0,), variance, 1000)
+  found = accountant.bound(event, delta)
+  gaussian = accountant.epsilon(events.CentralGaussian(
+      noise_multiplier=variance**0.5 / shift), delta)
+  assert found.certificates and gaussian < found.epsilon < (1 + excess) * gaussian
+  # What is paid is more than the least slack, and it is left out of delta.
+  slack = next(s for s in accountant.SLACKS if _paid(event, delta, found) <= s)
+  certified = events.CentralGaussian(noise_multiplier=math.sqrt(
+      found.certificates[0]['variance'] - found.certificates[0]['removed']) / shift)
+  assert slack > accountant.SLACKS[0]
+  assert found.epsilon >= (1 - 1e-9) * accountant.epsilon(
+      certified, (1 - _paid(event, delta, found)) * delta) / 1.001
+  monkeypatch.setattr(accountant, 'SLACKS', accountant.SLACKS[:1])
+  accountant._epsilon.cache_clear()
+  assert accountant.epsilon(event, delta) > found.epsilon
+  accountant._epsilon.cache_clear()
+
+
+@pytest.mark.parametrize('variance', [0.5, 7.0, 60.0])
+def test_the_largest_integer_is_the_worst(variance):
+  """The divergences of all smaller shifts, summed, in both directions."""
+  event = events.PoissonSampled(sampling_rate=0.3, event=events.CentralSkellam(
+      l1_sensitivity=4.0, l2_sensitivity=4.0, noise_variance=variance, dimension=1))
+  for epsilon in (0.0, 0.3, 1.0, 2.0):
+    claimed, worst = accountant.delta(event, epsilon, accountant='pld'), 0.0
+    for shift in range(-4, 5):
+      noise, shifted = _joint((shift,), variance, 90)
+      shifted = np.roll(noise, shift)
+      mixed = 0.7 * noise + 0.3 * shifted
+      for p, q in ((mixed, noise), (noise, mixed)):
+        worst = max(worst, np.maximum(p - math.exp(epsilon) * q, 0).sum())
+    assert worst * (1 - 1e-9) <= claimed <= 1.01 * worst + 1e-12
+
+
+def test_a_bound_on_one_coordinate_is_rounded_down_to_an_integer():
+  def of(l1):
+    return events.DistributedSkellam(
+        l1_sensitivity=l1, l2_sensitivity=l1, noise_variance=50.0, dimension=1)
+  at = [accountant.epsilon(of(l1), 1e-5) for l1 in (3.0, 3.7, 3.9999999999, 4.0)]
+  assert at[0] == at[1] < at[2] == at[3]
 
 
 def test_no_renyi_curve_follows_from_the_gaussian():

@@ -1,5 +1,6 @@
 """Samplers and tables of integer noise, against the exact distributions."""
 
+from fractions import Fraction as F
 import functools
 
 import mpmath
@@ -134,28 +135,18 @@ def test_skellam_shares_add_up_to_the_distribution_of_the_whole():
   assert statistics_lib.fits(*_counts_and_probabilities(_skellam, total, 30.0))
 
 
-@pytest.mark.parametrize('sampler, variance', [
-    *((skellam, v) for v in (1.3e14, float('inf'), float('nan'))),
-    *((discrete_gaussian, v) for v in (2.0**53, float('inf'), float('nan')))])
-def test_variances_beyond_the_sampler_are_refused_by_bits_and_variance(
-    sampler, variance):
-  sampler.check_variance(sampler.MAX_VARIANCE, 29, 'the noise')
+@pytest.mark.parametrize('sampler, error', [
+    (skellam, ValueError), (discrete_gaussian, tf.errors.InvalidArgumentError)])
+@pytest.mark.parametrize('excess', [-1.0, 1.02, float('inf'), float('nan')])
+def test_impossible_variances_fail_instead_of_giving_no_noise(sampler, error, excess):
+  variance = excess * sampler.MAX_VARIANCE
+  with pytest.raises(error, match='variance'):
+    sampler.sample(tf.constant(KEY), [2], variance)
   shown = f'{variance:.3g}'.replace('+', '\\+')
-  with pytest.raises(ValueError, match=f'the noise .* {shown} .* bits=29'):
-    sampler.check_variance(variance, 29, 'the noise')
-
-
-@pytest.mark.parametrize('variance', [1.3e14, float('inf'), float('nan'), -1.0])
-def test_sampling_of_impossible_skellam_variances_is_refused(variance):
-  with pytest.raises(ValueError, match='variance'):
-    skellam.sample(tf.constant(KEY), [2], variance)
-
-
-@pytest.mark.parametrize('variance', [-1.0, 2.0**53, float('inf'), float('nan')])
-def test_impossible_variances_fail_instead_of_giving_no_noise(variance):
-  with pytest.raises(tf.errors.InvalidArgumentError, match='variance'):
-    discrete_gaussian.sample(
-        tf.constant(KEY), [2], tf.constant(variance, tf.float64)).numpy()
+  if not excess < 0:
+    with pytest.raises(ValueError, match=f'the noise .* {shown} .* bits=29'):
+      sampler.check_variance(variance, 29, 'the noise')
+  sampler.check_variance(sampler.MAX_VARIANCE, 29, 'the noise')
 
 
 @pytest.mark.parametrize('numerator, denominator', [
@@ -190,35 +181,23 @@ def test_uniform_integers_are_redrawn_where_some_would_be_favoured():
   assert statistics_lib.fits(counts, np.full(64, 1 / 64))
 
 
-def _distance(table, probability):
-  """Total variation distance of a table from a distribution, by mpmath."""
-  exact = statistics_lib.table_probabilities(table)
-  assert sum(exact) == 1
-  differences = [
-      abs(mpmath.mpf(p.numerator) / p.denominator - probability(abs(k)))
-      for k, p in enumerate(exact, start=-(len(exact) // 2))]
-  return mpmath.fsum(differences) / 2
-
-
-@pytest.mark.parametrize('variance', [0.01, 0.25, 1.0, 2.7, 5000.3])
+@pytest.mark.parametrize('variance', [0.01, 0.25, 1.0, F(10, 3), 5000.3])
 def test_tables_are_exact_to_the_total_variation_that_they_state(variance):
   with mpmath.workdps(80):
-    table = alias_table.DISCRETE_GAUSSIAN.build(variance)
-    reach = 3 * alias_table.DISCRETE_GAUSSIAN.reach(variance)
-    weights = [mpmath.exp(-mpmath.mpf(k)**2 / (2 * mpmath.mpf(variance)))
-               for k in range(max(reach, table.packed.size))]
+    exact = statistics_lib.table_probabilities(
+        alias_table.DISCRETE_GAUSSIAN.build(variance))
+    weights = [mpmath.exp(-mpmath.mpf(k)**2 / (2 * mpmath.mpmathify(variance)))
+               for k in range(2 * len(exact))]
     total = weights[0] + 2 * mpmath.fsum(weights[1:])
-    assert _distance(table, lambda k: weights[k] / total) < (
-        alias_table.TOTAL_VARIATION)
+    assert 0 < mpmath.fsum(max(0, mpmath.mpmathify(p) - weights[abs(k)] / total)
+                           for k, p in enumerate(exact, start=-(len(exact) // 2))) < (
+                               alias_table.TOTAL_VARIATION)
 
 
-@pytest.mark.parametrize('variance', [0.7, 30.0])
+@pytest.mark.parametrize('variance', [0.7, 3.7, F(10, 3), 30.0])
 def test_skellam_tables_are_exact_too(variance):
-  with mpmath.workdps(80):
-    distance = _distance(
-        alias_table.SKELLAM.build(variance),
-        lambda k: mpmath.exp(-variance) * mpmath.besseli(k, variance))
-    assert distance < alias_table.TOTAL_VARIATION
+  table = alias_table.SKELLAM.build(variance)
+  assert 0 < statistics_lib.table_distance(table, variance) < 2.0**-86
 
 
 def test_tables_refuse_what_does_not_fit():
@@ -228,4 +207,4 @@ def test_tables_refuse_what_does_not_fit():
       alias_table.DISCRETE_GAUSSIAN.build(bad)
   assert alias_table.DISCRETE_GAUSSIAN.build(5.0, 9).packed.size == 2**9
   with pytest.raises(ValueError, match='weights'):
-    alias_table.build(1.0, [1, 1, 1], alias_table.MAX_LOG_SIZE + 1)
+    alias_table.build([1, 1, 1], alias_table.MAX_LOG_SIZE + 1)

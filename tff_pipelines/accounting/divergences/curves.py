@@ -9,6 +9,7 @@ Each bound on sampling is already the minimum with the unamplified curve; its su
 taken by logarithms, so nothing overflows.
 """
 
+from collections.abc import Sequence
 import functools
 import math
 
@@ -204,29 +205,37 @@ def poisson(curve: np.ndarray, sampling_rate: float, *,
 
 
 def mixed(low: np.ndarray, high: np.ndarray, weight: float) -> np.ndarray:
-  """A release that is one of two at random, whatever a client's data are.
+  """A release that is one of two at random; `weight` is the probability of `high`.
 
-  By joint convexity the moments are at most the mean of those of the two cases. So it
-  bounds Poisson sampling of a client whose participation shows (with probability q
+  It bounds Poisson sampling of a client whose participation shows (with probability q
   the release is seen, and otherwise nothing of the client), and a round in which
   others decide whether a client's participation shows.
+  """
+  return mean((low, high), (1 - weight, weight))
+
+
+def mean(listed: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
+  """A release that is one of several at random, whatever a client's data are.
+
+  By joint convexity the moments are at most the mean of those of the cases.
+
+  Args:
+    listed: Curves of the cases.
+    weights: Their probabilities, in [0, 1].
 
   Returns:
-    1/(alpha-1) ln{(1-w) e^((alpha-1) low) + w e^((alpha-1) high)}, w in [0, 1] being
-    the `weight` of the curve `high`, which is nowhere below `low`.
+    1/(alpha-1) ln sum_k w_k e^((alpha-1) curve_k).
   """
-  if weight == 0:
-    return low
-  if weight == 1:
-    return high
-  factor = orders(low.size + 1) - 1
-  finite = np.isfinite(low)
-  apart = np.zeros_like(low)
-  apart[finite] = factor[finite] * (high[finite] - low[finite])
-  # ln(1 + w (e^x - 1)): for a large x by its logarithm, as e^x overflows.
-  small = np.log1p(weight * np.expm1(np.minimum(apart, 30.0)))
-  large = np.logaddexp(np.log1p(-weight), np.log(weight) + apart)
-  return low + np.where(apart < 30, small, large) / factor
+  listed, weights = zip(*(
+      case for case in zip(listed, weights) if case[1] > 0))
+  if len(listed) == 1:
+    return listed[0]
+  factor, weights = orders(listed[0].size + 1) - 1, np.array(weights)
+  exponents = factor * np.stack(listed)
+  # ln(1 + sum w (e^x - 1)): for a large x by logarithms, as e^x overflows.
+  small = np.log1p(weights @ np.expm1(np.minimum(exponents, 30.0)))
+  large = np.logaddexp.reduce(np.log(weights)[:, None] + exponents)
+  return np.where(exponents.max(axis=0) < 30, small, large) / factor
 
 
 def fixed_size(curve: np.ndarray, sampling_fraction: float) -> np.ndarray:

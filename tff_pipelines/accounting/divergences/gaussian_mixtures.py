@@ -39,7 +39,8 @@ class Mixture:
   Attributes:
     ratios: float64 [n], s >= 0.
     weights: float64 [n], upper bounds of their probabilities.
-    leak: Probability of infinite loss.
+    leak: Probability of infinite loss, independently of the ratio.
+    lost: Probability of infinite loss that the weights leave out.
     convex: Whether ratios are known only up to an increasing convex order: delta_G
       then is replaced by a convex majorant.
   """
@@ -47,20 +48,25 @@ class Mixture:
   ratios: np.ndarray
   weights: np.ndarray
   leak: float = 0.0
+  lost: float = 0.0
   convex: bool = False
 
   def delta(self, epsilon: float) -> float:
     """An upper bound of delta at epsilon >= 0."""
     each = _convex_delta if self.convex else _delta
-    positive = self.ratios > 0
-    found = float(self.weights[positive] @ each(epsilon, self.ratios[positive]))
-    return min(1.0, self.leak + found * (1 - self.leak))
+    positive = (self.ratios > 0) & (self.weights > 0)
+    weights = self.weights[positive]
+    if not weights.size:
+      return min(1.0, self.leak + self.lost * (1 - self.leak))
+    # Nor more than the probability that there is anything to see.
+    found = float(min(weights @ each(epsilon, self.ratios[positive]), weights.sum()))
+    return min(1.0, self.leak + (self.lost + found) * (1 - self.leak))
 
   def epsilon(self, delta: float) -> float:
     """The smallest epsilon >= 0 for delta, rounded up by at most 1e-9 of it."""
     if self.delta(0.0) <= delta:
       return 0.0
-    if self.leak >= delta:
+    if self.leak + self.lost * (1 - self.leak) >= delta:
       return math.inf
 
     def excess(epsilon: float) -> float:
@@ -91,24 +97,22 @@ def _delta(epsilon: float, ratios: np.ndarray) -> np.ndarray:
 
 
 def _convex_delta(epsilon: float, ratios: np.ndarray) -> np.ndarray:
-  """A function of the ratio, convex and increasing, that is at least delta_G.
+  """A function of ratios > 0, convex and increasing on them, that is at least delta_G.
 
   d delta_G / ds = phi(epsilon/m - m/2) / (2 m) rises while s <= 2 sqrt(1 + epsilon^2)
-  - 2 and falls afterwards: there the tangent is above delta_G.
+  - 2 and falls afterwards: there, or at the smallest ratio, the tangent is above.
   """
-  bend = 2 * (math.hypot(1.0, epsilon) - 1)
-  if bend <= 0:
-    bend = 1e-300
+  # Not as a difference, which is 0 where epsilon is small.
+  bend = max(2 * epsilon**2 / (math.hypot(1.0, epsilon) + 1), float(ratios.min()))
   m = math.sqrt(bend)
   slope = math.exp(-(epsilon / m - m / 2)**2 / 2) / math.sqrt(2 * math.pi) / (2 * m)
-  # A concave function is below its tangent: at epsilon = 0 it is concave throughout.
   return _delta(epsilon, np.minimum(ratios, bend)) + slope * (1 + 1e-9) * np.maximum(
       ratios - bend, 0.0)
 
 
 def of(factors: Sequence[pairs.Factor]) -> Mixture | None:
   """The mixture that composed pairs are, or None if another pair is among them."""
-  total, leaks, convex = (np.zeros(1), np.ones(1)), [], False
+  total, leaks, lost, convex = (np.zeros(1), np.ones(1)), [], 0.0, False
   for pair, count in factors:
     count = count if isinstance(count, counts.Counts) else counts.Counts(first=count)
     if isinstance(pair, pairs.Gaussian):
@@ -119,9 +123,8 @@ def of(factors: Sequence[pairs.Factor]) -> Mixture | None:
     elif isinstance(pair, pairs.Mixed) and all(
         isinstance(inner, pairs.Gaussian) or inner == pairs.Leak(probability=1.0)
         for inner in pair.pairs):
-      lost = sum(weight for inner, weight in zip(pair.pairs, pair.weights)
-                 if isinstance(inner, pairs.Leak))
-      leaks.append(_of_rare(lost, count))
+      lost += _of_rare(sum(weight for inner, weight in zip(pair.pairs, pair.weights)
+                           if isinstance(inner, pairs.Leak)), count)
       known = [(inner.noise_multiplier**-2, weight)
                for inner, weight in zip(pair.pairs, pair.weights)
                if isinstance(inner, pairs.Gaussian)]
@@ -129,18 +132,18 @@ def of(factors: Sequence[pairs.Factor]) -> Mixture | None:
         part = None
       else:
         *part, more, rough = _compound(*map(np.array, zip(*known)), count)
-        leaks.append(more)
+        lost += more
         convex = convex or rough
     else:
       return None
-    leaks.append(count.missing)
+    lost += count.missing
     if part is not None:
       total = _sum(total, part)
   leaks = [leak for leak in leaks if leak]
   # One alone is not a rounding away from itself.
   leak = sum(leaks) if len(leaks) < 2 else -math.expm1(sum(
       math.log1p(-min(leak, 1 - 1e-16)) for leak in leaks))
-  return Mixture(*total, leak=min(1.0, leak), convex=convex)
+  return Mixture(*total, leak=min(1.0, leak), lost=min(1.0, lost), convex=convex)
 
 
 def _of_rare(probability: float, count: counts.Counts) -> float:

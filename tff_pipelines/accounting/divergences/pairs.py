@@ -214,6 +214,26 @@ def on_grid(atoms: Atoms, step: float) -> tuple[np.ndarray, np.ndarray]:
   return index[positive], mass[positive]
 
 
+def within(atoms: Atoms, mass: float) -> Atoms:
+  """The same with ascending losses, without tails of at most this mass each.
+
+  The upper tail becomes an infinite loss, the lower one the lowest loss that remains:
+  losses only grow, which is safe, and rare ones do not dictate the grid.
+  """
+  order = np.argsort(atoms.loss, kind='stable')
+  order = order[atoms.p[order] > 0]
+  loss, p = atoms.loss[order], atoms.p[order]
+  if not p.size:
+    return _with_losses(loss, p, atoms.p_only)
+  below, above = np.cumsum(p), np.cumsum(p[::-1])
+  low = min(int(np.searchsorted(below, mass, 'right')), p.size - 1)
+  cut = min(int(np.searchsorted(above, mass, 'right')), p.size - 1 - low)
+  loss, p = loss[low:p.size - cut], p[low:p.size - cut]
+  p[0] = below[low]
+  return _with_losses(
+      loss, p, atoms.p_only + (float(above[cut - 1]) if cut else 0.0))
+
+
 class RandomizedResponse(Pair):
   """A coin that tells the truth with odds e^epsilon, or no answer at all.
 
@@ -241,6 +261,13 @@ class Leak(Pair):
     kept = np.array([1.0 - self.probability])
     return (Atoms(loss=np.zeros(1), p=kept, q=kept, p_only=self.probability,
                   q_only=self.probability),)
+
+
+class Nothing(Pair):
+  """A release that is the same with the client and without."""
+
+  def atoms(self, cells: int) -> tuple[Atoms, ...]:
+    return (Atoms(loss=np.zeros(1), p=np.ones(1), q=np.ones(1)),)
 
 
 class Poisson(Pair):
@@ -308,8 +335,8 @@ class PoissonGroup(Pair):
 class Mixed(Pair):
   """One of several pairs at random, and it is seen which one.
 
-  It dominates a release of which that is not seen, by joint convexity. Each of the
-  pairs has two directions; `weights` are their probabilities.
+  It dominates a release of which that is not seen, by joint convexity. `weights` are
+  their probabilities.
   """
 
   pairs: tuple[Pair, ...]
@@ -323,7 +350,9 @@ class Mixed(Pair):
       return Atoms(
           loss=np.concatenate([atoms.loss for atoms in listed]), p=np.concatenate(p),
           q=np.concatenate(q), p_only=sum(p_only), q_only=sum(q_only))
-    return tuple(map(mixed, zip(*(pair.atoms(cells) for pair in self.pairs))))
+    listed = [pair.atoms(cells) for pair in self.pairs]
+    return tuple(mixed([ways[min(way, len(ways) - 1)] for ways in listed])
+                 for way in range(max(map(len, listed))))
 
 
 class WithoutReplacement(Pair):
@@ -397,6 +426,13 @@ class ZeroedWithoutReplacement(Pair):
     below = _at_nodes(loss, p, q, 0.0, (1 - g) * special.ndtr(-end - 0.5 * shift) +
                       g * special.ndtr(0.5 * shift - end))
     return _both_sides(above, below), _both_sides(below, above)
+
+
+def mixed(first: Pair, second: Pair, weight: float) -> Pair:
+  """`second` with probability `weight`, in [0, 1], and else `first`; see `Mixed`."""
+  if weight in (0, 1):
+    return second if weight else first
+  return Mixed(pairs=(first, second), weights=(1.0 - weight, weight))
 
 
 def together(factors: tuple[Factor, ...]) -> Pair | None:

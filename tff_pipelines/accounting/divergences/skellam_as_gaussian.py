@@ -18,6 +18,7 @@ Formal guarantees:
 * A parameter for which the theorem fails is refused, never adjusted.
 """
 
+import contextlib
 import dataclasses
 import fractions
 import functools
@@ -32,6 +33,10 @@ NEEDS = 'vectors of Skellam noise need a certified distance from a Gaussian'
 # The theorem's least variance of the Gaussian noise.
 _LEAST_GAUSSIAN_VARIANCE = 20
 _MOST_NODES = 20
+# Part of mu beyond which Renyi accounting of Skellam noise costs less.
+_MOST_REMOVED = fractions.Fraction(1, 3)
+# The least variance to remove over that of a large mu.
+_SLACKS = (0.93, 0.95, 0.965, 0.98, 0.99, 1.003, 1.1)
 # Bits of the rational that stands for a variance; rounding it down costs 2^-17.
 _BITS = 16
 # Above what the formula's floating point loses, relative to each logarithm.
@@ -180,6 +185,19 @@ def _short(value: float, *, up: bool) -> fractions.Fraction:
 
 
 @functools.lru_cache(maxsize=4096)
+def _with_nodes(mu: fractions.Fraction, nodes: int) -> Certificate | None:
+  """The certificate that removes least with so many nodes; None if it is too much."""
+  largest_root = float(special.roots_hermitenorm(nodes)[0][-1])
+  for slack in _SLACKS:
+    removed = _short(slack * math.sqrt(mu / 3) * largest_root, up=True)
+    if mu - removed < _LEAST_GAUSSIAN_VARIANCE or removed > _MOST_REMOVED * mu:
+      return None
+    with contextlib.suppress(ValueError):
+      return verify(mu, removed, nodes)
+  return None
+
+
+@functools.lru_cache(maxsize=4096)
 def find(variance: float, total_variation: float) -> Certificate | None:
   """The certificate with the fewest nodes for a distance.
 
@@ -188,7 +206,7 @@ def find(variance: float, total_variation: float) -> Certificate | None:
     total_variation: The largest t of a coordinate of a release, in (0, 1).
 
   Returns:
-    None if there is none: the variance is too small for the theorem.
+    None if the variance is too small for the theorem, or for it to gain anything.
   """
   validate.positive(variance=variance)
   validate.open_unit_interval(total_variation=total_variation)
@@ -197,16 +215,9 @@ def find(variance: float, total_variation: float) -> Certificate | None:
     if math.log(10) + nodes * math.log(nodes / (4 * float(mu))) > 7 + math.log(
         total_variation):
       continue  # The theorem's leading order is far above.
-    largest_root = float(special.roots_hermitenorm(nodes)[0][-1])
-    for slack in (1.003, 1.1):
-      removed = _short(slack * math.sqrt(mu / 3) * largest_root, up=True)
-      if mu - removed < _LEAST_GAUSSIAN_VARIANCE:
-        return None
-      try:
-        certificate = verify(mu, removed, nodes)
-      except ValueError:
-        continue
-      if certificate.total_variation <= total_variation:
-        return certificate
-      break
+    certificate = _with_nodes(mu, nodes)
+    if certificate is None:
+      return None  # More nodes ask for more.
+    if certificate.total_variation <= total_variation:
+      return certificate
   return None

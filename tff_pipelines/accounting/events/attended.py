@@ -11,9 +11,10 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy import special, stats
+from scipy import stats
 
-from tff_pipelines.accounting.divergences import counts, gaussian_mixtures, pairs
+from tff_pipelines.accounting.divergences import (
+    counts, curves, gaussian_mixtures, pairs)
 from tff_pipelines.accounting.events import base
 from tff_pipelines.common import caveats as caveats_lib, validate
 
@@ -76,8 +77,9 @@ class Attended(base.Release, base.WithoutShares):
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     number, curve = self.counts, self.event.curve(max_order, 'none')
-    return _mean(number.weights, [
-        times * curve if times else np.zeros_like(curve) for times in number.numbers])
+    return curves.mean([
+        times * curve if times else np.zeros_like(curve) for times in number.numbers],
+                        number.weights)
 
   def pure_epsilon(self, amplification: str) -> float:
     return math.inf if self.failure else self.event.pure_epsilon('none') * min(
@@ -86,10 +88,18 @@ class Attended(base.Release, base.WithoutShares):
   def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
     inner = self.event.factors('none')
     pair = None if inner is None else pairs.together(inner)
-    if pair is None or self.depends and gaussian_mixtures.of(((pair, 1),)) is None:
-      return None  # That sizes are negatively associated is not enough.
-    leak = ((pairs.Leak(probability=self.failure), 1),) if self.failure else ()
-    return (pair, self.counts), *leak
+    if pair is None:
+      return None
+    number, lost = self.counts, self.failure
+    if self.depends:
+      # That sizes are negatively associated is enough for Gaussian noise alone.
+      if gaussian_mixtures.of(((pair, 1),)) is None:
+        return None
+      # The smallest come first: those that leave nothing are at most so probable.
+      pair, each = _without_leak(pair)
+      lost = min(1.0, lost + each * float(number.numbers @ np.array(number.weights)))
+    leak = ((pairs.Leak(probability=lost), 1),) if lost else ()
+    return (pair, number), *leak
 
   def skellam_coordinates(self) -> int:
     return min(self.rounds, self.most or self.rounds) * self.event.skellam_coordinates()
@@ -99,6 +109,19 @@ class Attended(base.Release, base.WithoutShares):
 
   def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
     return self.event.caveats()
+
+
+def _without_leak(pair: pairs.Pair) -> tuple[pairs.Pair, float]:
+  """A mixed pair whose leaks are the next pair in their place, and their probability."""
+  if not isinstance(pair, pairs.Mixed):
+    return pair, 0.0
+  kept = [(inner, weight) for inner, weight in zip(pair.pairs, pair.weights)
+          if not isinstance(inner, pairs.Leak)]
+  lost = sum(pair.weights) - sum(weight for _, weight in kept)
+  if lost <= 0 or not kept:
+    return pair, 0.0
+  inner, weights = zip(*kept)
+  return pairs.Mixed(pairs=inner, weights=(weights[0] + lost, *weights[1:])), lost
 
 
 class Coin(base.Release, base.WithoutShares):
@@ -135,7 +158,8 @@ class Coin(base.Release, base.WithoutShares):
                  if event.adjacency != base.ANY), base.ANY)
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    return _mean(self.weights, [event.curve(max_order, 'none') for event in self.events])
+    return curves.mean(
+        [event.curve(max_order, 'none') for event in self.events], self.weights)
 
   def pure_epsilon(self, amplification: str) -> float:
     return max(event.pure_epsilon('none') for event in self.events)
@@ -159,19 +183,12 @@ class Coin(base.Release, base.WithoutShares):
         caveat for event in self.events for caveat in event.caveats()))
 
 
-def _mean(weights: Sequence[float], listed: Sequence[np.ndarray]) -> np.ndarray:
-  """The curve of a mixture that is seen: the mean of the moments."""
-  factor = np.arange(1, listed[0].size + 1, dtype=np.float64)
-  kept = [(math.log(weight), curve) for weight, curve in zip(weights, listed) if weight]
-  logs = np.stack([weight + factor * curve for weight, curve in kept])
-  return np.maximum(special.logsumexp(logs, axis=0), 0.0) / factor
-
-
 def coin(events: Sequence[base.Event], weights: Sequence[float]) -> base.Event:
   """One of several releases by a public coin; the release itself if it is one."""
   total = math.fsum(weights)
   return events[0] if len(events) == 1 else Coin(
-      events=events, weights=tuple(float(weight / total) for weight in weights))
+      events=events, weights=tuple(
+          max(float(weight / total), 5e-324) for weight in weights))
 
 
 def rounds_of_two(count: int, sampling_rate: float, limit: int) -> list[float] | None:
@@ -235,21 +252,23 @@ def cohorts(sampling_rate: float, participants: base.Participants,
   if participants.population is None or participants.population < sure:
     return None
   others, rate, failure = participants.population - sure, sampling_rate, 0.0
-  if max_participations is not None:
-    if least is not None:
-      return None  # How often others are drawn again is not known.
+  rounds = participants.rounds
+  is_limited = max_participations is not None and max_participations < rounds
+  if max_participations is not None and least is not None:
+    return None  # How often others are drawn again is not known.
+  if is_limited:
     # Clients that the limit never stops: others are left out.
-    rounds = participants.rounds
     never = stats.binom.cdf(max_participations, rounds, rate)
     found = int(stats.binom.ppf(_FEWER, others, never))
     while stats.binom.cdf(found - 1, others, never) > _FEWER:
       found -= 1
     others, failure = found, _FEWER
-    rate *= stats.binom.cdf(max_participations - 1, rounds - 1, rate) / never
+    # Where no others are left the rate does not matter.
+    rate *= stats.binom.cdf(max_participations - 1, rounds - 1, rate) / (never or 1.0)
     rate *= 1 - 1e-9
   law = stats.binom(max(others, 0), min(rate, 1.0))
   begins = sorted({int(law.ppf(begin)) if begin else 0 for begin in _BEGINS})
   weights = np.diff([0.0, *(law.cdf(begin - 1) for begin in begins[1:]), 1.0])
   kept = [(max(sure + begin, least or 1), float(weight))
           for begin, weight in zip(begins, weights) if weight > 0]
-  return Cohorts(*zip(*kept), failure, max_participations is not None)
+  return Cohorts(*zip(*kept), failure, is_limited)

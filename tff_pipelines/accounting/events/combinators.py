@@ -10,7 +10,7 @@ from dp_accounting import dp_event
 import numpy as np
 
 from tff_pipelines.accounting.divergences import curves
-from tff_pipelines.accounting.events import base, sampled
+from tff_pipelines.accounting.events import base, sampled, sized
 from tff_pipelines.common import caveats as caveats_lib, validate
 
 
@@ -263,7 +263,17 @@ def is_sampled(event: base.Event) -> bool:
 
 
 def composed(counts: Mapping[base.Event, int]) -> base.Event:
-  """The composition of at least one event, each released as often as counted."""
+  """The composition of at least one event, each released as often as counted.
+
+  Raises:
+    ValueError: If rounds of one order of the clients have different events: how often a
+      client is in those of each event is not known. Runs are composed one by one, then
+      together: each has an order of its own.
+  """
+  ordered = sum(isinstance(event, sized.EpochSampled) for event in counts)
+  if ordered > 1:
+    raise ValueError('rounds of an epoch schedule must all have the same event, found '
+                     f'{ordered} different ones')
   parts = tuple(SelfComposed(event=event, count=count)
                 for event, count in counts.items())
   return parts[0] if len(parts) == 1 else Composed(events=parts)

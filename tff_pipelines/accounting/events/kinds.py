@@ -15,8 +15,8 @@ from tff_pipelines.accounting.events.local_events import (
     Piecewise, PostProcessing)
 from tff_pipelines.accounting.events.preliminary import (
     EvaluationRelease, PreliminaryRelease)
-from tff_pipelines.accounting.events.sampled import (
-    EpochSampled, FixedSizeSampled, PoissonGroup, PoissonSampled)
+from tff_pipelines.accounting.events.sampled import PoissonGroup, PoissonSampled
+from tff_pipelines.accounting.events.sized import EpochSampled, FixedSizeSampled
 from tff_pipelines.accounting.events.sum_events import (
     CentralGaussian, CentralSkellam, DistributedDiscreteGaussian,
     DistributedSkellam, NoisyGradients, SkellamCount)

@@ -1,4 +1,4 @@
-"""Events of releases from sampled clients: Poisson, fixed size, epochs."""
+"""Events of releases from sampled clients: what all share, and Poisson sampling."""
 
 from collections.abc import Iterable
 import dataclasses
@@ -13,13 +13,13 @@ from tff_pipelines.accounting.events import attended, base
 from tff_pipelines.common import (
     caveats as caveats_lib, decimals, declarations, validate)
 
-_HIDDEN_COHORT = caveats_lib.Caveat(
+HIDDEN_COHORT = caveats_lib.Caveat(
     'cohorts assumed to be hidden',
     'amplification by sampling holds against those who see the released models and '
     'learn neither which nor how many clients participated; against a server or '
     'participants who know the cohort the guarantee is the epsilon that is stated for them')
 # Bounds for one client in a round, for two, ... are mixed up to this many clients.
-_MOST_MIXED = 64
+MOST_MIXED = 64
 
 
 def unique(items: Iterable) -> tuple:
@@ -65,7 +65,7 @@ class Sampled(base.Event, abstract=True):
         self, event=self.event.seen(colluders, self.minimum_cohort() or 1))
 
 
-class _SameNeighbours(Sampled, abstract=True):
+class SameNeighbours(Sampled, abstract=True):
   """A sample without a client, or with its zeros, is that of its neighbour."""
 
   @property
@@ -73,7 +73,7 @@ class _SameNeighbours(Sampled, abstract=True):
     return self.event.adjacency
 
 
-class _Poisson(_SameNeighbours, abstract=True):
+class _Poisson(SameNeighbours, abstract=True):
   """Attributes and answers that one client and several of one person share."""
 
   sampling_rate: validate.Fraction
@@ -87,7 +87,22 @@ class _Poisson(_SameNeighbours, abstract=True):
     self._refuse_failures(self.event)
 
   def failure_probability(self) -> float:
-    return self.redrawn_probability
+    return self.redrawn_probability if self._redraws_depend else 0.0
+
+  def _factors(self, hidden: pairs.Pair, shown: pairs.Pair) -> tuple[base.Factor, ...]:
+    """The pairs of a round: that of a random cohort, or of one that is known.
+
+    Proofs: docs/proofs.md for suppressed rounds, docs/participation.md for cohorts that
+    are drawn again.
+    """
+    redrawn = self.redrawn_probability
+    if not self._redraws_depend:
+      hidden = pairs.mixed(hidden, shown, redrawn)
+    revealed = pairs.mixed(pairs.Nothing(), shown, self.sampling_rate)
+    # In the rounds where nothing is drawn again.
+    pivotal = min(1.0, self.pivotal_probability / max(1 - redrawn, 1e-9))
+    leak = ((pairs.Leak(probability=redrawn), 1),) if self._redraws_depend else ()
+    return (pairs.mixed(hidden, revealed, pivotal), 1), *leak
 
   def participations(self, count: int, amplification: str) -> int:
     limit = None if amplification != 'none' else self.max_participations
@@ -122,7 +137,7 @@ class _Poisson(_SameNeighbours, abstract=True):
   def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
     if self.sampling_rate == 1:
       return self.event.caveats()
-    caveats = [*self.event.caveats(), _HIDDEN_COHORT]
+    caveats = [*self.event.caveats(), HIDDEN_COHORT]
     if self.pivotal_probability:
       probability = decimals.rounded_up(self.pivotal_probability, 2)
       caveats.append(caveats_lib.Caveat(
@@ -137,7 +152,7 @@ class _Poisson(_SameNeighbours, abstract=True):
     return unique(caveats)
 
 
-def _up(probability: float) -> float:
+def rounded_up(probability: float) -> float:
   """A probability, above what round-off took from it."""
   return min(1.0, float(probability) * (1 + 1e-12))
 
@@ -157,8 +172,9 @@ class PoissonSampled(_Poisson):
       is not amplified. See `cohorts.pivotal_probability`.
     least_cohort: Minimum number of clients in a round: a smaller cohort is drawn again
       before any client is told; None if a cohort may be of one.
-    redrawn_probability: Fraction of the rounds in which that may tell of a client; it
-      is taken off delta. See `schemes.Poisson`.
+    redrawn_probability: Fraction of the rounds in which that may tell of a client. They
+      are not amplified; with a limit or suppression they are taken off delta. See
+      `schemes.Poisson`.
   """
 
   source = 'arXiv 2210.00597 (tight); Zhu and Wang 2019, Theorem 5 (generic)'
@@ -169,8 +185,8 @@ class PoissonSampled(_Poisson):
       return curve
     hidden = curves.poisson(
         curve, self.sampling_rate, generic=amplification == 'generic')
-    if self.pivotal_probability == 0:
-      return hidden
+    if not self._redraws_depend:
+      hidden = curves.mixed(hidden, curve, self.redrawn_probability)
     revealed = curves.mixed(np.zeros_like(curve), curve, self.sampling_rate)
     return curves.mixed(hidden, np.maximum(hidden, revealed), self.pivotal_probability)
 
@@ -184,16 +200,15 @@ class PoissonSampled(_Poisson):
     inner = self.event.factors(amplification)
     if amplification == 'none' or self.sampling_rate == 1:
       return inner
-    if amplification == 'generic' or inner is None or self.pivotal_probability:
+    if amplification == 'generic' or inner is None:
       return None
     pair = pairs.together(inner)
     if pair is None:
       return None
     if isinstance(pair, pairs.Leak):
       return inner  # Nothing is claimed for being left out of a bare release.
-    leak = ((pairs.Leak(probability=self.redrawn_probability), 1),
-            ) if self.redrawn_probability else ()
-    return (pairs.Poisson(pair=pair, sampling_rate=self.sampling_rate), 1), *leak
+    return self._factors(
+        pairs.Poisson(pair=pair, sampling_rate=self.sampling_rate), pair)
 
   def without_sampling(self) -> base.Event:
     return self.event
@@ -216,7 +231,8 @@ class PoissonSampled(_Poisson):
     redrawn, for_certain = self._redrawn(count)
     rate = self.sampling_rate
     return ((attended.Attended(
-        event=release, rounds=count, probability=_up(rate + (1 - rate) * redrawn),
+        event=release, rounds=count,
+        probability=rounded_up(rate + (1 - rate) * redrawn),
         most=self.max_participations, at_most=for_certain, failure=failure,
         depends=depends), 1),)
 
@@ -260,7 +276,7 @@ class PoissonGroup(_Poisson):
     """The release if a round has k of the person's clients whenever it has any."""
     some = -math.expm1(self.clients * math.log1p(-self.sampling_rate))
     return PoissonSampled(**declarations.shared(
-        PoissonSampled, self, event=self.event.scaled(k),
+        PoissonSampled, self, event=self.event.scaled(k), redrawn_probability=0.0,
         sampling_rate=min(1.0, some * (1 + 1e-12))))
 
   @property
@@ -270,33 +286,39 @@ class PoissonGroup(_Poisson):
         np.arange(1, self.clients + 1), self.clients, self.sampling_rate)
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    if amplification == 'none' or self.clients > _MOST_MIXED:
-      return self._with(self.clients).curve(max_order, amplification)
-    mixed, before = np.zeros(max_order - 1), 0.0
-    for k, chance in enumerate(self._chances, 1):
-      hidden = self._with(k).curve(max_order, amplification)
-      before += chance
-      mixed = curves.mixed(mixed, np.maximum(mixed, hidden), chance / before)
-    return mixed
+    shown = self.without_sampling().curve(max_order, amplification)
+    if amplification == 'none':
+      return shown
+    if self.clients > MOST_MIXED:
+      hidden = self._with(self.clients).curve(max_order, amplification)
+    else:
+      chances = self._chances
+      hidden = curves.mean([self._with(k).curve(max_order, amplification)
+                             for k in range(1, self.clients + 1)],
+                            chances / chances.sum())
+    return hidden if self._redraws_depend else curves.mixed(
+        hidden, shown, self.redrawn_probability)
 
   def pure_epsilon(self, amplification: str) -> float:
     return self._with(self.clients).pure_epsilon(amplification)
 
   def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
+    if self.pivotal_probability:
+      return None  # It is that of one client.
     factors = self._with(self.clients).factors(amplification)
     if factors is None or not isinstance(factors[0][0], pairs.Poisson):
       return factors
-    (pair, _), *leak = factors  # Of cohorts that are drawn again.
-    if isinstance(pair.pair, pairs.Gaussian):
-      pair = pairs.PoissonGroup(
-          noise_multiplier=self.clients * pair.pair.noise_multiplier,
+    hidden, shown = factors[0][0], factors[0][0].pair
+    if isinstance(shown, pairs.Gaussian):
+      hidden = pairs.PoissonGroup(
+          noise_multiplier=self.clients * shown.noise_multiplier,
           sampling_rate=self.sampling_rate, clients=self.clients)
-    elif self.clients <= _MOST_MIXED:
+    elif self.clients <= MOST_MIXED:
       chances = self._chances
-      pair = pairs.Mixed(weights=tuple(chances / chances.sum()), pairs=tuple(
+      hidden = pairs.Mixed(weights=tuple(chances / chances.sum()), pairs=tuple(
           self._with(k).factors(amplification)[0][0]
           for k in range(1, self.clients + 1)))
-    return (pair, 1), *leak
+    return self._factors(hidden, shown)
 
   def without_sampling(self) -> base.Event:
     return self.event.scaled(self.clients)
@@ -310,11 +332,11 @@ class PoissonGroup(_Poisson):
     chances = (1 - redrawn) * self._chances
     chances[-1] += redrawn
     numbers = range(1, self.clients + 1)
-    if self.clients > _MOST_MIXED:
+    if self.clients > MOST_MIXED:
       numbers, chances = [self.clients], [chances.sum()]
     return ((attended.Attended(
         event=attended.coin(list(map(self.event.scaled, numbers)), chances),
-        rounds=count, probability=_up(sum(chances)), failure=for_certain,
+        rounds=count, probability=rounded_up(sum(chances)), failure=for_certain,
         most=self._most(count)), 1),)
 
   def _law_of_two(self, count: int) -> list[float] | None:
@@ -335,172 +357,3 @@ class PoissonGroup(_Poisson):
 
   def group(self, clients: int, known: bool) -> None:
     """States that it is of one person already."""
-
-
-class _Sized(Sampled, abstract=True):
-  """A release from exactly `cohort_size` of `population` clients."""
-
-  cohort_size: validate.Count
-  population: validate.Count
-
-  def __post_init__(self):
-    super().__post_init__()
-    validate.integer(cohort_size=self.cohort_size, high=self.population)
-
-  def minimum_cohort(self) -> float:
-    return self.cohort_size
-
-
-class FixedSizeSampled(_Sized):
-  """A release from a cohort of fixed size, sampled without replacement.
-
-  For replace-one neighbours it has twice the zero-out sensitivities throughout. For
-  zero-out neighbours it has its own profile where noise is Gaussian, and else that of
-  replace-one, of which zeroing is a case.
-
-  Attributes:
-    neighbours: Adjacency, 'replace-one' or 'zero-out'.
-  """
-
-  neighbours: str = base.REPLACE_ONE
-
-  source = 'docs/fixed_size.md (PLD); arXiv 1808.00087, Theorem 9 (RDP)'
-
-  def __post_init__(self):
-    super().__post_init__()
-    validate.one_of((base.REPLACE_ONE, base.ZERO_OUT), neighbours=self.neighbours)
-    if not self._is_everyone:
-      self._refuse_failures(self._unsampled())
-
-  @property
-  def adjacency(self) -> str:
-    return self.neighbours
-
-  @property
-  def _is_everyone(self) -> bool:
-    return self.cohort_size == self.population
-
-  @property
-  def _fraction(self) -> float:
-    return self.cohort_size / self.population
-
-  def _unsampled(self) -> base.Event:
-    """The release whose selected client is another one, or zero."""
-    is_zero_out = self.neighbours == base.ZERO_OUT
-    return self.event if is_zero_out else self.event.replace_one()
-
-  def failure_probability(self) -> float:
-    return self._unsampled().failure_probability()
-
-  def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    if amplification == 'none' or self._is_everyone:
-      return self._unsampled().curve(max_order, amplification)
-    curve = self.event.replace_one().curve(max_order, amplification)
-    return curves.fixed_size(curve, self._fraction)
-
-  def pure_epsilon(self, amplification: str) -> float:
-    if amplification == 'none' or self._is_everyone:
-      return self._unsampled().pure_epsilon(amplification)
-    return curves.pure_poisson(
-        self.event.replace_one().pure_epsilon(amplification), self._fraction)
-
-  def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
-    inner = self._unsampled().factors(amplification)
-    if amplification == 'none' or self._is_everyone:
-      return inner
-    if amplification == 'generic' or inner is None:
-      return None
-    pair = pairs.together(inner)
-    if isinstance(pair, pairs.Leak):
-      return inner
-    if self.neighbours == base.ZERO_OUT:
-      if isinstance(pair, pairs.Gaussian):
-        return ((pairs.ZeroedWithoutReplacement(
-            noise_multiplier=pair.noise_multiplier, fraction=self._fraction), 1),)
-      return dataclasses.replace(self, neighbours=base.REPLACE_ONE).factors(
-          amplification)
-    return pair and ((pairs.WithoutReplacement(pair=pair, fraction=self._fraction), 1),)
-
-  def without_sampling(self) -> base.Event:
-    # Not the bare event: the unamplified number is for the same neighbours.
-    return dataclasses.replace(self, cohort_size=self.population)
-
-  def known(self, count: int, participants: base.Participants | None
-            ) -> tuple[tuple[base.Event, int], ...]:
-    seen = base.seen_by(self, participants).without_sampling()
-    return ((seen, count),) if self._is_everyone else ((attended.Attended(
-        event=seen, rounds=count, probability=_up(self._fraction)), 1),)
-
-  def participations(self, count: int, amplification: str) -> int:
-    return count
-
-  def repeated(self) -> base.Event:
-    return self
-
-  def group(self, clients: int, known: bool) -> base.Event | None:
-    release = self.event.scaled(clients)
-    if release is None or not known and not self._is_everyone:
-      return None
-    return dataclasses.replace(self, event=release, cohort_size=self.population)
-
-  def to_dp_accounting(self) -> dp_event.DpEvent:
-    if self.neighbours == base.ZERO_OUT:
-      return super().to_dp_accounting()
-    return dp_event.SampledWithoutReplacementDpEvent(
-        self.population, self.cohort_size,
-        self.event.replace_one().to_dp_accounting())
-
-  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
-    hidden = () if self._is_everyone else (_HIDDEN_COHORT,)
-    return unique((*self.event.caveats(), *hidden))
-
-
-class EpochSampled(base.Equivalent, _Sized, _SameNeighbours):
-  """A release from a cohort of fixed size of a shuffled population.
-
-  All clients are selected once before any is selected again, so one client is in
-  ceil(rounds * cohort_size / population) of the rounds at most, whoever watches.
-  """
-
-  source = 'docs/participation.md'
-
-  @property
-  def equivalent(self) -> base.Event:
-    return self.event
-
-  def participations(self, count: int, amplification: str) -> int:
-    return -(-count * self.cohort_size // self.population)
-
-  def without_sampling(self) -> base.Event:
-    return self  # Nothing is hidden, and the order limits participations.
-
-  def known(self, count: int, participants: base.Participants | None
-            ) -> tuple[tuple[base.Event, int], ...]:
-    # All clients are in all full orders, and in the last one by exchangeability.
-    release = base.seen_by(self, participants).event
-    orders, more = divmod(count * self.cohort_size, self.population)
-    last = () if not more else ((attended.Attended(
-        event=release, rounds=1, probability=_up(more / self.population)), 1),)
-    return ((release, orders), *last) if orders else last
-
-  def repeated(self) -> base.Event:
-    # A round that was not committed is outside of the order.
-    return self.event.repeated()
-
-  def group(self, clients: int, known: bool) -> base.Event | None:
-    several = self.group_of_several(1, clients, known)
-    return several and several[0]
-
-  def group_of_several(self, count: int, clients: int,
-                       known: bool) -> tuple[base.Event, int] | None:
-    release = self.event.scaled(clients)
-    if release is None:
-      return None
-    if self.event.is_additive():
-      # In the last order any of them may be.
-      return release, self.participations(count, 'none')
-    # An epoch may have each of the clients in a round of its own.
-    return release, min(count, clients * self.participations(count, 'none'))
-
-  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
-    return self.event.caveats()

@@ -13,6 +13,9 @@ from tff_pipelines.accounting.events import base, combinators, sampled
 from tff_pipelines.common import caveats as caveats_lib, validate
 
 
+# Variance up to which values of one integer are listed one by one; above it a Gaussian
+# is as good.
+_MOST_LISTED = 1e6
 # Rounding of a product leaves no more noise than there is.
 _ROUNDING = 1 - 1e-12
 
@@ -117,6 +120,13 @@ class _SkellamSum(_IntegerSum, abstract=True):
     return curves.skellam(
         l1=self.l1_sensitivity, l2=self.l2_sensitivity,
         variance=self.noise_variance, max_order=max_order)
+
+  def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
+    if self.dimension != 1 or not 0 < self.noise_variance <= _MOST_LISTED:
+      return None
+    # The largest integer is the worst: docs/skellam_as_gaussian.md.
+    shift = math.floor(min(self.l1_sensitivity, self.l2_sensitivity) * (1 + 1e-9))
+    return ((pairs.Skellam(shift=max(shift, 1), variance=self.noise_variance), 1),)
 
   def skellam_coordinates(self) -> int:
     return self.dimension or 0

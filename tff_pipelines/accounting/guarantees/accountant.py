@@ -3,6 +3,7 @@
 from collections.abc import Callable
 import functools
 import math
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -14,8 +15,11 @@ from tff_pipelines.common import caveats as caveats_lib, decimals, validate
 LARGE_EPSILON = 20.0
 # A further delta, at which every run states its epsilon besides its own.
 SMALL_DELTA = 1e-6
-# Fraction of delta that pays for Skellam noise being Gaussian only up to a distance.
-SLACK = 1e-6
+# Fractions of delta that may pay for Skellam noise being Gaussian only up to a
+# distance: a larger one leaves less of delta, and more variance to the Gaussian.
+SLACKS = (1e-6, 1e-4, 1e-3, 1e-2, 0.03, 0.1)
+# How much lower an epsilon may be for the grid to be named.
+_LOOSE = 0.002
 # A certificate that is to hold up to an epsilon far above the true one is a weak one.
 _FIRST_GUESS = 100.0
 # Orders are searched in growing blocks; most answers lie in the first.
@@ -57,8 +61,8 @@ def epsilon_of_curve(curve_: np.ndarray, delta: float) -> tuple[float, float | N
   return max(float(candidates[index]), 0.0), float(index + 2)
 
 
-def renyi_epsilon(event: base.Event, delta: float,
-                  amplification: str = 'tight') -> tuple[float, float | None]:
+def renyi_epsilon(event: base.Event, delta: float, amplification: str = 'tight', *,
+                  quick: bool = False) -> tuple[float, float | None]:
   """The minimum epsilon over the Renyi orders, and its order.
 
   Args:
@@ -66,6 +70,7 @@ def renyi_epsilon(event: base.Event, delta: float,
     delta: In [0, 1). At 0 only the infinite order counts. What the event may fail
       with is taken off it.
     amplification: 'tight', 'generic' or 'none'.
+    quick: Whether to search the first block of orders alone.
 
   Returns:
     (epsilon >= 0, order): `inf` as order for pure DP, None if epsilon is
@@ -76,7 +81,7 @@ def renyi_epsilon(event: base.Event, delta: float,
   order = None if best == np.inf else np.inf
   if delta == 0:
     return best, order
-  for block in _BLOCKS:
+  for block in _BLOCKS[:1] if quick else _BLOCKS:
     divergences = curve(event, block, amplification)
     candidates = _epsilons(divergences, delta)
     index = int(np.argmin(candidates))
@@ -96,8 +101,11 @@ def _check(event: base.Event, accountant: str, amplification: str) -> None:
   validate.one_of(base.AMPLIFICATIONS, amplification=amplification)
 
 
+_Answer = TypeVar('_Answer')
+
+
 def _by_pld(event: base.Event, accountant: str, amplification: str,
-            query: Callable[[tuple[base.Factor, ...]], float | None]) -> float | None:
+            query: Callable[[tuple[base.Factor, ...]], _Answer]) -> _Answer | None:
   """The result of a query about the worst pairs; None if they are not known."""
   factors = None if accountant == 'rdp' else event.factors(amplification)
   try:
@@ -113,63 +121,96 @@ def _no_pairs(event: base.Event) -> ValueError:
                     f'({skellam_as_gaussian.NEEDS}), found {type(event).__name__}')
 
 
-def as_gaussian(event: base.Event, delta: float, epsilon: float) -> base.Event:
+def as_gaussian(event: base.Event, delta: float, epsilon: float,
+                slack: float = SLACKS[0]) -> base.Event:
   """The event with Gaussian noise that stands for it up to this epsilon.
 
   Returns:
-    An event with delta_G(e) for which delta(e) <= delta_G(e) + SLACK delta for every
+    An event with delta_G(e) for which delta(e) <= delta_G(e) + slack delta for every
     e <= epsilon; the event itself if it has no Skellam noise or no certificate exists.
   """
   coordinates = event.skellam_coordinates()
   if not coordinates or epsilon > 600:
     return event
   # Every coordinate of every release is replaced, one at a time.
-  distance = SLACK * delta / (1 + math.exp(epsilon)) / coordinates
+  distance = slack * delta / (1 + math.exp(epsilon)) / coordinates
   return event.as_gaussian(distance) if distance > 0 else event
 
 
+def _best_gaussian(event: base.Event, delta: float, amplification: str, epsilon: float
+                   ) -> tuple[base.Event, float] | None:
+  """The best of the events of `as_gaussian`, with its slack; None if there is none.
+
+  Each is valid; Renyi divergences, which are quick, tell which one is best.
+  """
+  slacks = {}
+  for slack in SLACKS:
+    slacks.setdefault(as_gaussian(event, delta, epsilon, slack), slack)
+  slacks.pop(event, None)
+  return min(slacks.items(), default=None, key=lambda item: renyi_epsilon(
+      item[0], (1 - item[1]) * delta, amplification, quick=True)[0])
+
+
+class _Result(NamedTuple):
+  """An epsilon, and how it was computed.
+
+  Attributes:
+    epsilon, order, accountant: As in `Bound`.
+    event: The event that was accounted.
+    lowest: An epsilon that a finer grid of privacy losses cannot go below.
+  """
+
+  epsilon: float
+  order: float | None
+  accountant: str
+  event: base.Event
+  lowest: float
+
+
+def _pld_result(event: base.Event, delta: float, accountant: str,
+                amplification: str) -> _Result | None:
+  bracket = _by_pld(event, accountant, amplification,
+                    lambda factors: pld.bracket(factors, delta))
+  return bracket and _Result(bracket[0], None, 'pld', event, bracket[1])
+
+
 def _epsilon_as_gaussian(event: base.Event, delta: float, accountant: str,
-                         amplification: str, epsilon: float
-                         ) -> tuple[float, base.Event] | None:
-  """An epsilon that certificates cover, from a guess, and the event that has them."""
+                         amplification: str, epsilon: float) -> _Result | None:
+  """An epsilon that certificates cover, from a guess."""
   for _ in range(4):
-    gaussian = as_gaussian(event, delta, epsilon)
-    value = None if gaussian == event else _by_pld(
-        gaussian, accountant, amplification,
-        lambda factors: pld.epsilon(factors, (1 - SLACK) * delta))
-    if value is None:
-      return None
-    if value <= epsilon:
-      return value, gaussian
-    epsilon = 1.05 * value
+    best = _best_gaussian(event, delta, amplification, epsilon)
+    result = best and _pld_result(
+        best[0], (1 - best[1]) * delta, accountant, amplification)
+    if result is None or result.epsilon <= epsilon:
+      return result
+    epsilon = 1.05 * result.epsilon
   return None
 
 
 # Plan, ledger's header, summary and verdict ask for the same numbers.
 @functools.lru_cache(maxsize=512)
-def _epsilon(event: base.Event, delta: float, accountant: str, amplification: str
-             ) -> tuple[float, float | None, str, base.Event]:
-  """(epsilon, order, accountant used, event that it accounted)."""
-  value, accounted, order = None, event, None
-  if delta > 0:
-    value = _by_pld(event, accountant, amplification,
-                    lambda factors: pld.epsilon(factors, delta))
-  if value is None:
-    renyi, order = renyi_epsilon(event, delta, amplification)
-    if accountant != 'rdp' and delta > 0 and renyi < math.inf:
+def _epsilon(event: base.Event, delta: float, accountant: str,
+             amplification: str) -> _Result:
+  """The smallest of the epsilons that are proved."""
+  result = _pld_result(event, delta, accountant, amplification) if delta > 0 else None
+  if result is None or accountant == 'auto':
+    renyi, order = renyi_epsilon(
+        event, delta, amplification, quick=result is not None)
+    if result is None and accountant != 'rdp' and delta > 0 and renyi < math.inf:
       result = _epsilon_as_gaussian(
           event, delta, accountant, amplification, min(renyi, _FIRST_GUESS))
-      if result is not None:
-        value, accounted = result
-    # Infinite is infinite, by whatever accountant.
-    if value is None and accountant == 'pld' and renyi < math.inf and (
-        event.factors(amplification) is None):
-      raise _no_pairs(event)
-    if value is None or (accountant == 'auto' and renyi <= value):
-      return _checked_result('epsilon', renyi), order, 'rdp', event
+      # Infinite is infinite, by whatever accountant.
+      if result is None and accountant == 'pld' and (
+          event.factors(amplification) is None):
+        raise _no_pairs(event)
+    if result is None or accountant == 'auto' and renyi < result.epsilon:
+      result = _Result(renyi, order, 'rdp', event, renyi)
   # Basic composition of pure DP may be exactly tight: never report more.
-  value = min(value, event.pure_epsilon(amplification))
-  return _checked_result('epsilon', value), None, 'pld', accounted
+  if result.accountant == 'pld':
+    result = result._replace(
+        epsilon=min(result.epsilon, event.pure_epsilon(amplification)))
+  _checked_result('epsilon', result.epsilon)
+  return result
 
 
 def _checked_result(name: str, value: float) -> float:
@@ -185,9 +226,9 @@ def epsilon(event: base.Event, delta: float, *, accountant: str = 'auto',
   Args:
     event: Everything that was released.
     delta: In [0, 1). At 0 epsilon is infinite except for pure DP.
-    accountant: 'rdp', 'pld' (an error where no worst pair is known), or 'auto': PLD
-      where the pair is exact; where it is that of a Gaussian in place of Skellam noise
-      (docs/skellam_as_gaussian.md) the smaller of PLD and RDP; else RDP.
+    accountant: 'rdp', 'pld' (an error where no worst pair is known), or 'auto': the
+      smaller of both; PLD is that of a Gaussian in place of Skellam noise where that
+      has no worst pair of its own (docs/skellam_as_gaussian.md).
     amplification: 'tight'; 'generic' for the published bound on Poisson
       sampling; 'none' to ignore sampling.
 
@@ -199,7 +240,7 @@ def epsilon(event: base.Event, delta: float, *, accountant: str = 'auto',
   """
   _check(event, accountant, amplification)
   validate.below_one(delta=delta)
-  return _epsilon(event, delta, accountant, amplification)[0]
+  return _epsilon(event, delta, accountant, amplification).epsilon
 
 
 # pylint: disable=redefined-outer-name
@@ -218,25 +259,29 @@ def delta(event: base.Event, epsilon: float, *, accountant: str = 'auto',
     return 0.0
   value = _by_pld(
       event, accountant, amplification, lambda factors: pld.delta(factors, epsilon))
-  if value is not None:
+  if value is not None and accountant == 'pld':
     return _checked_result('delta', value)
-  alpha = curves.orders()
+  orders = curves.MAX_ORDER if value is None else _BLOCKS[0]
+  alpha = curves.orders(orders)
   # The conversion of `_epsilons`, solved for the logarithm of delta.
-  logs = (alpha - 1) * (curve(event, amplification=amplification) - epsilon +
+  logs = (alpha - 1) * (curve(event, orders, amplification) - epsilon +
                         np.log1p(-1 / alpha)) - np.log(alpha)
   renyi = min(1.0, float(np.exp(np.minimum(logs.min(), 0.0)))
               + event.failure_probability())
-  if accountant != 'rdp' and 0 < renyi < 1:
-    gaussian = as_gaussian(event, renyi, epsilon)
-    if gaussian != event:
-      value = _by_pld(gaussian, accountant, amplification,
-                      lambda factors: pld.delta(factors, epsilon))
-  if value is None:
-    if accountant == 'pld':
-      raise _no_pairs(event)
-    return _checked_result('delta', renyi)
-  value += SLACK * renyi
-  return _checked_result('delta', value if accountant == 'pld' else min(value, renyi))
+  if value is None and accountant != 'rdp' and 0 < renyi < 1:
+    for slack in SLACKS:
+      # Each is valid, and a better delta is a better unit of the next slack.
+      paid = renyi if value is None else min(renyi, value)
+      gaussian = as_gaussian(event, paid, epsilon, slack)
+      result = None if gaussian == event else _by_pld(
+          gaussian, accountant, amplification,
+          lambda factors: pld.delta(factors, epsilon) + slack * paid)  # pylint: disable=cell-var-from-loop
+      if result is not None:
+        value = result if value is None else min(value, result)
+  if value is None and accountant == 'pld':
+    raise _no_pairs(event)
+  return _checked_result('delta', renyi if value is None else (
+      value if accountant == 'pld' else min(value, renyi)))
 
 
 def bound(event: base.Event, delta: float, *, accountant: str = 'auto',
@@ -255,16 +300,31 @@ def bound(event: base.Event, delta: float, *, accountant: str = 'auto',
   validate.below_one(delta=delta)
   if population is not None:
     validate.integer(population=population, low=1)
-  value, order, used, accounted = _epsilon(event, delta, accountant, amplification)
+  result = _epsilon(event, delta, accountant, amplification)
   units = (records, 'records') if event.adjacency in base.OF_RECORDS else (
       population, 'population')
   return bounds.Bound(
-      epsilon=value, delta=delta, order=order, accountant=used,
+      epsilon=result.epsilon, delta=delta, order=result.order,
+      accountant=result.accountant,
       amplification=amplification, adjacency=event.adjacency, caveats=(
           *(event.without_sampling() if amplification == 'none' else event).caveats(),
-          *warnings_about(value, delta if stated_delta is None else stated_delta, *units)),
+          *_about_grid(result), *warnings_about(
+              result.epsilon, delta if stated_delta is None else stated_delta, *units)),
       certificates=tuple(
-          part.certificate() for part in sum_events.certificates(accounted)))
+          part.certificate() for part in sum_events.certificates(result.event)))
+
+
+def _about_grid(result: _Result) -> list[caveats_lib.Caveat]:
+  """A caveat where a finer grid of privacy losses may give a smaller epsilon."""
+  epsilon_, lowest = result.epsilon, result.lowest
+  if epsilon_ == math.inf or lowest >= (1 - _LOOSE) * epsilon_:
+    return []
+  excess = '' if lowest < epsilon_ / 1000 else (
+      f' by up to {decimals.rounded_up(100 * (epsilon_ / lowest - 1), 2)}%')
+  return [caveats_lib.Caveat(
+      'coarse grid of privacy losses',
+      'epsilon holds, but may exceed what a finer grid of privacy losses would prove'
+      f'{excess}')]
 
 
 def warnings_about(epsilon: float, delta: float, units: int | None,

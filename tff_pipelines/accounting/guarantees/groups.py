@@ -1,8 +1,9 @@
 """The guarantee of a person who owns several clients: group privacy.
 
 Neighbouring inputs then differ in up to g clients. Where the release between such
-inputs is known, its event is accounted as every other one is (`Event.group`). Elsewhere
-the guarantee of one client is taken g times (`chained`). Proofs: docs/participation.md.
+inputs is known, its event is accounted as every other one is (`Event.group`). Elsewhere,
+or if that is less, the guarantee of one client is taken g times (`chained`). Proofs:
+docs/participation.md.
 """
 
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import math
 import numpy as np
 from scipy import optimize
 
-from tff_pipelines.accounting.events import base
+from tff_pipelines.accounting.events import base, sized
 from tff_pipelines.common import caveats, validate
 
 # The logarithm of the delta of a chain is found to this much.
@@ -43,6 +44,18 @@ def of_group(event: base.Event, clients: int, *,
     raise ValueError(f'clients_per_person={clients} needs a guarantee of clients, found '
                      f'adjacency {event.adjacency}')
   return event if clients == 1 else event.group(clients, known)
+
+
+def may_be_chained(event: base.Event, clients: int, *, known: bool) -> bool:
+  """Whether a chain may cost less than `of_group`, or there is nothing else."""
+  group = of_group(event, clients, known=known)
+  return group is None or not known and _exchanges(group)
+
+
+def _exchanges(event: base.Event) -> bool:
+  """Whether clients of a person are exchanged for others."""
+  return isinstance(event, sized.FixedSizeSampled) and event.clients > 1 or any(
+      map(_exchanges, base.parts(event)))
 
 
 def chained(of: Callable[[float], float], clients: int, delta: float) -> float:

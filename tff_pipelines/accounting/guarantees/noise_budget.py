@@ -81,7 +81,9 @@ def of_sum(params: params_lib.DistributedSumParams | None,
 
   A release is a vector of sums of draws, and total variation adds up over coordinates
   and draws: D * draws * 2^-86 with tables (2^-80 where the discrete Gaussian may be
-  sampled by rejection).
+  sampled by rejection). The ideal Skellam noise is the same for all cohorts, with a
+  client and without: tables have exact fractions of its variance, so sums of m and of
+  m + 1 shares are both this close to it, as amplification by sampling needs.
 
   Args:
     params: Parameters of the sum; None for Gaussian noise at the server.

@@ -141,9 +141,8 @@ def bound(view: View, delta: float, method: Method,
     return bounds.Bound(epsilon=0.0, observer=observer)
   found = [of_candidate(candidate, view, delta, method)
            for candidate in candidates(view, observer, method)]
-  if observer in _PERSONS and groups.of_group(
-      view.event, method.clients_per_person,
-      known=not view.is_amplified(observer)) is None:
+  if observer in _PERSONS and groups.may_be_chained(
+      view.event, method.clients_per_person, known=not view.is_amplified(observer)):
     found.append(_chained(view, observer, delta, method))
   best = dataclasses.replace(
       min(found, key=lambda one: one.epsilon), delta=delta, observer=observer)

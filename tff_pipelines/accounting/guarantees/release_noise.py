@@ -4,7 +4,7 @@ import contextlib
 import math
 from typing import Any
 
-from tff_pipelines.accounting.events import base, preliminary, sampled
+from tff_pipelines.accounting.events import base, preliminary, sized
 from tff_pipelines.accounting.guarantees import calibration
 
 # Fraction of a run's delta that keys of a single client may take.
@@ -34,7 +34,7 @@ def planned(*, l2_sensitivity: float, dimension: int, items: int, epsilon: float
     release = kind(
         l2_sensitivity=l2_sensitivity, dimension=dimension,
         noise_variance=(z * l2_sensitivity)**2, **keys)
-    return release if replace_one_of is None else sampled.FixedSizeSampled(
+    return release if replace_one_of is None else sized.FixedSizeSampled(
         event=release, cohort_size=replace_one_of, population=replace_one_of)
 
   if not items:
@@ -64,4 +64,4 @@ def planned_evaluation(metrics: int, *, epsilon: float, delta: float,
 
 def release_of(event: base.Event) -> preliminary.CentralRelease:
   """The release inside an event of `planned`."""
-  return event.event if isinstance(event, sampled.FixedSizeSampled) else event
+  return event.event if isinstance(event, sized.FixedSizeSampled) else event

@@ -1,7 +1,6 @@
 """Cohorts of Poisson sampling: their sizes, and when they tell of a client."""
 
 import functools
-import itertools
 import math
 
 import numpy as np
@@ -45,12 +44,14 @@ def pivotal_probability(population: int, sampling_rate: float,
     sampling_rate: q in (0, 1].
     min_honest_fraction: h in (0, 1], the fraction of the shares that a round needs.
     assumed_colluders: c >= 0, clients of a round that are assumed to collude.
-    dropout_rate: In [0, 1), of each selected client: an upper bound.
+    dropout_rate: d in [0, 1), of each selected client: an upper bound.
 
   Returns:
-    The largest probability over the other clients for any such rate of dropouts, in
-    [0, 1], rounded up: a higher rate need not be the worse one. 0 for c = 0 if no
-    client drops out, or if none may (h = 1): others alone then decide.
+    The largest probability for any rates up to d, one for each of the other clients,
+    in [0, 1], rounded up. Given the others that are selected it is linear in each of
+    their rates, so some of them have the rate d and the rest 0; of all numbers of these
+    the worst one counts, for every m. 0 for c = 0 if no client drops out, or if none
+    may (h = 1): others alone then decide.
   """
   validate.integer(population=population, low=1)
   validate.fraction(sampling_rate=sampling_rate,
@@ -65,23 +66,17 @@ def pivotal_probability(population: int, sampling_rate: float,
   beyond = others.cdf(selected[0] - 1) + others.sf(selected[-1])
   # Pivotal values of m' lie in an interval shorter than 1.
   lowest = np.floor(min_honest_fraction * (selected + 1)) + assumed_colluders - 1
-  pivots = []
+  worst = beyond
   for present in (lowest, lowest + 1):
     without, together = (
         params_lib.has_enough(present + one, selected + one, min_honest_fraction,
                               assumed_colluders) for one in (0, 1))
     at = together & ~without & (present >= 0) & (present <= selected)
-    pivots.append((present[at], selected[at], chances[at]))
-  present, selected, chances = (np.concatenate(parts) for parts in zip(*pivots))
-  # Within each of these intervals of the rate, probabilities hardly change.
-  count = min(2000, 1 + math.ceil(
-      16 * dropout_rate * float(selected.max(initial=1.0))**0.5))
-  worst = 0.0
-  for low, high in itertools.pairwise(np.linspace(0, dropout_rate, count + 1)):
-    # The rate of [low, high] at which `present` of `selected` is most probable.
-    rate = np.clip(1 - present / np.maximum(selected, 1), low, high)
-    worst = max(worst, np.sum(chances * stats.binom.pmf(present, selected, 1 - rate)))
-  return min(1.0, float(worst + beyond) * (1 + 1e-9))
+    missing = (selected - present)[at]
+    # So many may drop out, at the largest rate, for the most probable `missing`.
+    worst += np.sum(chances[at] * stats.binom.pmf(missing, np.clip(
+        missing / max(dropout_rate, 1e-300) // 1, missing, selected[at]), dropout_rate))
+  return min(1.0, float(worst) * (1 + 1e-9))
 
 
 def suggested_participations(sampling_rate: float, rounds: int) -> int | None:
@@ -133,5 +128,7 @@ def redrawn_probability(population: int, sampling_rate: float, least: int, *,
     available = 1.0 if max_participations is None else stats.binom.cdf(
         max_participations - 1, rounds - 1, sampling_rate)
     found = stats.binom.cdf(least - 1, population - 1, sampling_rate * available)
+    # So T leaks, composed as if they were independent, have at least the sum.
+    found *= 1 + rounds * found
   # Not a number if such a cohort is never drawn.
   return min(1.0, float(found) * (1 + 1e-9)) if found <= 1 else 1.0

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tff_pipelines.accounting.events import base, combinators, sampled
+from tff_pipelines.accounting.events import base, combinators, sampled, sized
 from tff_pipelines.accounting.sampling import cohorts, subsets
 from tff_pipelines.common import validate
 
@@ -310,7 +310,7 @@ class FixedSize(_Sized):
 
   def event(self, release: base.Event, round_index: int,
             pivotal_probability: float = 0.0) -> base.Event:
-    return sampled.FixedSizeSampled(
+    return sized.FixedSizeSampled(
         event=release, cohort_size=self.largest_cohort, population=self.population,
         neighbours=self.adjacency)
 
@@ -360,7 +360,7 @@ class Epochs(_Sized):
 
   def event(self, release: base.Event, round_index: int,
             pivotal_probability: float = 0.0) -> base.Event:
-    return sampled.EpochSampled(
+    return sized.EpochSampled(
         event=release, cohort_size=self.largest_cohort, population=self.population)
 
 
