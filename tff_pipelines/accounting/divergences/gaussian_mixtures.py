@@ -133,7 +133,7 @@ def of(factors: Sequence[pairs.Factor]) -> Mixture | None:
       else:
         *part, more, rough = _compound(*map(np.array, zip(*known)), count)
         lost += more
-        convex = convex or rough
+        convex = convex or rough or pair.convex
     else:
       return None
     lost += count.missing

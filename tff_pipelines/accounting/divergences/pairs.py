@@ -336,13 +336,17 @@ class Mixed(Pair):
   """One of several pairs at random, and it is seen which one.
 
   It dominates a release of which that is not seen, by joint convexity. `weights` are
-  their probabilities.
+  their probabilities. Where it is composed and the choices are not independent, but of
+  a smaller convex order than independent ones, it is `convex`: see `gaussian_mixtures`.
   """
 
   pairs: tuple[Pair, ...]
   weights: tuple[float, ...]
+  convex: bool = False
 
   def atoms(self, cells: int) -> tuple[Atoms, ...]:
+    if self.convex:
+      raise TooLarge('choices that depend on each other have no losses to be listed')
     def mixed(listed: tuple[Atoms, ...]) -> Atoms:
       p, q, p_only, q_only = (
           [weight * getattr(atoms, name) for weight, atoms in zip(self.weights, listed)]

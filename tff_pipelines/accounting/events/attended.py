@@ -96,7 +96,7 @@ class Attended(base.Release, base.WithoutShares):
       if gaussian_mixtures.of(((pair, 1),)) is None:
         return None
       # The smallest come first: those that leave nothing are at most so probable.
-      pair, each = _without_leak(pair)
+      pair, each = _in_convex_order(pair)
       lost = min(1.0, lost + each * float(number.numbers @ np.array(number.weights)))
     leak = ((pairs.Leak(probability=lost), 1),) if lost else ()
     return (pair, number), *leak
@@ -111,17 +111,18 @@ class Attended(base.Release, base.WithoutShares):
     return self.event.caveats()
 
 
-def _without_leak(pair: pairs.Pair) -> tuple[pairs.Pair, float]:
+def _in_convex_order(pair: pairs.Pair) -> tuple[pairs.Pair, float]:
   """A mixed pair whose leaks are the next pair in their place, and their probability."""
   if not isinstance(pair, pairs.Mixed):
-    return pair, 0.0
+    return pair, 0.0  # One size.
   kept = [(inner, weight) for inner, weight in zip(pair.pairs, pair.weights)
           if not isinstance(inner, pairs.Leak)]
   lost = sum(pair.weights) - sum(weight for _, weight in kept)
-  if lost <= 0 or not kept:
-    return pair, 0.0
+  if not kept:
+    return pairs.Leak(probability=1.0), 0.0
   inner, weights = zip(*kept)
-  return pairs.Mixed(pairs=inner, weights=(weights[0] + lost, *weights[1:])), lost
+  return pairs.Mixed(pairs=inner, weights=(weights[0] + max(lost, 0.0), *weights[1:]),
+                     convex=True), max(lost, 0.0)
 
 
 class Coin(base.Release, base.WithoutShares):
@@ -263,7 +264,7 @@ def cohorts(sampling_rate: float, participants: base.Participants,
     while stats.binom.cdf(found - 1, others, never) > _FEWER:
       found -= 1
     others, failure = found, _FEWER
-    # Where no others are left the rate does not matter.
+    # The rate does not matter if there are no others.
     rate *= stats.binom.cdf(max_participations - 1, rounds - 1, rate) / (never or 1.0)
     rate *= 1 - 1e-9
   law = stats.binom(max(others, 0), min(rate, 1.0))

@@ -196,11 +196,11 @@ def _epsilon(event: base.Event, delta: float, accountant: str,
   if result is None or accountant == 'auto':
     renyi, order = renyi_epsilon(
         event, delta, amplification, quick=result is not None)
-    if result is None and accountant != 'rdp' and delta > 0 and renyi < math.inf:
+    if result is None and accountant != 'rdp' and delta > 0:
       result = _epsilon_as_gaussian(
           event, delta, accountant, amplification, min(renyi, _FIRST_GUESS))
       # Infinite is infinite, by whatever accountant.
-      if result is None and accountant == 'pld' and (
+      if result is None and accountant == 'pld' and renyi < math.inf and (
           event.factors(amplification) is None):
         raise _no_pairs(event)
     if result is None or accountant == 'auto' and renyi < result.epsilon:

@@ -223,9 +223,8 @@ def _of_numbers(query: Query, mechanism: Mechanism,
   """The fields of an answer that the accountant gives."""
   event, is_sum = views[bounds.OUTSIDERS].event, 'cohort_size' in mechanism.family.uses
   if query.kind == 'delta':
-    delta = accountant.delta(
-        event, query.needed('epsilon'), accountant=query.accountant,
-        amplification=query.amplification)
+    delta = observers.delta(
+        views[bounds.OUTSIDERS], query.needed('epsilon'), method)
   else:
     delta = query.needed('delta')
     validate.open_unit_interval(delta=delta)
@@ -236,12 +235,12 @@ def _of_numbers(query: Query, mechanism: Mechanism,
     # Delta came out as 0 or 1: there is nothing more to optimise.
     notes = [note for note in notes if note not in outsiders.caveats]
     outsiders = Bound(
-        epsilon=query.epsilon,
+        epsilon=query.epsilon, amplification=query.amplification,
         accountant='pld' if event.factors(query.amplification) else 'rdp')
   fields = dict(
       found, delta=delta, clients_per_person=query.clients_per_person,
       outsiders=dataclasses.replace(
-          outsiders, amplification=query.amplification,
+          outsiders,
           epsilon=query.epsilon if query.kind == 'delta' else outsiders.epsilon))
   if is_sum and mechanism.sampling != 'none' and (
       server := found[bounds.SERVER].epsilon) > accountant.LARGE_EPSILON:

@@ -155,6 +155,15 @@ def bound(view: View, delta: float, method: Method,
   return dataclasses.replace(best, caveats=notes)
 
 
+def delta(view: View, epsilon: float, method: Method,
+          observer: str = bounds.OUTSIDERS) -> float:
+  """The least delta of an observer of one client at an epsilon, of ideal releases."""
+  return min(accountant_lib.delta(
+      event, epsilon, accountant=method.accountant, amplification=(
+          name if name in base.AMPLIFICATIONS else 'none'))
+             for name, event in candidates(view, observer, method))
+
+
 def of_candidate(candidate: Candidate, view: View, delta: float,
                   method: Method) -> bounds.Bound:
   """The epsilon of one of the `candidates`."""
