@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from tff_pipelines.accounting.events import base, combinators
 from tff_pipelines.accounting.guarantees import bounds, observers
 from tff_pipelines.accounting.guarantees.guarantee import (
-    certificate_in_words, Guarantee, in_words)
+    certificates_in_words, Guarantee, in_words)
 from tff_pipelines.common import decimals, files
 
 _AGAINST = {
@@ -108,8 +108,8 @@ def _of_observer(observer: str, number: bounds.Bound, view: observers.View,
         f', amplification by sampling: {number.amplification}')
     order = '' if number.order is None else f', order {number.order:g}'
     yield Step(f'accountant {number.accountant}{order}{how}')
-  for certificate in number.certificates:
-    yield Step(f'Skellam noise as Gaussian noise: {certificate_in_words(certificate)}')
+  for words in certificates_in_words(number.certificates):
+    yield Step(f'Skellam noise as Gaussian noise: {words}')
 
 
 def _name(event: base.Event) -> str:

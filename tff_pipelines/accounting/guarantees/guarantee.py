@@ -3,7 +3,7 @@
 Numbers are rounded up, so that no digit promises more than is guaranteed.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import math
 from typing import Any
@@ -33,9 +33,11 @@ APPROXIMATE = Caveat(
 UNBOUNDED = Caveat(
     'participants: a cohort may be of one',
     'against a participant epsilon is unbounded: a cohort may have no other clients; '
-    'state a minimum (min_cohort_size), or sample cohorts of a fixed size')
+    'state the population or a minimum (min_cohort_size), or sample cohorts of a fixed '
+    'size')
 
-
+# Certificates in words: a participant's number has one for each size of a cohort.
+_SHOWN = 3
 # The assumption of the numbers against those who know the cohorts.
 DRAWN = ('cohorts drawn by the rule, independently of what was opened; restarts are '
          'charged')
@@ -290,9 +292,8 @@ class Guarantee:
     lines += [f'adjacency {self.adjacency}: {self.adjacency_in_words}',
               f'privacy unit: {terms.privacy_unit}', f'sampling: {terms.sampling}',
               f'trust model: {terms.trust_model}', f'source: {terms.source}']
-    lines += [
-        f'Skellam noise accounted as Gaussian noise: {certificate_in_words(one)}'
-        for one in self.certificates]
+    lines += [f'Skellam noise accounted as Gaussian noise: {words}'
+              for words in certificates_in_words(self.certificates)]
     if terms.sampler is not None:
       consumed = ''
       if outsiders.consumed_delta:
@@ -384,11 +385,14 @@ def in_words(bound: Bound | None) -> str:
       decimals.epsilon(bound.epsilon))
 
 
-def certificate_in_words(certificate: Mapping[str, float]) -> str:
-  """The noise that a certificate replaces; see `Bound.certificates`."""
-  return ('variance {variance:.6g} as {smaller:.6g} in each of {dimension} coordinates '
-          '({nodes} nodes, total variation {total_variation:.2g})'.format(
-              smaller=certificate['variance'] - certificate['removed'], **certificate))
+def certificates_in_words(certificates: Sequence[Mapping[str, float]]) -> list[str]:
+  """The noise that certificates replace, of the first; see `Bound.certificates`."""
+  lines = ['variance {variance:.6g} as {smaller:.6g} in each of {dimension} coordinates '
+           '({nodes} nodes, total variation {total_variation:.2g})'.format(
+               smaller=one['variance'] - one['removed'], **one)
+           for one in certificates[:_SHOWN]]
+  more = len(certificates) - _SHOWN
+  return lines + [f'{more} more, of cohorts of other sizes'] * (more > 0)
 
 
 def detection(bound: Bound, delta: float, false_alarms: float) -> str:
