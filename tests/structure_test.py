@@ -307,7 +307,7 @@ def test_the_project_does_not_outgrow_its_readers():
   found = size.sizes(MODULES)
   assert found['library: lines'] <= 41_200
   assert found['library: lines of code'] <= 23_800
-  assert found['tests: lines'] <= min(40_600, found['library: lines'])
+  assert found['tests: lines'] <= min(40_700, found['library: lines'])
 
 
 def test_no_library_code_validates_by_assert():
