@@ -278,7 +278,13 @@ def test_with_a_limit_or_suppression_it_is_taken_off_delta(limits):
   event = run(gaussian)
   assert event.failure_probability() == pytest.approx(1e-6)
   # A round that is repeated, which depends on the others' as well, is not amplified.
-  assert event.repeated().event == gaussian
+  again = event.repeated()
+  assert again.without_sampling().event == gaussian
+  assert accountant.epsilon(again, 1e-4) == accountant.epsilon(
+      again, 1e-4, amplification='none')
+  # Nor has a participant more than the least cohort in it.
+  least = run(_sum(), least_cohort=4).repeated().event.seen_by_participants()
+  assert least.without_sampling() == _sum().seen(1, 4)
   free = dataclasses.replace(event, event=dataclasses.replace(
       event.event, redrawn_probability=0.0))
   for kind in ('pld', 'rdp'):

@@ -7,7 +7,8 @@ import pytest
 from scipy import optimize, special, stats
 
 from tests.accounting import curves_test
-from tff_pipelines.accounting.divergences import pairs, pld, skellam_distribution
+from tff_pipelines.accounting.divergences import (
+    counts, pairs, pld, skellam_distribution)
 
 
 def gaussian_delta(z, epsilon):
@@ -252,3 +253,18 @@ def test_a_grid_that_is_too_coarse_says_how_much_it_may_cost(monkeypatch, larges
 def test_too_many_values_are_refused_by_name():
   with pytest.raises(pairs.TooLarge, match='variance'):
     pld.epsilon(((skellam(1e20), 1),), 1e-5)
+
+
+@pytest.mark.parametrize('delta', [1e-17, 1e-22, 1e-25, 1e-40])
+def test_epsilon_has_all_digits_of_a_delta_far_below_the_round_off(delta):
+  """Two answers of a coin that rarely says anything, in rounds that rarely happen."""
+  odds, answered, number = 0.007, 0.01, counts.binomial(2, 1e-5)
+  found = pld.epsilon(((pairs.RandomizedResponse(epsilon=odds, answered=answered),
+                        number),), delta)
+  once, twice = number.weights[1:]
+  truth = answered * special.expit(odds)
+  lie, nothing = answered * special.expit(-odds), 1 - answered
+  exact = sum(weight * max(0.0, -math.expm1(found - loss)) for weight, loss in (
+      (once * truth + 2 * twice * truth * nothing, odds), (twice * truth**2, 2 * odds),
+      (2 * twice * truth * lie, 0.0)))
+  assert exact <= delta * (1 + 1e-8)

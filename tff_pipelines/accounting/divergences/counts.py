@@ -9,7 +9,7 @@ from scipy import stats
 # counts; what is beyond has a probability below 1e-30.
 _REACH, _MARGIN = 15, 50
 # Above what the probabilities of scipy are wrong by, relative.
-_EXCESS = 1 + 1e-9
+_EXCESS = 1 + 1e-8
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -79,8 +79,9 @@ class Mixture:
       if high > 1e12:
         return math.inf
     found = optimize.brentq(excess, low, high, xtol=1e-12 * high, rtol=1e-11)
+    more = 1e-10
     while self.delta(found) > delta:
-      found *= 1 + 1e-10
+      found, more = found * (1 + more), 2 * more
     return found
 
 

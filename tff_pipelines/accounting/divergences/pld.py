@@ -221,25 +221,25 @@ class _Distribution:
       return math.inf
     budget = delta - self.infinite
     losses = self.losses
-    upper = np.cumsum(np.exp(self.log_mass)[::-1])[::-1]
     # Masses under the second distribution, relative to the largest: no overflow.
     second = self.log_mass - losses
     reference = second.max()
     lower = np.cumsum(np.exp(second - reference)[::-1])[::-1]
     with np.errstate(over='ignore', invalid='ignore', divide='ignore'):
-      spent = upper - np.exp(losses + reference + np.log(lower))
+      # e^loss times the second mass from there on. Between two grid points delta falls by
+      # a part of it: a sum of positive terms, which loses no digits.
+      height = np.exp(losses + reference + np.log(lower))
+    falls = -math.expm1(losses[0] - losses[1]) * height[1:]
+    spent = np.append(np.cumsum(falls[::-1])[::-1], 0.0)
     within = np.flatnonzero(spent <= budget)
-    if within.size == 0:
-      return math.inf
     first = int(within[0])
     if first == 0:
       return None
-    # Between two grid points the curve is A - B e^epsilon.
-    remainder = upper[first] - budget
-    if remainder <= 0 or lower[first] <= 0:
+    left = (budget - spent[first]) / height[first]
+    if not left < 1:
       return float(losses[first])
-    between = math.log(remainder) - math.log(lower[first]) - reference
-    return float(min(max(between, losses[first - 1]), losses[first]))
+    return float(min(max(losses[first] + math.log1p(-left), losses[first - 1]),
+                     losses[first]))
 
 
 def _best_theta(total: _Total, cost: Callable[[float], float]) -> float:

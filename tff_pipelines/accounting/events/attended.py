@@ -117,12 +117,13 @@ def _in_convex_order(pair: pairs.Pair) -> tuple[pairs.Pair, float]:
     return pair, 0.0  # One size.
   kept = [(inner, weight) for inner, weight in zip(pair.pairs, pair.weights)
           if not isinstance(inner, pairs.Leak)]
-  lost = sum(pair.weights) - sum(weight for _, weight in kept)
+  lost = math.fsum(weight for inner, weight in zip(pair.pairs, pair.weights)
+                   if isinstance(inner, pairs.Leak))
   if not kept:
     return pairs.Leak(probability=1.0), 0.0
   inner, weights = zip(*kept)
-  return pairs.Mixed(pairs=inner, weights=(weights[0] + max(lost, 0.0), *weights[1:]),
-                     convex=True), max(lost, 0.0)
+  return pairs.Mixed(
+      pairs=inner, weights=(weights[0] + lost, *weights[1:]), convex=True), lost
 
 
 class Coin(base.Release, base.WithoutShares):

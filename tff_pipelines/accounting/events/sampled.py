@@ -81,6 +81,7 @@ class _Poisson(SameNeighbours, abstract=True):
   max_participations: validate.Count | None = None
   least_cohort: validate.Count | None = None
   redrawn_probability: validate.UnitInterval = 0.0
+  limit_of_others: validate.Count | None = None
 
   def __post_init__(self):
     super().__post_init__()
@@ -109,11 +110,14 @@ class _Poisson(SameNeighbours, abstract=True):
     return count if limit is None else min(count, limit)
 
   def repeated(self) -> base.Event:
-    # A round that was not committed is in no client's count.
+    # A round that was not committed is in no client's count; others may be stopped.
+    changes = dict(
+        event=self.event.repeated(), max_participations=None,
+        limit_of_others=self.max_participations or self.limit_of_others)
     if self._redraws_depend:
-      return self.event.repeated()
-    return dataclasses.replace(
-        self, event=self.event.repeated(), max_participations=None)
+      changes |= dict(sampling_rate=1.0, redrawn_probability=0.0,
+                      pivotal_probability=0.0)
+    return dataclasses.replace(self, **changes)
 
   @property
   def _redraws_depend(self) -> bool:
@@ -175,6 +179,8 @@ class PoissonSampled(_Poisson):
     redrawn_probability: Fraction of the rounds in which that may tell of a client. They
       are not amplified; with a limit or suppression they are taken off delta. See
       `schemes.Poisson`.
+    limit_of_others: The limit of a round that is in no client's count, such as one that
+      was lost: it is none for the client, but others may have been stopped by it.
   """
 
   source = 'arXiv 2210.00597 (tight); Zhu and Wang 2019, Theorem 5 (generic)'
@@ -220,7 +226,8 @@ class PoissonSampled(_Poisson):
     release, depends, failure = self.event, False, 0.0
     if participants is not None and self.is_known_in_part():
       found = attended.cohorts(self.sampling_rate, participants,
-                               self.max_participations, self.least_cohort)
+                               self.max_participations or self.limit_of_others,
+                               self.least_cohort)
       if found is None:
         release = release.seen(participants.shares, self.least_cohort or 1)
       else:

@@ -115,7 +115,7 @@ class FixedSizeSampled(_Sized):
       return self._unsampled().pure_epsilon(amplification)
     return curves.pure_poisson(
         self._release(self.clients).replace_one().pure_epsilon(amplification),
-        1 - self._chances[0])
+        float(self._chances[1:].sum()))
 
   def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
     inner = self._unsampled().factors(amplification)
@@ -160,7 +160,7 @@ class FixedSizeSampled(_Sized):
     k = self._numbers
     return ((attended.Attended(
         event=attended.coin(list(map(seen._with, k.tolist())), self._chances[k]),
-        rounds=count, probability=sampled.rounded_up(1 - self._chances[0])), 1),)
+        rounds=count, probability=sampled.rounded_up(self._chances[1:].sum())), 1),)
 
   def participations(self, count: int, amplification: str) -> int:
     return count
