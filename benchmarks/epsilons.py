@@ -241,6 +241,8 @@ def lower_bounds(mechanism: mechanisms.Mechanism, query: answers.Query
     del keys['epsilon_person'], keys['epsilon_server_person']
   found = dict.fromkeys(keys, 0.0)
   for noise in noises(mechanism):
+    if noise.shift == 0:
+      continue  # No client moves the sum by a unit of the grid.
     one = world(mechanism, query, noise)
     bound_by = {key: attack(one) for key, attack in keys.items()}
     if one.is_tiny:

@@ -1,8 +1,9 @@
-"""Rounds as observers see them who know the cohorts: which have the client, and where.
+"""Rounds for observers who know the cohorts: which rounds have the client.
 
 Cohorts are drawn by the rule, independently of all that is released. Then which rounds
-have the client, and in cohorts of which sizes, has one distribution in both worlds, and
-the divergence is the mean of those given it (docs/participation.md).
+have the client, and in cohorts of which sizes, has the same distribution for both
+inputs, and the divergence is the mean of the divergences given it
+(docs/participation.md).
 """
 
 from collections.abc import Sequence
@@ -28,19 +29,20 @@ _FEWER = 1e-20
 
 
 class Attended(base.Release, base.WithoutShares):
-  """A number of rounds, some of which have the client: it is seen which.
+  """A number of rounds, some of which have the client; which ones is public.
 
   What its observer knows of the noise is subtracted already.
 
   Attributes:
     event: The release of a round with the client.
     rounds: Number of rounds, T >= 1.
-    probability: Of a round to have the client, independently of the others; in (0, 1].
+    probability: Probability that a round has the client, independently of other rounds;
+      in (0, 1].
     most: Maximum number of rounds with the client; None for T.
-    at_most: Probability that so many have it, whatever the probability of one is.
+    at_most: Probability that `most` rounds have it, whatever `probability` is.
     failure: Probability that is taken off delta.
     depends: Whether sizes of cohorts are negatively associated, not independent.
-    law: Probabilities of 0, 1, ..., `rounds` rounds with the client; none for those
+    law: Probabilities of 0, 1, ..., `rounds` rounds with the client; empty for those
       that the attributes above give.
   """
 
@@ -194,7 +196,7 @@ def coin(events: Sequence[base.Event], weights: Sequence[float]) -> base.Event:
 
 
 def rounds_of_two(count: int, sampling_rate: float, limit: int) -> list[float] | None:
-  """The law of the sum of k^2 over rounds with k of a person's two clients.
+  """The distribution of the sum of k^2 over rounds with k of a person's two clients.
 
   Each is in the first `limit` >= 1 rounds that select it, of `count`. With Gaussian
   noise a round with both costs what four with one do.

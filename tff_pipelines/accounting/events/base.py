@@ -55,8 +55,8 @@ class Participants(NamedTuple):
 
   Attributes:
     colluders: k >= 1, their number.
-    shares: The shares of the noise that are missing or theirs, >= k: theirs alone
-      where all shares are there.
+    shares: Number of shares of the noise that are missing or theirs, >= k; k where no
+      share is missing.
     population: Number of clients; None if unknown.
     rounds: Number of rounds of the run, or more: a limit on participations is reached
       in them.
@@ -131,7 +131,7 @@ class Event(abc.ABC):
     """The releases that stand for `count` >= 1 of these where cohorts are known.
 
     Cohorts are drawn by the rule, independently of all that is released, so the number
-    of rounds of a client has the same distribution in both worlds.
+    of rounds of a client has the same distribution for both inputs.
 
     Args:
       count: Number of releases in a row.
@@ -325,7 +325,7 @@ def no_known_group(self, clients: int) -> None:
 
 def any_cohorts(self, count: int, participants: Participants | None
                 ) -> tuple[tuple[Event, int], ...]:
-  """States that nothing better is known than whatever cohorts there are."""
+  """States that nothing better is proved than for any cohorts."""
   return ((seen_by(self.without_sampling(), participants),
            self.participations(count, 'none')),)
 

@@ -17,7 +17,7 @@ HIDDEN_COHORT = caveats_lib.Caveat(
     'cohorts assumed to be hidden',
     'amplification by sampling holds against those who see the released models and '
     'learn neither which nor how many clients participated; against a server or '
-    'participants who know the cohort the guarantee is the epsilon that is stated for them')
+    'participants, who know the cohorts, the epsilon that is stated for them holds')
 # Bounds for one client in a round, for two, ... are mixed up to this many clients.
 MOST_MIXED = 64
 
@@ -347,7 +347,7 @@ class PoissonGroup(_Poisson):
         most=self._most(count)), 1),)
 
   def _law_of_two(self, count: int) -> list[float] | None:
-    """The law of `attended.rounds_of_two`, where it holds and can be listed."""
+    """The result of `attended.rounds_of_two`, where it holds and can be listed."""
     limit, factors = self.max_participations, self.event.factors('none')
     if self.clients > 2 or limit is None or self.redrawn_probability or (
         not self.event.is_additive() or factors is not None and any(

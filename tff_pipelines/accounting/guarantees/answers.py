@@ -31,7 +31,8 @@ class Query:
       'epsilon', 'The number that is asked for, or a table of several.', choices=KINDS,
       essential=True)
   epsilon: float | None = _query(
-      None, 'Target; for piecewise, duchi and laplace the parameter of one query.',
+      None, 'Target against observers of what is released; for piecewise, duchi and '
+      'laplace the parameter of one query.',
       above=0, essential=True)
   delta: float | None = _query(
       None, 'Delta.', low=0, below=1, essential=True,

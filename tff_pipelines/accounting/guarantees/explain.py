@@ -15,15 +15,19 @@ from tff_pipelines.common import decimals, files
 
 _AGAINST = {
     bounds.OUTSIDERS: 'observers of what is released',
-    bounds.SERVER: 'the server and others who know the cohorts, drawn by the rule',
-    bounds.SERVER_ANY_COHORTS: 'a server that may choose the cohorts',
+    bounds.SERVER: 'the server and others who know the cohorts, drawn by the rule '
+                   '(restarts are charged)',
+    bounds.SERVER_ANY_COHORTS: 'a server that may choose the cohorts (restarts are '
+                               'charged)',
     bounds.PARTICIPANT: 'participants who subtract their shares of the noise',
     bounds.PERSON: 'observers, for a person with {} clients',
     bounds.PERSON_SERVER: 'the server, for a person with {} clients'}
 # Amplification -> what is taken to be known of the cohorts.
 _COHORTS = {
-    'tight': 'cohorts are hidden', 'generic': 'cohorts are hidden, the published bound',
-    observers.AVERAGE: 'cohorts are known, and drawn by the rule',
+    'tight': 'who and how many participated are hidden',
+    'generic': 'who and how many participated are hidden, by the published bound',
+    observers.AVERAGE: 'cohorts are known, independent of what was opened, and '
+                       'drawn by the rule',
     'none': 'cohorts are known, and may be any'}
 
 

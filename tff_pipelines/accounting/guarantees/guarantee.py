@@ -88,8 +88,8 @@ class Guarantee:
     server: Bound against the server, where cohorts are drawn by the rule; None if no
       number holds, or none is stated.
     server_any_cohorts: The same whatever cohorts the server chooses.
-    participant: Bound against a participant, `inf` if a cohort may be of one; None if
-      none is stated.
+    participant: Bound against a participant, in cohorts drawn by the rule; `inf` if no
+      finite one is proved, None if none is stated.
     least_cohort: Minimum cohort that it holds for; None if one may be of one.
     person, person_server: Bounds against the observers and against the server for a
       person who owns `clients_per_person` clients; None if none is stated.
@@ -342,7 +342,9 @@ class Guarantee:
         who = 'the server'
       third = (
           'That epsilon holds against observers who do not learn who or how many '
-          f'participated, and against {who} it is {decimals.rounded_up(server)}'
+          'participated, and'
+          + ', for cohorts drawn by the rule,' * bool(self.chosen)
+          + f' against {who} it is {decimals.rounded_up(server)}'
           + (f' ({in_words(self.chosen)} whatever cohorts the server chooses)'
              if self.chosen else '') + f'{own}; trust: {trust}.')
     return ' '.join((first, second, third))

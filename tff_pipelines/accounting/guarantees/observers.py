@@ -97,9 +97,9 @@ class Candidate(NamedTuple):
 def candidates(view: View, observer: str, method: Method) -> list[Candidate]:
   """The events that dominate what an observer sees, of which the least counts.
 
-  Against observers of the models cohorts are hidden, and all the noise is there. Nor
-  do they know more than who knows the cohorts, which are drawn by the rule; and these
-  may be any.
+  Against observers of the models cohorts are hidden, and all the noise is there. Bounds
+  against whoever knows the cohorts hold against them as well, and bounds for any
+  cohorts hold for those that are drawn by the rule.
   """
   event, clients, is_hidden = view.event, 1, view.is_amplified(observer)
   if observer in _PERSONS:
