@@ -268,3 +268,11 @@ def test_epsilon_has_all_digits_of_a_delta_far_below_the_round_off(delta):
       (once * truth + 2 * twice * truth * nothing, odds), (twice * truth**2, 2 * odds),
       (2 * twice * truth * lie, 0.0)))
   assert exact <= delta * (1 + 1e-8)
+
+
+@pytest.mark.parametrize('count', [15, 1500, 15_000])
+def test_large_epsilons_are_neither_lost_in_the_largest_nor_the_smallest_numbers(count):
+  # Nearly every round has the client, so the exact Gaussian number is hardly above.
+  sampled = pairs.Poisson(pair=gaussian(0.4), sampling_rate=1 - 1e-9)
+  exact = pld.epsilon(((gaussian(0.4), count),), 1e-6)
+  assert exact * (1 - 1e-6) <= pld.epsilon(((sampled, count),), 1e-6) <= 1.002 * exact

@@ -19,7 +19,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy import fft, optimize
+from scipy import fft, optimize, signal
 
 from tff_pipelines.accounting.divergences import counts, gaussian_mixtures, pairs
 
@@ -220,15 +220,11 @@ class _Distribution:
     if self.infinite >= delta:
       return math.inf
     budget = delta - self.infinite
-    losses = self.losses
-    # Masses under the second distribution, relative to the largest: no overflow.
-    second = self.log_mass - losses
-    reference = second.max()
-    lower = np.cumsum(np.exp(second - reference)[::-1])[::-1]
-    with np.errstate(over='ignore', invalid='ignore', divide='ignore'):
-      # e^loss times the second mass from there on. Between two grid points delta falls by
-      # a part of it: a sum of positive terms, which loses no digits.
-      height = np.exp(losses + reference + np.log(lower))
+    losses, keep = self.losses, math.exp(self.losses[0] - self.losses[1])
+    # e^loss times the second mass from there on, by a recursion that neither overflows
+    # nor underflows. Between two grid points delta falls by a part of it: a sum of
+    # positive terms, which loses no digits.
+    height = signal.lfilter([1.0], [1.0, -keep], np.exp(self.log_mass)[::-1])[::-1]
     falls = -math.expm1(losses[0] - losses[1]) * height[1:]
     spent = np.append(np.cumsum(falls[::-1])[::-1], 0.0)
     within = np.flatnonzero(spent <= budget)

@@ -165,7 +165,7 @@ def delta(view: View, epsilon: float, method: Method,
 
 
 def of_candidate(candidate: Candidate, view: View, delta: float,
-                  method: Method) -> bounds.Bound:
+                 method: Method) -> bounds.Bound:
   """The epsilon of one of the `candidates`."""
   event, name = candidate.event, candidate.amplification
   amplification = name if name in base.AMPLIFICATIONS else 'none'
