@@ -346,7 +346,11 @@ def reason(mechanism: mechanisms.Mechanism, key: str, bound: bounds.Bound) -> st
        'Skellam noise: rounds attacked as if with equally many clients'),
       (noise[0].is_skellam and 'server' in key, 'attack on the sum of few integers'),
       (noise[0].is_skellam and key == 'epsilon_participant',
-       'weak attack: its own share is not used'))
+       'weak attack: its own share is not used'),
+      (is_vector and mechanism.params().l2_sensitivity_squared < 10_000,
+       'few units of the grid: the attack is an integer below the norm'),
+      (key == 'epsilon_participant',
+       'sizes of cohorts in classes, a convex majorant, or a weak attack'))
   return next((text for fits, text in rules if fits), UNEXPLAINED)
 
 
@@ -386,6 +390,10 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
     values = [value for value, _ in found]
     lines.append(_cells([key, text, len(found), _percent(np.median(values)),
                          _percent(max(values)), max(found)[1]]))
+  lines += ['', 'The settings, in the order of the table:', '', *(
+      f'* {key}, {text}: ' + ', '.join(sorted(
+          (name.partition('-')[2] for _, name in found), key=int))
+      for (key, text), found in sorted(reasons.items()))]
   return '\n'.join(lines)
 
 

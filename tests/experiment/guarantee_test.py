@@ -25,7 +25,7 @@ def _epsilon(plan, rounds, **how):
 def _known(*parts, delta=DELTA):
   """Epsilon against whoever knows the cohorts; `parts` are (rounds, noise)."""
   law = known_cohorts.law(*((rounds, 0.1, None, noise) for rounds, noise in parts))
-  return pytest.approx(known_cohorts.renyi_epsilon(*law, delta), rel=1e-9)
+  return pytest.approx(known_cohorts.renyi_epsilon(*law, delta), rel=1e-7)
 
 
 def test_rounds_of_one_event_are_one_composition():
@@ -293,7 +293,7 @@ def test_guarantee_of_a_ledger_counts_restarts_and_suppressed_rounds(tmp_path):
       plan.event(1), events.SelfComposed(event=plan.event(2), count=3), plan.event(3)))
   assert restarted.server.epsilon == _known((1, 1.0), (3, 2.0), (1, 4.0))
   assert restarted.server_any_cohorts.epsilon == pytest.approx(
-      accountant.epsilon(seen, DELTA, accountant='rdp', amplification='none'), rel=1e-9)
+      accountant.epsilon(seen, DELTA, accountant='rdp', amplification='none'), rel=1e-7)
   suppressed = plan.guarantee_of(_ledger(
       plan, tmp_path / 'three', ['released', 'suppressed', 'released'], [1, 1, 1]))
   assert suppressed.server is None and guarantee.SUPPRESSED in suppressed.caveats

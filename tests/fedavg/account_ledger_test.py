@@ -28,12 +28,12 @@ def test_ledger_alone_gives_epsilon_and_says_whether_its_chain_holds(tmp_path):
       '--delta=0.00013', '--cohort_size=100', '--population=3400',
       '--sampling=poisson')
   assert list(result) == account_test.KEYS
-  assert result['epsilon'] == pytest.approx(expected['epsilon'], rel=1e-9)
+  assert result['epsilon'] == pytest.approx(expected['epsilon'], rel=1e-7)
   for key in ('epsilon_server', 'epsilon_server_any_cohorts'):
-    assert result[key] == pytest.approx(expected[key], rel=1e-9)
+    assert result[key] == pytest.approx(expected[key], rel=1e-7)
   assert result['epsilon_server'] == pytest.approx(
       known_cohorts.epsilon(
-          *known_cohorts.law((20, 100 / 3400, None, 0.848)), 0.00013), rel=1e-9)
+          *known_cohorts.law((20, 100 / 3400, None, 0.848)), 0.00013), rel=1e-7)
   assert (result['delta'], result['rounds']) == (0.00013, 20)
   assert result['trust_model'] == 'a trusted server'
   assert 'mock' in result['warnings']
@@ -110,9 +110,9 @@ def test_every_repeated_round_costs_the_server_what_that_round_costs(tmp_path):
   def epsilon(count):
     return accountant.epsilon(events.Composed(events=(
         events.SelfComposed(event=dear, count=count), cheap)), 1e-5)
-  assert result['epsilon'] == pytest.approx(epsilon(2), rel=1e-9)
+  assert result['epsilon'] == pytest.approx(epsilon(2), rel=1e-7)
   for key in ('epsilon_server', 'epsilon_server_any_cohorts'):
-    assert result[key] == pytest.approx(epsilon(4), rel=1e-9)
+    assert result[key] == pytest.approx(epsilon(4), rel=1e-7)
 
 
 @pytest.mark.parametrize('amplification', ['tight', 'none'])

@@ -58,7 +58,7 @@ def test_limits_on_participations_are_those_of_each_run(tmp_path):
       accountant.epsilon(exact, DELTA), rel=1e-6)
   assert answer.epsilon_server == pytest.approx(
       known_cohorts.epsilon(
-          *known_cohorts.law(*[(10, 0.1, 2, 2.0)] * 2), DELTA), rel=1e-9)
+          *known_cohorts.law(*[(10, 0.1, 2, 2.0)] * 2), DELTA), rel=1e-7)
   observers = events.SelfComposed(event=event, count=20)
   assert answer.epsilon == pytest.approx(
       accountant.epsilon(observers, DELTA), rel=2e-3)

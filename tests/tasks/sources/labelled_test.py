@@ -212,6 +212,7 @@ def _content(tmp_path_factory):
     suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
 @hypothesis.given(position=st.floats(0, 1, exclude_max=True),
                   flip=st.integers(1, 255))
+@hypothesis.example(position=0.98, flip=128)  # In the name of an optional array.
 def test_one_wrong_byte_is_an_error_or_harmless(tmp_path, content, position, flip):
   damaged = bytearray(content)
   damaged[int(position * len(content))] ^= flip
