@@ -139,8 +139,12 @@ def bound(view: View, delta: float, method: Method,
   """The least epsilon of an observer, one of `bounds.KEYS`, at a delta in [0, 1]."""
   if delta == 1:
     return bounds.Bound(epsilon=0.0, observer=observer)
-  found = [of_candidate(candidate, view, delta, method)
-           for candidate in candidates(view, observer, method)]
+  found = []
+  for candidate in candidates(view, observer, method):
+    # A client is in no more rounds than it may be in at most: a mean is never above.
+    if candidate.amplification != 'none' or not any(
+        one.amplification == AVERAGE and one.accountant == 'pld' for one in found):
+      found.append(of_candidate(candidate, view, delta, method))
   if observer in _PERSONS and groups.may_be_chained(
       view.event, method.clients_per_person, known=not view.is_amplified(observer)):
     found.append(_chained(view, observer, delta, method))
