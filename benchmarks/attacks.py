@@ -59,7 +59,7 @@ class Noise:
     """Probabilities of the cells of an output, for each law of the number of clients.
 
     Args:
-      laws: Of the number of clients by which the sum moves.
+      laws: Distributions of the number of clients by which the sum moves.
       tail: Probability that may be in a cell at an end.
     """
     most = max(float(values.max()) for values, _ in laws)
@@ -110,7 +110,7 @@ def vector(*, sensitivity_squared: float, coordinates: int, variance: float,
   Args:
     sensitivity_squared: Squared L2 norm of a contribution, at most.
     coordinates: Their number.
-    variance: Of the noise in each.
+    variance: Variance of the noise in each.
     stddevs: Within how many standard deviations of the noise the attack decides.
   """
   least = max(1, math.isqrt(math.ceil(sensitivity_squared / coordinates)) - 1)
@@ -198,8 +198,8 @@ def known(noise: Noise, law: Law, delta: float) -> float:
   """Lower bound of epsilon, for whoever knows how often a client is in rounds.
 
   Args:
-    noise: Of a round.
-    law: Of the sum over rounds of the squared number of clients; for Skellam noise
+    noise: Noise of a round.
+    law: Distribution of the sum of squared numbers of clients; for Skellam noise
       on one integer, where one client differs, of the number of rounds.
     delta: Delta.
   """
@@ -265,7 +265,7 @@ def _tails(p: Sequence[np.ndarray], q: np.ndarray, ratio: np.ndarray, rounds: in
     q: The same under the second.
     ratio: Logarithm of the likelihood ratio that a round adds to the statistic.
     rounds: Number of rounds.
-    law: Of the rows of numbers of rounds that are as the parts of p; None if all are
+    law: Distribution of rows of numbers of rounds, as the parts of p; None if all are
       as `p[0]`.
     delta: Delta, of which tails of the grid may have a small fraction.
 
@@ -346,7 +346,7 @@ def hidden(noise: Noise, first: Law, second: Law, rounds: int, delta: float) -> 
   """Lower bound of epsilon if rounds move a sum by independent numbers of clients.
 
   Args:
-    noise: Of a round.
+    noise: Noise of a round.
     first, second: Laws of the number of clients, for the two inputs. A round shows
       nothing with the probability that they lack to 1, the same for both.
     rounds: Number of rounds.
@@ -367,8 +367,8 @@ def allocated(noise: Noise, law: Law, rounds: int, delta: float) -> float:
   """Lower bound of epsilon for clients in random numbers of random rounds.
 
   Args:
-    noise: Of a round.
-    law: Of rows: the numbers of rounds with one client, with two, ....
+    noise: Noise of a round.
+    law: Distribution of rows: the numbers of rounds with one client, with two, ...
     rounds: Number of rounds.
     delta: Delta.
   """
@@ -391,7 +391,7 @@ def patterns(noise: Noise, chances: dict[tuple[int, ...], float],
   """Lower bound of epsilon of up to two rounds, all outputs of them at once.
 
   Args:
-    noise: Of a round.
+    noise: Noise of a round.
     chances: Probability of each row of numbers of clients, one for each round.
     delta: Delta.
   """

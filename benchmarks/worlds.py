@@ -66,7 +66,7 @@ class World:
 
   @property
   def smallest_opened(self) -> int:
-    """The smallest cohort of which a round is opened if nobody drops out."""
+    """The minimum cohort of an opened round if no client drops out."""
     if self.colluders == 0:
       return 0
     return math.ceil(self.colluders / (1 - self.honest * (1 - 1e-9)) * (1 - 1e-12))

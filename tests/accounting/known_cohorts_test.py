@@ -382,6 +382,22 @@ def test_counts_are_binomial_up_to_the_largest(trials, rate, most, at_most):
       2 * np.dot(found.numbers, found.weights), rel=3e-8)
 
 
+@pytest.mark.parametrize('limits', [
+    {}, dict(max_participations=3), dict(least_cohort=4, redrawn_probability=1e-7),
+    dict(max_participations=3, least_cohort=4, redrawn_probability=9e-7),
+    dict(max_participations=3, least_cohort=4, redrawn_probability=1e-3)])
+@pytest.mark.parametrize('release', [shares, central])
+def test_every_number_is_the_least_of_its_candidates(release, limits):
+  view = observers.View(events.SelfComposed(count=10, event=events.PoissonSampled(
+      event=release(2.0), sampling_rate=0.1, **limits)))
+  method = observers.Method(population=100, clients_per_person=2)
+  for observer in bounds.KEYS:
+    found = observers.bound(view, 1e-5, method, observer).epsilon
+    for candidate in observers.candidates(view, observer, method):
+      assert found <= (1 + 1e-9) * observers.of_candidate(
+          candidate, view, 1e-5, method).epsilon
+
+
 @pytest.mark.parametrize('population, rate, rounds, noise, lost', [
     (8, 0.9, 2, 2.0, 5), (6, 0.8, 2, 2.0, 3), (12, 0.5, 3, 1.0, 4)])
 def test_rounds_that_are_lost_have_others_whom_the_limit_stopped(

@@ -1,6 +1,7 @@
-"""How often a pair is composed, where that is random, public and independent of data."""
+"""Public coins, independent of data: how often a pair is composed, and which one."""
 
 import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -10,6 +11,22 @@ from scipy import stats
 _REACH, _MARGIN = 15, 50
 # Above what the probabilities of scipy are wrong by, relative.
 _EXCESS = 1 + 1e-8
+
+
+class Cases(NamedTuple):
+  """A choice among Gaussian pairs, which is seen.
+
+  Attributes:
+    ratios: Squared signal-to-noise ratios 1/z^2, > 0; none for nothing to see.
+    weights: Their probabilities.
+    leak: Probability that everything is seen.
+    convex: As in `pairs.Mixed`.
+  """
+
+  ratios: tuple[float, ...]
+  weights: tuple[float, ...]
+  leak: float
+  convex: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -116,27 +116,19 @@ def of(factors: Sequence[pairs.Factor]) -> Mixture | None:
   total, leaks, lost, convex = (np.zeros(1), np.ones(1)), [], 0.0, False
   for pair, count in factors:
     count = count if isinstance(count, counts.Counts) else counts.Counts(first=count)
-    if isinstance(pair, pairs.Gaussian):
-      part = (count.numbers / pair.noise_multiplier**2, np.array(count.weights))
-    elif isinstance(pair, pairs.Leak):
-      part = None
-      leaks.append(_of_rare(pair.probability, count))
-    elif isinstance(pair, pairs.Mixed) and all(
-        isinstance(inner, pairs.Gaussian) or inner == pairs.Leak(probability=1.0)
-        for inner in pair.pairs):
-      lost += _of_rare(sum(weight for inner, weight in zip(pair.pairs, pair.weights)
-                           if isinstance(inner, pairs.Leak)), count)
-      known = [(inner.noise_multiplier**-2, weight)
-               for inner, weight in zip(pair.pairs, pair.weights)
-               if isinstance(inner, pairs.Gaussian)]
-      if not known:
-        part = None
-      else:
-        *part, more, rough = _compound(*map(np.array, zip(*known)), count)
-        lost += more
-        convex = convex or rough or pair.convex
-    else:
+    cases, part = pair.gaussian_cases(), None
+    if cases is None:
       return None
+    if not cases.ratios:
+      leaks.append(_of_rare(cases.leak, count))
+    elif len(cases.ratios) == 1 and not cases.leak:
+      part = (count.numbers * cases.ratios[0], np.array(count.weights))
+    else:
+      lost += _of_rare(cases.leak, count)
+      *part, more, rough = _compound(
+          np.array(cases.ratios), np.array(cases.weights), count)
+      lost += more
+      convex = convex or rough or cases.convex
     lost += count.missing
     if part is not None:
       total = _sum(total, part)

@@ -9,6 +9,7 @@ finitely many losses with their masses under P and under Q, which dominate the p
 import abc
 import collections
 import dataclasses
+import math
 from typing import dataclass_transform
 
 import numpy as np
@@ -92,6 +93,10 @@ class Pair(abc.ABC):
       TooLarge: If there would be more than `MAX_VALUES`.
     """
 
+  def gaussian_cases(self) -> counts.Cases | None:
+    """The Gaussian pairs that it is a choice among; None, always right, if it is not."""
+    return None
+
   def _check_size(self, count: float) -> None:
     if count > MAX_VALUES:
       raise TooLarge(f'{self} has too many values for a privacy loss distribution')
@@ -105,6 +110,9 @@ class Gaussian(Pair):
   """N(1, z^2) against N(0, z^2), with z = `noise_multiplier`."""
 
   noise_multiplier: validate.Positive
+
+  def gaussian_cases(self) -> counts.Cases:
+    return counts.Cases((self.noise_multiplier**-2,), (1.0,), 0.0)
 
   def atoms(self, cells: int) -> tuple[Atoms, ...]:
     # The loss is N(m, 2m) under P and N(-m, 2m) under Q.
@@ -257,6 +265,9 @@ class Leak(Pair):
 
   probability: validate.Fraction
 
+  def gaussian_cases(self) -> counts.Cases:
+    return counts.Cases((), (), self.probability)
+
   def atoms(self, cells: int) -> tuple[Atoms, ...]:
     kept = np.array([1.0 - self.probability])
     return (Atoms(loss=np.zeros(1), p=kept, q=kept, p_only=self.probability,
@@ -343,6 +354,17 @@ class Mixed(Pair):
   pairs: tuple[Pair, ...]
   weights: tuple[float, ...]
   convex: bool = False
+
+  def gaussian_cases(self) -> counts.Cases | None:
+    found = [pair.gaussian_cases() for pair in self.pairs]
+    if any(cases is None or not cases.ratios and cases.leak < 1 for cases in found):
+      return None
+    listed = list(zip(self.weights, found))
+    return counts.Cases(
+        tuple(ratio for cases in found for ratio in cases.ratios),
+        tuple(weight * inner for weight, cases in listed for inner in cases.weights),
+        math.fsum(weight * cases.leak for weight, cases in listed),
+        self.convex or any(cases.convex for cases in found))
 
   def atoms(self, cells: int) -> tuple[Atoms, ...]:
     if self.convex:

@@ -14,8 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from tff_pipelines.accounting.divergences import (
-    counts, curves, gaussian_mixtures, pairs)
+from tff_pipelines.accounting.divergences import counts, curves, pairs
 from tff_pipelines.accounting.events import base
 from tff_pipelines.common import caveats as caveats_lib, validate
 
@@ -95,11 +94,13 @@ class Attended(base.Release, base.WithoutShares):
     number, lost = self.counts, self.failure
     if self.depends:
       # That sizes are negatively associated is enough for Gaussian noise alone.
-      if gaussian_mixtures.of(((pair, 1),)) is None:
+      cases = pair.gaussian_cases()
+      if cases is None:
         return None
       # The smallest come first: those that leave nothing are at most so probable.
-      pair, each = _in_convex_order(pair)
-      lost = min(1.0, lost + each * float(number.numbers @ np.array(number.weights)))
+      pair = _in_convex_order(cases)
+      lost = min(1.0, lost + cases.leak * float(
+          number.numbers @ np.array(number.weights)))
     leak = ((pairs.Leak(probability=lost), 1),) if lost else ()
     return (pair, number), *leak
 
@@ -113,19 +114,14 @@ class Attended(base.Release, base.WithoutShares):
     return self.event.caveats()
 
 
-def _in_convex_order(pair: pairs.Pair) -> tuple[pairs.Pair, float]:
-  """A mixed pair whose leaks are the next pair in their place, and their probability."""
-  if not isinstance(pair, pairs.Mixed):
-    return pair, 0.0  # One size.
-  kept = [(inner, weight) for inner, weight in zip(pair.pairs, pair.weights)
-          if not isinstance(inner, pairs.Leak)]
-  lost = math.fsum(weight for inner, weight in zip(pair.pairs, pair.weights)
-                   if isinstance(inner, pairs.Leak))
-  if not kept:
-    return pairs.Leak(probability=1.0), 0.0
-  inner, weights = zip(*kept)
+def _in_convex_order(cases: counts.Cases) -> pairs.Pair:
+  """The pair of sizes of cohorts, with the next size in place of those that leak."""
+  if not cases.ratios:
+    return pairs.Leak(probability=1.0)
   return pairs.Mixed(
-      pairs=inner, weights=(weights[0] + lost, *weights[1:]), convex=True), lost
+      pairs=tuple(pairs.Gaussian(noise_multiplier=ratio**-0.5)
+                  for ratio in cases.ratios),
+      weights=(cases.weights[0] + cases.leak, *cases.weights[1:]), convex=True)
 
 
 class Coin(base.Release, base.WithoutShares):

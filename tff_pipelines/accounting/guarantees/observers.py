@@ -141,9 +141,12 @@ def bound(view: View, delta: float, method: Method,
     return bounds.Bound(epsilon=0.0, observer=observer)
   found = []
   for candidate in candidates(view, observer, method):
-    # A client is in no more rounds than it may be in at most: a mean is never above.
-    if candidate.amplification != 'none' or not any(
-        one.amplification == AVERAGE and one.accountant == 'pld' for one in found):
+    # One client is in no more rounds than it may be in at most, each of the same pair: a
+    # mean is never above. Persons and participants have bounds of their own for it.
+    if candidate.amplification != 'none' or observer not in (
+        bounds.OUTSIDERS, bounds.SERVER) or not any(
+            one.amplification == AVERAGE and one.accountant == 'pld' and one.is_finite
+            for one in found):
       found.append(of_candidate(candidate, view, delta, method))
   if observer in _PERSONS and groups.may_be_chained(
       view.event, method.clients_per_person, known=not view.is_amplified(observer)):
