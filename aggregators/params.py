@@ -31,6 +31,8 @@ _MIN_CLIP_GRID = 2.0**-60
 # Clients and the server compute in float32; within these bounds no norm, scale
 # or sum of coordinates overflows or loses bits to subnormal numbers.
 MIN_CLIP, MAX_CLIP = 1e-20, 1e20
+# The largest weight of a sum in a row, and number of sums in one.
+MAX_WEIGHT, MAX_BANDS = 2**10, 2**10
 # Cohorts that clients disbelieve come by chance once in as many rounds; exp of this.
 _DISBELIEVED_ODDS = math.log(1e9)
 
@@ -46,6 +48,26 @@ def has_enough(num_reporting, num_selected, min_honest_fraction: float,
   """
   return (num_reporting - assumed_colluders
           >= min_honest_fraction * num_selected * (1 - 1e-9))
+
+
+def check_column(column) -> tuple[int, ...]:
+  """Weights of a row as a tuple of integers. Raises ValueError for other weights."""
+  column = tuple(column)
+  for index, weight in enumerate(column):
+    validate.integer(**{f'column[{index}]': weight}, low=0, high=MAX_WEIGHT)
+  if not column or column[0] == 0:
+    raise ValueError(f'column must begin with a positive weight, found {column!r}')
+  if len(column) > MAX_BANDS:
+    raise ValueError(f'column must have at most {MAX_BANDS} weights, found '
+                     f'{len(column)}')
+  if len(column) == 1 and column != (1,):
+    raise ValueError(f'column of one weight must be (1,), found {column!r}')
+  return tuple(int(weight) for weight in column)
+
+
+def squared_norm(column) -> int:
+  """The squared norm of the weights of a row: what a client's contribution costs."""
+  return sum(weight * weight for weight in column)
 
 
 class NoiseShares:
@@ -100,7 +122,8 @@ class DistributedSumParams(NoiseShares):
 
   The guarantee rests on noise of standard deviation z * clip (model units) per
   coordinate of the sum, for z the noise multiplier; noise in all is 1/h times that, for
-  h the `min_honest_fraction`. A round is suppressed when the reporting clients less
+  h the `min_honest_fraction`. With a `column` g of several weights that is the noise of
+  a row, and z * clip * |g| its standard deviation. A round is suppressed when the reporting clients less
   `assumed_colluders` are fewer than h times the selected ones. `max_cohort_size` bounds
   wrap-around only; privacy does not depend on it. With a mechanism by which the server,
   which is trusted, adds all the noise, these fractions have no effect.
@@ -147,6 +170,9 @@ class DistributedSumParams(NoiseShares):
   fixed_scale: float | None = setting(
       None, 'Grid units per model unit, fixed instead of derived from the bits.',
       above=0)
+  column: tuple[int, ...] = setting(
+      (1,), 'Weights of the sums of this round and those before it in the row that a '
+      'round opens, the latest first (`banded_sum`).', low=0, high=MAX_WEIGHT)
   mechanism: str = setting(
       'skellam', 'Mechanism of the noise: clients add shares of it, or, with '
       'skellam_central, the server adds all.', choices=noises.NOISES)
@@ -160,6 +186,7 @@ class DistributedSumParams(NoiseShares):
       value = getattr(self, field.name)
       if hasattr(value, 'item'):  # A NumPy scalar, which would wrap around.
         object.__setattr__(self, field.name, value.item())
+    object.__setattr__(self, 'column', check_column(self.column))
     declarations.check(self)
     self.check_honest(self.cohort_size)
     if self.most_shares < self.cohort_size:
@@ -193,20 +220,24 @@ class DistributedSumParams(NoiseShares):
     """Grid units per model unit (arXiv 2102.06387, section 4).
 
     The largest for which `k_stddevs` standard deviations of a coordinate of the sum of
-    `max_cohort_size` clients, with all the noise, stay inside the field.
+    `max_cohort_size` clients, with all the noise, stay inside the field; of a row of
+    sums that have the same direction, where it has several.
     """
     if self.fixed_scale is not None:
       return float(self.fixed_scale)
     cohort, k, z = self.most_shares, float(self.k_stddevs), float(self.noise_multiplier)
     # Products and not powers, which raise OverflowError.
-    room = 4.0**self.bits - cohort * (k * k)
+    total, square = sum(self.column), squared_norm(self.column)
+    # Rounding errors and noise of a row's sums add in squares, their values as they are.
+    room = 4.0**self.bits - cohort * (k * k) * square
     if room <= 0:
-      needed = math.floor(math.log2(k) + math.log2(cohort) / 2) + 1
+      needed = math.floor(math.log2(k) + math.log2(cohort * square) / 2) + 1
       raise ValueError(
           f'bits={self.bits} are too few for a cohort of {cohort:g} and k_stddevs='
           f'{k:g}: at least {max(2, needed)} bits are needed')
     growth = cohort if self.sqrtn_norm_growth else cohort * cohort
-    spread = growth / self.padded_dimension + z * z / self.counted_on
+    spread = (growth * (total * total) / self.padded_dimension
+              + z * z * square / self.counted_on)
     clip_grid = math.sqrt(room) / math.sqrt(spread) / (2 * k)
     if clip_grid < _MIN_CLIP_GRID:
       raise ValueError(
@@ -249,7 +280,7 @@ class DistributedSumParams(NoiseShares):
   def noise_variance(self) -> float:
     """Variance mu per coordinate that the guarantee rests on, grid units^2."""
     stddev = self.clip_grid * self.noise_multiplier
-    return stddev * stddev
+    return stddev * stddev * squared_norm(self.column)
 
   @property
   def local_stddev_grid(self) -> float:
