@@ -8,6 +8,7 @@ see nothing but what the mechanism released, so they cost no privacy.
 import dataclasses
 import math
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -60,13 +61,16 @@ class ServerConfig:
       return optimizer
     return optimizers.schedule_learning_rate(optimizer, self.rate)
 
-  def rate(self, index: tf.Tensor) -> tf.Tensor:
-    """In graph: the learning rate of the round of this index, from 0."""
-    index = tf.cast(index, tf.float32)
-    factor = tf.minimum(1.0, (index + 1) / max(1, self.warmup_rounds))
+  def rate(self, index: tf.Tensor | np.ndarray) -> tf.Tensor | np.ndarray:
+    """Learning rates of rounds by index, from 0; arrays in NumPy, else in graph."""
+    if isinstance(index, np.ndarray):
+      lib = np
+    else:
+      lib, index = tf, tf.cast(index, tf.float32)
+    factor = lib.minimum(1.0, (index + 1) / max(1, self.warmup_rounds))
     if self.schedule != 'linear_warmup':
       decaying = max(1, self.rounds - self.warmup_rounds)
-      done = tf.clip_by_value((index - self.warmup_rounds) / decaying, 0.0, 1.0)
+      done = lib.minimum(1.0, lib.maximum(0.0, (index - self.warmup_rounds) / decaying))
       factor *= (1 - done if self.schedule == 'linear_decay' else
-                 0.5 * (1 + tf.cos(math.pi * done)))
+                 0.5 * (1 + lib.cos(math.pi * done)))
     return self.learning_rate * factor
