@@ -24,6 +24,9 @@ from tff_pipelines.common import validate
 _UNIT = 16
 # More bands are worth it while they lower the error by more than this fraction.
 _TOLERANCE = 0.02
+# Bands that are taken without being asked for: a server keeps a vector for each, twice,
+# and rows of more need more bits.
+MOST_AUTO = 64
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
