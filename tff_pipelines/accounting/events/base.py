@@ -142,8 +142,14 @@ class Event(abc.ABC):
     """
 
   @abc.abstractmethod
-  def participations(self, count: int, amplification: str) -> int:
-    """Number of releases to compose for `count` >= 1 of these: those with one client."""
+  def counted(self, count: int, amplification: str
+              ) -> 'tuple[tuple[Event, int], ...]':
+    """The releases that stand for `count` >= 1 of these: those with one client.
+
+    Returns:
+      Independent events, and how often each is released. None of them is counted again:
+      its answers are those of one release.
+    """
 
   @abc.abstractmethod
   def repeated(self) -> 'Event':
@@ -238,6 +244,22 @@ class Event(abc.ABC):
     """
     return False
 
+  def is_ordered(self) -> bool:
+    """Whether all rounds follow one order of the clients: they have the same event."""
+    return False
+
+  def rows(self, column: tuple[int, ...]) -> 'Event':
+    """The rows in which one contribution counts so often, seen together.
+
+    A row is a sum like this one, with noise of its own; in the weighted sum that it is,
+    the contribution has a weight > 0 of `column`, which multiplies the sensitivities
+    and not the noise (docs/correlated_noise.md).
+
+    Raises:
+      ValueError: If the release is no sum whose contributions have weights.
+    """
+    raise ValueError(f'event {type(self).__name__} has no rows of weighted sums')
+
   def to_dp_accounting(self) -> dp_event.DpEvent:
     """The same release as an event of dp_accounting, for its accountants.
 
@@ -326,8 +348,8 @@ def no_known_group(self, clients: int) -> None:
 def any_cohorts(self, count: int, participants: Participants | None
                 ) -> tuple[tuple[Event, int], ...]:
   """States that nothing better is proved than for any cohorts."""
-  return ((seen_by(self.without_sampling(), participants),
-           self.participations(count, 'none')),)
+  return tuple((seen_by(part.without_sampling(), participants), times)
+               for part, times in self.counted(count, 'none'))
 
 
 def never_fails(self) -> float:
@@ -355,8 +377,8 @@ class Release(Event, abstract=True):
             ) -> tuple[tuple[Event, int], ...]:
     return ((seen_by(self, participants), count),)
 
-  def participations(self, count: int, amplification: str) -> int:
-    return count
+  def counted(self, count: int, amplification: str) -> tuple[tuple[Event, int], ...]:
+    return ((self, count),)
 
   def repeated(self) -> Event:
     return self
