@@ -203,7 +203,8 @@ def test_no_client_is_selected_more_often_than_is_accounted(sampling, rounds):
 
 
 def test_the_names_of_the_flags_are_those_of_the_schemes():
-  assert tuple(schemes.SCHEMES) == ('poisson', 'fixed', 'epochs', 'none')
+  assert tuple(schemes.SCHEMES) == (
+      'poisson', 'fixed', 'epochs', 'turns', 'none')
   assert all(schemes.SCHEMES[name].name == name for name in schemes.SCHEMES)
 
 

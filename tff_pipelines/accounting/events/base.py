@@ -146,17 +146,12 @@ class Event(abc.ABC):
               ) -> 'tuple[tuple[Event, int], ...]':
     """The releases that stand for `count` >= 1 of these: those with one client.
 
-    Returns:
-      Independent events, and how often each is released. None of them is counted again:
-      its answers are those of one release.
+    Independent events, and how often each is there; they are not counted again.
     """
 
   @abc.abstractmethod
   def repeated(self) -> 'Event':
-    """The event that is added if the same release is repeated.
-
-    A restarted run may repeat a round that was seen, with fresh noise and sample.
-    """
+    """The event of a release that is repeated, with fresh noise and a fresh sample."""
 
   @abc.abstractmethod
   def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
@@ -249,15 +244,7 @@ class Event(abc.ABC):
     return False
 
   def rows(self, column: tuple[int, ...]) -> 'Event':
-    """The rows in which one contribution counts so often, seen together.
-
-    A row is a sum like this one, with noise of its own; in the weighted sum that it is,
-    the contribution has a weight > 0 of `column`, which multiplies the sensitivities
-    and not the noise (docs/correlated_noise.md).
-
-    Raises:
-      ValueError: If the release is no sum whose contributions have weights.
-    """
+    """Such sums, each with noise of its own, in which a client has these weights > 0."""
     raise ValueError(f'event {type(self).__name__} has no rows of weighted sums')
 
   def to_dp_accounting(self) -> dp_event.DpEvent:
