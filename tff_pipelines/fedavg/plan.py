@@ -422,7 +422,11 @@ def _column(settings: settings_lib.TrainSettings, mechanism: mechanisms.SumMecha
           columns.workload(server, settings.rounds))
   scheme = mechanism.sampling_scheme()
   if settings.bands is not None:
-    scheme.check_bands(settings.bands)
+    if settings.bands > scheme.most_bands:
+      raise ValueError(
+          f'bands must be at most {scheme.most_bands}, the rounds between two turns of a '
+          f'client: {scheme.population} clients, {scheme.turn_size} a round; found '
+          f'{settings.bands}')
     return columns.best(work, settings.bands)
   return (1,) if settings.adaptive_clipping else columns.auto(
       work, min(scheme.most_bands, columns.MOST_AUTO))

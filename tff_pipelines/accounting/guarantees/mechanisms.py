@@ -121,6 +121,11 @@ class SumMechanism(Mechanism):
       raise ValueError('adaptive_clipping needs a column of one weight, found '
                        f'{self.column!r}: sums of other clips have other scales')
 
+  @property
+  def has_bands(self) -> bool:
+    """Whether rows of several sums are opened, and not each sum."""
+    return len(self.column) > 1
+
   def sampling_scheme(
       self, simulation_seed: int | None = None) -> schemes.SamplingScheme:
     """The scheme that selects the clients of each round; without a seed by entropy."""

@@ -27,6 +27,8 @@ class SamplingScheme(abc.ABC):
     cohort_in_words: 'expected' or 'exactly', for the `cohort_size` of a round.
     same_every_round: Whether `event` is the same in all rounds.
     needs_sizes: Whether population and cohort size must be given.
+    hides_nothing: Whether what holds against the server is what is aimed at: who has
+      a turn is no secret.
 
   Attributes:
     population: Number of clients, >= 1.
@@ -40,6 +42,7 @@ class SamplingScheme(abc.ABC):
   cohort_in_words: ClassVar[str] = 'expected'
   same_every_round: ClassVar[bool] = False
   needs_sizes: ClassVar[bool] = True
+  hides_nothing: bool = False
 
   def __init__(self, *, population: int | None = None,
                cohort_size: float | None = None, simulation_seed: int | None = None,

@@ -59,6 +59,15 @@ class Turns(scheme.SamplingScheme):
     return self.cohort_size / self.turn_size
 
   @property
+  def hides_nothing(self) -> bool:
+    return self.sampling_rate == 1
+
+  @property
+  def most_bands(self) -> int:
+    """The largest number of weights in a column: the rounds between two turns."""
+    return self.population // self.turn_size
+
+  @property
   def cohort_in_words(self) -> str:
     return 'exactly' if self.sampling_rate == 1 else 'expected'
 
