@@ -327,8 +327,9 @@ class FedAvgPlan(guarantee.Plan):
     mechanism, params = self.mechanism, self.params
     degenerate = params and params.degeneracy()
     varies = params and params.has_shares and not params.noise.is_divisible
-    approximate = [APPROXIMATE] * bool(varies and mechanism.sampling == 'poisson')
-    closed = [CLOSED] * (self.has_closed_sums and params.has_shares)
+    approximate = [APPROXIMATE] * bool(
+        varies and self.scheme.cohort_in_words == 'expected')
+    closed = [CLOSED] * bool(self.has_closed_sums and params.has_shares)
     return approximate + closed + [guarantee.Caveat(name, text) for applies, name, text in (
         (self.diagnostics, 'diagnostics outside the guarantee',
          'diagnostics measure raw values and cohort sizes, outside the guarantee'),

@@ -278,7 +278,8 @@ def _caveats_of_params(
         'little noise if all others collude',
         'if all others collude, the noise of a client\'s own share leaves it '
         f'epsilon={decimals.rounded_up(alone)} in one round'))
-  if not params.noise.is_divisible and mechanism.sampling == 'poisson':
+  if not params.noise.is_divisible and (
+      mechanism.sampling_scheme().cohort_in_words == 'expected'):
     notes.append(APPROXIMATE)
   return notes
 
