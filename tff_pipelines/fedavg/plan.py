@@ -308,7 +308,8 @@ class FedAvgPlan(guarantee.Plan):
         against='observers of the released models',
         observers_server=(
             f'{"those" if beside else "the server and those"} who know the cohorts '
-            'and no share of the noise' if shares else
+            f'and no share of the noise{" or closed sum" * self.has_closed_sums}'
+            if shares else
             'participants, who know the cohorts (the server is trusted)'),
         against_server=(
             'the participants (the server is trusted)' if not shares else
@@ -319,7 +320,9 @@ class FedAvgPlan(guarantee.Plan):
         everyone=everyone,
         sampling=mechanism.sampling, trust_model=trust,
         source='; '.join(filter(
-            None, dict.fromkeys(_sources(self.released(1))))) or None,
+            None, dict.fromkeys([
+                *_sources(self.released(1)),
+                *[self.event(1).source] * mechanism.has_bands]))) or None,
         sampler=sampler,
         secure_aggregation=self.params is not None)
 
