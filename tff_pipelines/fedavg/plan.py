@@ -433,7 +433,7 @@ def _column(settings: settings_lib.TrainSettings, mechanism: mechanisms.SumMecha
           f'{settings.bands}')
     return columns.best(work, settings.bands)
   return (1,) if settings.adaptive_clipping else columns.auto(
-      work, min(scheme.most_bands, columns.MOST_AUTO))
+      work, columns.most_auto(scheme.most_bands, mechanism.dimension))
 
 
 def check_more_rounds(plan: FedAvgPlan, before: int) -> None:
