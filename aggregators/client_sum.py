@@ -20,10 +20,15 @@ from aggregators.params import DistributedSumParams
 class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
   """A sum of tensors over clients; subclasses define what clients send.
 
+  Class attributes:
+    closed: Names of parts of the state that clients never receive.
+
   Attributes:
     seeded: Whether this is a seeded run, whose clients bring their keys: values
       then are OrderedDicts of `value` and `key` (`structures.keyed_type`).
   """
+
+  closed: tuple[str, ...] = ()
 
   def __init__(self, *, bits: int | None = None, diagnostics: bool = False,
                simulation_seed: int | None = None):
@@ -69,7 +74,7 @@ class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
     Args:
       vector: float32 or float64 [dimension], model units.
       key: int64[2], of this client and round alone.
-      state: The state of the sum, as broadcast.
+      state: The state of the sum, as `shared`.
     """
 
   @abc.abstractmethod
@@ -83,6 +88,23 @@ class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
       num_reporting: int32, the number of contributions.
       key: int64[2], of this round at the server.
     """
+
+  def shared(self, state):
+    """In graph: the part of the state that clients receive."""
+    return collections.OrderedDict(
+        (name, part) for name, part in state.items() if name not in self.closed)
+
+  def shared_type(self, state_type: tff.Type) -> tff.Type:
+    """The type of `shared`."""
+    return state_type if not self.closed else tff.tensorflow.computation(
+        self.shared, state_type).type_signature.result
+
+  def broadcast(self, state):
+    """The federated broadcast of `shared`, of a state placed at the server."""
+    if self.closed:
+      state = tff.federated_map(tff.tensorflow.computation(
+          self.shared, state.type_signature.member), state)
+    return tff.federated_broadcast(state)
 
   def zero(self, dimension: int) -> tf.Tensor:
     """In graph: the contribution of no client, for vectors of this length."""
@@ -137,7 +159,7 @@ class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
     initial_state = tff.tensorflow.computation(self.initial_state)
     state_type = initial_state.type_signature.result
 
-    @tff.tensorflow.computation(value_type, state_type)
+    @tff.tensorflow.computation(value_type, self.shared_type(state_type))
     def contribute(value, state):
       value, key = ((value['value'], value['key']) if self.seeded else
                     (value, keys.fresh()))
@@ -157,7 +179,7 @@ class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
         tff.FederatedType(state_type, tff.SERVER),
         tff.FederatedType(value_type, tff.CLIENTS))
     def next_fn(state, value):
-      sent = tff.federated_map(contribute, (value, tff.federated_broadcast(state)))
+      sent = tff.federated_map(contribute, (value, self.broadcast(state)))
       total = self.federated_total(sent[0])
       num_reporting = tff.federated_sum(tff.federated_value(1, tff.CLIENTS))
       state, result, public = tff.federated_map(

@@ -102,8 +102,9 @@ def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor,
     clip: The clip of this round, model units, if not `params.clip`; as many grid units.
 
   Returns:
-    values: int32 [padded_dimension] in [0, 2^bits). diagnostics: int32 scalars
-    computed from raw values; they are outside the guarantee.
+    values: int32 [sent_dimension] in [0, 2^bits): the integers with the share of the
+    noise and, with several bands, those without it after them. diagnostics: int32
+    scalars computed from raw values; they are outside the guarantee.
   """
   scale = params.scale if clip is None else params.clip_grid / clip
   compiled = params.padded_dimension >= _MIN_COMPILED
@@ -120,7 +121,8 @@ def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor,
   def noised(noise):
     return noisy_rounding.noisy_round(
         rotated, key, params.l2_sensitivity_squared, noise, params.bits,
-        factor=factor, squared_norm=squared_norm, compiled=compiled)
+        factor=factor, squared_norm=squared_norm, closed=len(params.column) > 1,
+        compiled=compiled)
 
   def by_sampler():
     sample = None
@@ -145,7 +147,7 @@ def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor,
   diagnostics.update(
       cohort_disbelieved=tf.cast(~believed, tf.int32), rounding_retries=retries,
       rounding_fallbacks=tf.cast(fell_back, tf.int32))
-  return Encoded(tf.ensure_shape(values, [params.padded_dimension]), diagnostics)
+  return Encoded(tf.reshape(values, [params.sent_dimension]), diagnostics)
 
 
 def _is_table_of(table, share: tf.Tensor) -> tf.Operation:
@@ -174,28 +176,25 @@ def noise_present(num_reporting, cohort_size, params: DistributedSumParams):
   return enough, tf.where(enough, present, tf.zeros_like(present))
 
 
-def decode(total: tf.Tensor, num_reporting, cohort_size, key: tf.Tensor,
-           rotation_key: tf.Tensor, params: DistributedSumParams,
-           clip=None, table=None) -> Decoded:
-  """Decodes the sum to what the server releases. Pure.
+def topped_up(total: tf.Tensor, num_reporting, cohort_size, key: tf.Tensor,
+              params: DistributedSumParams, table=None) -> tuple[tf.Tensor, tf.Tensor]:
+  """The sum with all the noise, whatever clients are missing. Pure.
 
   The noise is topped up to its constant total, so that the distribution of the release
-  does not reveal how many clients participated. A round with too few reporting clients
-  is suppressed: its release is noise alone.
+  does not reveal how many clients participated. In place of a sum of too few reporting
+  clients, whose round is suppressed, there is noise alone.
 
   Args:
     total: int32 [padded_dimension], the sum of the clients' values mod 2^bits.
     num_reporting: Clients in the sum, m'; scalar.
     cohort_size: Selected clients, m; scalar.
     key: int64[2], of this round at the server.
-    rotation_key, clip, table: Those that the clients used; 'chacha20' needs a table,
-      as the server then adds whole shares for clients that are missing.
     params: The parameters of the sum.
+    table: That of the clients; 'chacha20' needs one, as the server then adds whole
+      shares for clients that are missing.
 
   Returns:
-    vector: float32 [dimension], model units. measurements: `scale` and
-    `estimated_wrapped_fraction`, from the parameters and the released vector
-    alone, and `suppressed` (bool), which reveals dropouts but no data.
+    int32 [padded_dimension] in [0, 2^bits); whether the sum is in it, bool.
   """
   enough, present = noise_present(num_reporting, cohort_size, params)
   unless_suppressed = lambda: tf.where(enough, total, tf.zeros_like(total))
@@ -208,22 +207,48 @@ def decode(total: tf.Tensor, num_reporting, cohort_size, key: tf.Tensor,
       draws = table['draws'] * tf.cast(tf.math.ceil(missing), tf.int32)
     noise = noisy_rounding.TableNoise(
         packed=table['packed'], tie=table['tie'], more_draws=draws, generator=generator)
-    total = noise.add_more(
+    return noise.add_more(
         unless_suppressed(), generator.derive(key, 0), params.bits,
-        params.padded_dimension >= _MIN_COMPILED)
-  elif params.noise_multiplier > 0:
-    missing = params.total_noise_variance * (1.0 - present)
+        params.padded_dimension >= _MIN_COMPILED), enough
+  if params.noise_multiplier == 0:
+    return unless_suppressed(), enough
+  missing = params.total_noise_variance * (1.0 - present)
 
-    def topped_up():
-      noise = sample_noise(keys.derive(key, 0), total.shape,
-                           missing * share_tables.SHARE_EXCESS, params)
-      return modular_sum.wrap(
-          tf.cast(unless_suppressed(), tf.int64) + noise, params.bits)
+  def more():
+    noise = sample_noise(keys.derive(key, 0), total.shape,
+                         missing * share_tables.SHARE_EXCESS, params)
+    return modular_sum.wrap(
+        tf.cast(unless_suppressed(), tf.int64) + noise, params.bits)
 
-    total = branch.either(
-        ~enough | (missing > 0), topped_up, lambda: tf.identity(total))
-  else:
-    total = unless_suppressed()
+  return branch.either(
+      ~enough | (missing > 0), more, lambda: tf.identity(total)), enough
+
+
+def decode(total: tf.Tensor, num_reporting, cohort_size, key: tf.Tensor,
+           rotation_key: tf.Tensor, params: DistributedSumParams,
+           clip=None, table=None) -> Decoded:
+  """Decodes the sum to what the server releases. Pure.
+
+  A round with too few reporting clients is suppressed: its release is noise alone.
+
+  Args:
+    total, num_reporting, cohort_size, key, table: As for `topped_up`.
+    rotation_key, clip: Those that the clients used.
+    params: The parameters of the sum.
+
+  Returns:
+    vector: float32 [dimension], model units. measurements: `scale` and
+    `estimated_wrapped_fraction`, from the parameters and the released vector
+    alone, and `suppressed` (bool), which reveals dropouts but no data.
+  """
+  total, enough = topped_up(total, num_reporting, cohort_size, key, params, table)
+  vector, squared_norm, scale = unscaled(total, rotation_key, params, clip)
+  return Decoded(vector, measurements(scale, squared_norm, enough, params))
+
+
+def unscaled(total: tf.Tensor, rotation_key: tf.Tensor, params: DistributedSumParams,
+             clip=None) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+  """`in_model_units` at the scale of a clip, marked; and the scale, float64."""
   scale = tf.convert_to_tensor(
       params.scale if clip is None else params.clip_grid / clip, tf.float64)
   # One factor: TensorFlow's optimiser would merge two, or turn a division into a
@@ -232,10 +257,16 @@ def decode(total: tf.Tensor, num_reporting, cohort_size, key: tf.Tensor,
   vector, squared_norm = marks.decoding(
       lambda *arguments: in_model_units(*arguments, params), params, total,
       tf.cast(1.0 / (scale * length), tf.float32), tf.cast(rotation_key, tf.int64))
-  return Decoded(vector, collections.OrderedDict(
+  return vector, squared_norm, scale
+
+
+def measurements(scale: tf.Tensor, squared_norm: tf.Tensor, enough: tf.Tensor,
+                 params: DistributedSumParams) -> collections.OrderedDict:
+  """Public measurements, of the squared norm of what was opened, grid units."""
+  return collections.OrderedDict(
       scale=tf.cast(scale, tf.float32),
       estimated_wrapped_fraction=_wrapped_fraction(squared_norm, params),
-      suppressed=~enough))
+      suppressed=~enough)
 
 
 def in_model_units(total: tf.Tensor, factor: tf.Tensor, rotation_key: tf.Tensor,
@@ -243,7 +274,7 @@ def in_model_units(total: tf.Tensor, factor: tf.Tensor, rotation_key: tf.Tensor,
   """Decodes a sum to a vector in model units. Pure.
 
   Args:
-    total: int32 [padded_dimension] in [0, 2^bits).
+    total: int32 [padded_dimension] in [0, 2^bits); or float32, grid units.
     factor: float32, model units per grid unit; for the Hadamard rotation divided by
       sqrt(padded_dimension).
     rotation_key: int64[2].
@@ -252,7 +283,9 @@ def in_model_units(total: tf.Tensor, factor: tf.Tensor, rotation_key: tf.Tensor,
   Returns:
     float32 [dimension]; and float64, the squared norm of the whole sum, grid units.
   """
-  grid = tf.cast(modular_sum.unwrap(total, params.bits), tf.float32)
+  grid = total
+  if total.dtype != tf.float32:
+    grid = tf.cast(modular_sum.unwrap(total, params.bits), tf.float32)
   vector = grid * factor
   if params.rotation == 'hadamard':
     vector = rotation.flip(
@@ -319,7 +352,12 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
   clients, which sizes their shares of the noise. Where tables pay there is also the
   `noise_table` of that cohort; `set_cohort_size` sets both. A cohort size that was
   changed alone is as private, only slower; with 'chacha20' it is an error.
+
+  Class attributes:
+    has_bands: Whether rows of several sums are opened, and not each sum.
   """
+
+  has_bands = False
 
   def __init__(self, params: DistributedSumParams, *, diagnostics: bool = False,
                simulation_seed: int | None = None):
@@ -336,6 +374,9 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
     share_tables.check_generator(params)
     if params.cohort_size >= 2**31:  # The state holds it as int32.
       raise ValueError(f'cohort_size must be below 2^31, found {params.cohort_size!r}')
+    if len(params.column) > 1 and not self.has_bands:
+      raise ValueError(f'column must be (1,) for {type(self).__name__}, found '
+                       f'{params.column!r}: BandedSumFactory opens rows of sums')
     super().__init__(bits=params.bits, diagnostics=diagnostics,
                      simulation_seed=simulation_seed)
     self._params = params
@@ -381,7 +422,7 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
                   self._params, state.get('noise_table'), state.get('clip'))
 
   def zero(self, dimension: int) -> tf.Tensor:
-    return super().zero(self._params.padded_dimension)
+    return super().zero(self._params.sent_dimension)
 
   def release(self, state, total, num_reporting, key):
     vector, measurements = decode(

@@ -68,20 +68,26 @@ def _wrap(values: tf.Tensor, bits: int | None) -> tf.Tensor:
   return values if bits is None else modular_sum.wrap(values, bits)
 
 
-def _first_try(noise, block, factor, random, key, bits):
+def _sent(noise, rounded, random, key, bits, closed):
+  """A block as it is sent: with noise and, if `closed`, without it; [2, dim] then."""
+  values = _wrap(noise.add(rounded, random, key), bits)
+  return tf.stack([values, _wrap(rounded, bits)]) if closed else values
+
+
+def _first_try(noise, block, factor, random, key, bits, closed):
   """A block's first try: what is sent, and `rounding.squared_norm_if_sure`."""
   rounded = rounding.round_by(
       block * factor, noise.rounding_bits(random, block.shape[0]))
-  values = _wrap(noise.add(rounded, random, key), bits)
-  return (values, *rounding.squared_norm_if_sure(rounded))
+  return (_sent(noise, rounded, random, key, bits, closed),
+          *rounding.squared_norm_if_sure(rounded))
 
 
 # XLA fuses these steps, which is worth a factor of two.
 @functools.partial(tf.function, jit_compile=True, autograph=False)
-def _compiled_first_try(block, factor, random, key, packed, tie, bits, draws,
+def _compiled_first_try(block, factor, random, key, packed, tie, bits, closed, draws,
                         generator):
   noise = TableNoise(packed=packed, tie=tie, draws=draws, generator=generator)
-  return _first_try(noise, block, factor, random, key, bits)
+  return _first_try(noise, block, factor, random, key, bits, closed)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,12 +116,12 @@ class TableNoise:
     """int32 [dim], the odd numbers below 2^24."""
     return tf.bitwise.left_shift(random[:dim], 1) & (2**(_ROUNDING_BITS + 1) - 1) | 1
 
-  def first_try(self, block, factor, random, key, bits, compiled):
+  def first_try(self, block, factor, random, key, bits, closed, compiled):
     """`_first_try`, compiled or not."""
     if not compiled:
-      return _first_try(self, block, factor, random, key, bits)
+      return _first_try(self, block, factor, random, key, bits, closed)
     return _compiled_first_try(block, factor, random, key, self.packed, self.tie, bits,
-                               self.draws, self.generator)
+                               closed, self.draws, self.generator)
 
   def add(self, rounded: tf.Tensor, random: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
     """int32 [dim], the rounded values and the draws that share their random bits."""
@@ -161,8 +167,8 @@ class SampledNoise:
   def rounding_bits(self, random, _):
     return random
 
-  def first_try(self, block, factor, random, key, bits, _):
-    return _first_try(self, block, factor, random, key, bits)
+  def first_try(self, block, factor, random, key, bits, closed, _):
+    return _first_try(self, block, factor, random, key, bits, closed)
 
   def add(self, rounded, _, key):
     if self.sample is None:
@@ -177,8 +183,8 @@ class SampledNoise:
 def _in_blocks(vector: tf.Tensor, key: tf.Tensor, noise, compiled: bool, function):
   """Runs (block, its key, its random bits) -> (values, scalars) on blocks of BLOCK.
 
-  Block i has the child i of the key; the last may be shorter. Returns int32 [D], all
-  blocks' values, and the sums of their integer scalars.
+  Block i has the child i of the key; the last may be shorter. Returns int32 [..., D],
+  all blocks' values, and the sums of their integer scalars.
   """
   dim = vector.shape[0]
   whole = dim // BLOCK
@@ -196,14 +202,17 @@ def _in_blocks(vector: tf.Tensor, key: tf.Tensor, noise, compiled: bool, functio
       return (index + 1, blocks.write(index, values),
               tf.nest.map_structure(tf.add, scalars, more))
 
-    blocks = tf.TensorArray(tf.int32, size=whole, element_shape=[BLOCK])
+    blocks = tf.TensorArray(tf.int32, size=whole, element_shape=values.shape)
     _, blocks, scalars = tf.while_loop(
         lambda index, *_: index < whole, step,
         (tf.constant(1), blocks.write(0, values), scalars), parallel_iterations=1)
-    values = tf.reshape(blocks.stack(), [whole * BLOCK])
+    blocks = blocks.stack()
+    if len(blocks.shape) > 2:
+      blocks = tf.transpose(blocks, [1, 0, 2])
+    values = tf.reshape(blocks, [*values.shape[:-1], whole * BLOCK])
   if dim > BLOCK and dim % BLOCK:
     rest, more = run(whole, dim % BLOCK)
-    values = tf.concat([values, rest], axis=0)
+    values = tf.concat([values, rest], axis=-1)
     scalars = tf.nest.map_structure(tf.add, scalars, more)
   return values, scalars
 
@@ -211,7 +220,7 @@ def _in_blocks(vector: tf.Tensor, key: tf.Tensor, noise, compiled: bool, functio
 def noisy_round(vector: tf.Tensor, key: tf.Tensor, l2_bound_squared: int,
                 noise: TableNoise | SampledNoise, bits: int | None, *, factor=1.0,
                 squared_norm: tf.Tensor | None = None,
-                compiled: bool = True) -> Rounded:
+                closed: bool = False, compiled: bool = True) -> Rounded:
   """Rounds to integers of a bounded norm, adds noise, wraps.
 
   The rounding is that of arXiv 2102.06387, Def. 21. Each coordinate is rounded up
@@ -229,10 +238,12 @@ def noisy_round(vector: tf.Tensor, key: tf.Tensor, l2_bound_squared: int,
     bits: The result is modulo 2^bits; None for the integers themselves.
     factor: float32 scalar, grid units in a unit of `vector`.
     squared_norm: float64 scalar, of `vector`, where it is known already.
+    closed: Whether the integers are returned without noise, too.
     compiled: Whether the first try is compiled, where there is XLA.
 
   Returns:
-    values: int32 [D]; retries: int32, tries beyond the first; fell_back: bool.
+    values: int32 [D], or [2, D] with the integers without noise, modulo 2^bits, in the
+    second row; retries: int32, tries beyond the first; fell_back: bool.
   """
   factor = tf.convert_to_tensor(factor, tf.float32)
   bound = tf.constant(l2_bound_squared, tf.int64)
@@ -244,12 +255,13 @@ def noisy_round(vector: tf.Tensor, key: tf.Tensor, l2_bound_squared: int,
   each = functools.partial(_in_blocks, vector, key, noise, compiled)
 
   def more(values, own_key):
-    return noise.add_more(
-        values, noise.generator.derive(own_key, _MORE_DRAWS), bits, compiled)
+    add = lambda sent: noise.add_more(
+        sent, noise.generator.derive(own_key, _MORE_DRAWS), bits, compiled)
+    return tf.stack([add(values[0]), values[1]]) if closed else add(values)
 
   def first_try(block, own_key, random):
     values, unsure, norm = noise.first_try(
-        block, factor, random, own_key, bits, compiled)
+        block, factor, random, own_key, bits, closed, compiled)
     return more(values, own_key), (unsure, norm)
 
   first, (unsure, norm) = each(first_try)
@@ -288,8 +300,8 @@ def noisy_round(vector: tf.Tensor, key: tf.Tensor, l2_bound_squared: int,
     index = index_of(tries)
 
     def sent(block, own_key, random):
-      values = noise.add(rounded(block, own_key, random, index), random, own_key)
-      return more(_wrap(values, bits), own_key), ()
+      values = rounded(block, own_key, random, index)
+      return more(_sent(noise, values, random, own_key, bits, closed), own_key), ()
 
     return (each(sent)[0], tf.minimum(tries, _MAX_TRIES - 1),
             ~(in_range & (tries < _MAX_TRIES)))

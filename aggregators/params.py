@@ -209,8 +209,13 @@ class DistributedSumParams(NoiseShares):
     return self.noise.has_shares
 
   @property
+  def sent_dimension(self) -> int:
+    """Number of integers that a client sends: D, or 2 D where sums stay closed."""
+    return self.padded_dimension * (1 if len(self.column) == 1 else 2)
+
+  @property
   def padded_dimension(self) -> int:
-    """Number of coordinates D that a client sends."""
+    """Number of coordinates D of a sum."""
     if self.rotation == 'hadamard':
       return 1 << (self.dimension - 1).bit_length()
     return self.dimension + (self.dimension % 2 if self.rotation == 'dft' else 0)

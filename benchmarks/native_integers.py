@@ -18,7 +18,7 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from aggregators import distributed_sum, share_tables
+from aggregators import banded_sum, distributed_sum, share_tables
 from aggregators.native import decoding, encoding, marks
 from aggregators.params import DistributedSumParams
 
@@ -39,6 +39,7 @@ class Case:
     generator: `noise_generator` of DistributedSumParams.
     rotation: 'hadamard' or 'none'.
     tight: Whether the bound is so tight that many tries of the rounding fail.
+    column: That of DistributedSumParams.
   """
 
   mechanism: str
@@ -47,10 +48,12 @@ class Case:
   generator: str = 'philox'
   rotation: str = 'hadamard'
   tight: bool = False
+  column: tuple[int, ...] = (1,)
 
   def __str__(self) -> str:
     words = [self.mechanism, f'{self.bits} bits', str(self.dimension), self.generator,
-             self.rotation] + ['tight'] * self.tight
+             self.rotation] + ['tight'] * self.tight + (
+                 ['banded'] * (len(self.column) > 1))
     return ' '.join(words)
 
   def params(self) -> DistributedSumParams | None:
@@ -65,9 +68,10 @@ class Case:
           clip=_CLIP, noise_multiplier=noise, bits=self.bits, dimension=self.dimension,
           cohort_size=2 if coarse else 8, k_stddevs=1.0 if coarse else 4.0,
           mechanism='skellam' if self.mechanism == 'none' else self.mechanism,
-          noise_generator=self.generator, rotation=self.rotation,
+          noise_generator=self.generator, rotation=self.rotation, column=self.column,
           beta=0.999 if self.tight else float(np.exp(-0.5)))
-      distributed_sum.DistributedSumFactory(params)
+      (banded_sum.BandedSumFactory if len(self.column) > 1 else
+       distributed_sum.DistributedSumFactory)(params)
     except ValueError:
       return None
     return params if marks.is_supported(params) else None
@@ -105,7 +109,7 @@ def compare(case: Case, count: int = 3) -> tuple[int, int]:
     different += int(np.count_nonzero(total.total != graph.values.numpy()))
     if [int(x) for x in graph.diagnostics.values()] != total.diagnostics.tolist():
       different += 1
-  return count * params.padded_dimension, different
+  return count * params.sent_dimension, different
 
 
 # Whether TensorFlow's matrix products, of which the graph's transform consists, add from
@@ -136,6 +140,8 @@ def compare_decoded(case: Case, count: int = 3) -> tuple[int, int]:
   different = 0
   for _ in range(count):
     total = rng.integers(0, params.modulus, params.padded_dimension, np.int32)
+    if len(params.column) > 1:  # What follows from a row is no integer.
+      total = (total / np.float32(params.column[0])).astype(np.float32)
     factor = np.float32(rng.uniform(0.5, 2.0) / params.scale)
     graph, square = (x.numpy() for x in decode(total, factor))
     vector, own_square = decoding.decoded(params, total, factor, key)
@@ -158,6 +164,7 @@ def cases() -> Iterator[Case]:
           yield Case(mechanism, 14, dimension, generator, rotation)
         if dimension < 10**5:
           yield Case(mechanism, 6, dimension, generator, tight=True)
+          yield Case(mechanism, 22, dimension, generator, column=(4, 3))
 
 
 def quick_cases() -> list[Case]:
@@ -171,7 +178,10 @@ def quick_cases() -> list[Case]:
       Case('skellam', 16, 2**17 + 3, 'philox', 'none'),
       Case('discrete_gaussian', 14, 2048, 'chacha20'),
       Case('discrete_gaussian', 10, 100), Case('skellam_central', 30, 700),
-      Case('none', 8, 2**13)]
+      Case('none', 8, 2**13), Case('skellam', 20, 2**17 + 3, column=(4, 3)),
+      Case('skellam', 16, 5000, 'chacha20', column=(2, 1, 1)),
+      Case('skellam', 8, 1000, tight=True, column=(2, 1)),
+      Case('skellam_central', 16, 300, 'philox', 'none', column=(3, 2))]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

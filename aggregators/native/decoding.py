@@ -10,11 +10,12 @@ _BLOCK = 4096
 
 
 @compiling.jit
-def decode(total, bits, factor, signs, out):
+def decode(total, grid, bits, factor, signs, out):
   """Computes `distributed_sum.in_model_units` for all D padded coordinates.
 
   Args:
-    total: int32 [D], in [0, 2^bits).
+    total: int32 [D], in [0, 2^bits); empty where `grid` is given.
+    grid: float32 [D], grid units; empty where `total` is given.
     bits: Bits of the modulus, in [2, 30].
     factor: float32, as `distributed_sum.in_model_units` takes it.
     signs: uint32 [ceil(D / 32)], from `transform.sign_bits`; empty for no rotation.
@@ -22,13 +23,15 @@ def decode(total, bits, factor, signs, out):
   """
   shift = np.int32(32 - bits)
   square = 0.0
-  for start in range(0, total.size, _BLOCK):
+  for start in range(0, out.size, _BLOCK):
     source, target = total[start:start + _BLOCK], out[start:start + _BLOCK]
+    if grid.size:
+      target[:] = grid[start:start + _BLOCK]
     for i in range(source.size):
       # The highest bit of the field becomes the sign.
       target[i] = np.float32(np.int32(np.int32(source[i] << shift) >> shift))
     square += transform.squared_norm(target)
-    for i in range(source.size):
+    for i in range(target.size):
       target[i] *= factor
   if signs.size:
     transform.walsh_hadamard(out)
@@ -43,12 +46,17 @@ def decoded(params: DistributedSumParams, total: np.ndarray, factor: np.float32,
   Raises:
     ValueError: If `total` has another shape or dtype.
   """
-  total = encoding.checked('total', total, np.int32, params.padded_dimension)
+  dim, grid = params.padded_dimension, total[:0].astype(np.float32)
+  if total.dtype == np.float32:
+    grid, total = encoding.checked('total', total, np.float32, dim), grid.view(np.int32)
+  else:
+    total = encoding.checked('total', total, np.int32, dim)
   signs = np.zeros(0, np.uint32)
   if params.rotation == 'hadamard':
-    signs = transform.sign_bits(encoding.pair(rotation_key), total.size)
-  out = np.empty(total.size, np.float32)
-  square = decode(total, params.bits, np.float32(factor), signs, out)
+    signs = transform.sign_bits(encoding.pair(rotation_key), dim)
+  out = np.empty(dim, np.float32)
+  square = decode(encoding.read_only(total), encoding.read_only(grid), params.bits,
+                  np.float32(factor), signs, out)
   return out[:params.dimension], np.float64(square)
 
 

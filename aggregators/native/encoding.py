@@ -41,7 +41,7 @@ def _clip_extreme(vector, clip, out):
 
 @compiling.jit
 def encode_clients(vectors, keys, signs, clip, scale, clip_grid, bound, believed, table,
-                   bits, rotated, values, total, diagnostics):
+                   bits, rotated, values, closed, total, diagnostics):
   """Encodes clients' vectors and adds them to a running sum.
 
   Args:
@@ -57,10 +57,13 @@ def encode_clients(vectors, keys, signs, clip, scale, clip_grid, bound, believed
     bits: Bits of the modulus, in [2, 30].
     rotated: float32 [D], working memory.
     values: int32 [D], working memory.
-    total: int32 [D], in [0, 2^bits); clients are added modulo 2^bits.
+    closed: int32 [D], working memory; empty where vectors without noise are not wanted.
+    total: int32 [D], in [0, 2^bits); clients are added modulo 2^bits. Or [2 D], where
+      the second half is of the vectors without noise.
     diagnostics: int64 [5], in the order of DIAGNOSTICS; counts are added.
   """
-  orthonormal = np.float32(total.size**-0.5) if signs.size else np.float32(1)
+  dim = rotated.size
+  orthonormal = np.float32(dim**-0.5) if signs.size else np.float32(1)
   for client in range(len(vectors)):
     vector = vectors[client]
     norm = math.sqrt(transform.squared_norm(vector))
@@ -82,11 +85,13 @@ def encode_clients(vectors, keys, signs, clip, scale, clip_grid, bound, believed
       factor64 = 0.0
     retries, fell_back = noising.noisy_round(
         rotated, np.float32(factor64), square, (keys[client, 0], keys[client, 1]),
-        bound, table, bits, values)
+        bound, table, bits, values, closed)
     diagnostics[2] += not believed
     diagnostics[3] += retries
     diagnostics[4] += fell_back
-    noising.add_wrapped(total, values, bits)
+    noising.add_wrapped(total[:dim], values, bits)
+    if closed.size:
+      noising.add_wrapped(total[dim:], closed, bits)
 
 
 def checked(name: str, array: np.ndarray, dtype, *shape: int) -> np.ndarray:
@@ -128,11 +133,12 @@ def _table(params: DistributedSumParams, state: Mapping[str, Any]):
 _memory = threading.local()
 
 
-def _vectors_of(dim: int) -> tuple[np.ndarray, np.ndarray]:
-  """float32 [dim] and int32 [dim] of this thread: new ones take a third of the time."""
-  if getattr(_memory, 'dim', None) != dim:
-    _memory.dim = dim
-    _memory.vectors = np.empty(dim, np.float32), np.empty(dim, np.int32)
+def _vectors_of(dim: int, closed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """float32 [dim], int32 [dim] and [closed] of this thread: new ones take longer."""
+  if getattr(_memory, 'sizes', None) != (dim, closed):
+    _memory.sizes = dim, closed
+    _memory.vectors = (np.empty(dim, np.float32), np.empty(dim, np.int32),
+                       np.empty(closed, np.int32))
   return _memory.vectors
 
 
@@ -140,7 +146,7 @@ class EncodedSum:
   """The sum modulo 2^bits of clients' encoded vectors.
 
   Attributes:
-    total: int32 [padded_dimension], in [0, 2^bits).
+    total: int32 [sent_dimension], in [0, 2^bits).
     diagnostics: int64 [5], sums over clients in the order of DIAGNOSTICS.
   """
 
@@ -148,12 +154,13 @@ class EncodedSum:
     self._params, self._table = params, table
     self._believed = not params.has_shares or bool(
         float(state['cohort_size']) <= params.believed_cohort)
-    dim = params.padded_dimension
+    dim, sent = params.padded_dimension, params.sent_dimension
+    self._working = dim, sent - dim
     self._signs = np.zeros(0, np.uint32)
     if params.rotation == 'hadamard':
       self._signs = transform.sign_bits(pair(state['rotation_key']), dim)
     # Not `np.zeros`: the system maps pages twice that are read before they are written.
-    self.total = np.full(dim, 0, np.int32)
+    self.total = np.full(sent, 0, np.int32)
     self.diagnostics = np.zeros(len(DIAGNOSTICS), np.int64)
 
   @classmethod
@@ -181,7 +188,7 @@ class EncodedSum:
         checked('keys', keys, np.int64, count, 2).view(np.uint64), self._signs,
         float(params.clip), params.scale, params.clip_grid,
         params.l2_sensitivity_squared, self._believed, self._table, params.bits,
-        *_vectors_of(self.total.size), self.total, self.diagnostics)
+        *_vectors_of(*self._working), self.total, self.diagnostics)
 
 
 def pair(key: np.ndarray) -> tuple[np.uint64, np.uint64]:

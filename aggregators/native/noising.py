@@ -92,7 +92,7 @@ def _add_draw(low, high, packed, tie, indices, out, generator, tie_key, dim, sta
 
 
 @compiling.jit
-def _block(values, factor, key, index, with_noise, table, bits, out, memory):
+def _block(values, factor, key, index, with_noise, table, bits, out, closed, memory):
   """Rounds one block by the try of an index, and adds its noise.
 
   Args:
@@ -103,6 +103,7 @@ def _block(values, factor, key, index, with_noise, table, bits, out, memory):
     with_noise: Whether to add noise and wrap, and write the result.
     table, bits: See `noisy_round`.
     out: int32 [n], in [0, 2^bits); written if `with_noise`.
+    closed: int32 [n], the same without noise; empty where that is not wanted.
     memory: For random bits (`random_bits.scratch`), and int32 [4, STRIP].
 
   Returns:
@@ -144,6 +145,10 @@ def _block(values, factor, key, index, with_noise, table, bits, out, memory):
       norm += _round(source, factor, low, rounded)
     if not with_noise:
       continue
+    if closed.size:
+      target = closed[start:start + size]
+      for i in range(size):
+        target[i] = rounded[i] & mask
     for draw in range(draws + more_draws):
       if draw < draws:
         draw_key, total, first, second = (
@@ -167,7 +172,7 @@ def _block(values, factor, key, index, with_noise, table, bits, out, memory):
 
 
 @compiling.jit
-def noisy_round(values, factor, squared_norm, key, bound, table, bits, out):
+def noisy_round(values, factor, squared_norm, key, bound, table, bits, out, closed):
   """Computes `noisy_rounding.noisy_round`.
 
   Args:
@@ -180,6 +185,7 @@ def noisy_round(values, factor, squared_norm, key, bound, table, bits, out):
       noise), further draws, and int64 [N] `packed` and `tie` of an alias table.
     bits: The result is modulo 2^bits.
     out: int32 [D], in [0, 2^bits), written.
+    closed: int32 [D], written, the same without noise; empty where it is not wanted.
 
   Returns:
     int64, tries of the rounding beyond the first, in [0, 63]; and bool, whether no try
@@ -198,7 +204,8 @@ def noisy_round(values, factor, squared_norm, key, bound, table, bits, out):
     for start in range(0, values.size, BLOCK):
       own_key = random_bits.derive(table[0], key, start // BLOCK, memory[0])
       norm += _block(values[start:start + BLOCK], factor, own_key, index, with_noise,
-                     table, bits, out[start:start + BLOCK], memory)
+                     table, bits, out[start:start + BLOCK],
+                     closed[start:start + BLOCK], memory)
     if norm > bound:
       tries, with_noise = tries + 1, False
     elif with_noise:

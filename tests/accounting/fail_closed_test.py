@@ -36,7 +36,7 @@ _SAMPLING = dict(
     failure_probability=lambda self: self.event.failure_probability(),
     caveats=lambda self: self.event.caveats(),
     without_sampling=lambda self: self.event, repeated=lambda self: self,
-    participations=lambda self, count, amplification: count,
+    counted=lambda self, count, amplification: ((self, count),),
     minimum_cohort=lambda self: None,
     group=lambda self, clients, known: None, known=base.any_cohorts)
 

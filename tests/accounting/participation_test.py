@@ -69,7 +69,7 @@ def test_epochs_select_all_once_before_any_again(population, cohort, rounds):
   assert counts.min() == slots // population
   event = schemes.build('epochs', population=population, cohort_size=cohort).event(
       GAUSSIAN, 1)
-  assert event.participations(rounds, 'tight') == counts.max()
+  assert event.counted(rounds, 'tight') == ((GAUSSIAN, counts.max()),)
 
 
 def test_orders_of_epochs_are_uniform():
@@ -195,7 +195,7 @@ def test_an_epoch_schedule_has_one_event():
         event=events.CentralGaussian(noise_multiplier=noise), cohort_size=2,
         population=4): count}
   dear, cheap = rounds(0.5, 10), rounds(1.0, 10)
-  with pytest.raises(ValueError, match='epoch schedule must all have the same event'):
+  with pytest.raises(ValueError, match='one order of the clients must all have the same'):
     combinators.composed({**dear, **cheap})
   # Rounds that were repeated are not in the order.
   (event,) = dear

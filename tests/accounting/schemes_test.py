@@ -198,11 +198,13 @@ def test_no_client_is_selected_more_often_than_is_accounted(sampling, rounds):
   scheme = schemes.build(sampling, population=10, cohort_size=4, simulation_seed=1)
   selected = np.bincount(np.concatenate(
       [scheme.sample(r) for r in range(1, rounds + 1)]).astype(int), minlength=10)
-  assert selected.max() <= scheme.event(GAUSSIAN, 1).participations(rounds, 'none')
+  event = scheme.event(GAUSSIAN, 1)
+  assert selected.max() <= sum(times for _, times in event.counted(rounds, 'none'))
 
 
 def test_the_names_of_the_flags_are_those_of_the_schemes():
-  assert tuple(schemes.SCHEMES) == ('poisson', 'fixed', 'epochs', 'none')
+  assert tuple(schemes.SCHEMES) == (
+      'poisson', 'fixed', 'epochs', 'turns', 'none')
   assert all(schemes.SCHEMES[name].name == name for name in schemes.SCHEMES)
 
 
@@ -242,8 +244,8 @@ class Turn(sampled.Sampled):
   def without_sampling(self):
     return self  # Nothing is hidden.
 
-  def participations(self, count, amplification):
-    return count
+  def counted(self, count, amplification):
+    return ((self, count),)
 
   def repeated(self):
     return self.event

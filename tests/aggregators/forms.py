@@ -21,8 +21,9 @@ def _in_graph(run, arguments, types):
 
 
 def noisy_round(vector, key, l2_bound_squared, noise, bits, *, factor=1.0,
-                squared_norm=None, compiled=True):
+                squared_norm=None, closed=False, compiled=True):
   """`noisy_rounding.noisy_round` by the kernels, in graphs too."""
+  assert not closed, 'rows are compared as whole encodings'
   del compiled  # They always are.
   tables = isinstance(noise, noisy_rounding.TableNoise)
   if not tables:
@@ -38,7 +39,7 @@ def noisy_round(vector, key, l2_bound_squared, noise, bits, *, factor=1.0,
         int(l2_bound_squared),
         (_GENERATORS[noise.generator], noise.draws if tables else 0, int(more_draws),
          encoding.read_only(packed), encoding.read_only(tie)),
-        _ALL_BITS if bits is None else bits, out)
+        _ALL_BITS if bits is None else bits, out, out[:0])
     return out, np.int32(retries), bool(fell_back)
 
   values, retries, fell_back = _in_graph(
@@ -70,7 +71,7 @@ def encode(vector, key, rotation_key, cohort_size, params, table=None, clip=None
             *(table[name] for name in names)],
       [tf.int32] * (1 + len(encoding.DIAGNOSTICS)))
   return distributed_sum.Encoded(
-      tf.ensure_shape(values, [params.padded_dimension]), collections.OrderedDict(
+      tf.ensure_shape(values, [params.sent_dimension]), collections.OrderedDict(
           (name, tf.ensure_shape(value, []))
           for name, value in zip(encoding.DIAGNOSTICS, diagnostics)))
 

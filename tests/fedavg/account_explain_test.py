@@ -69,7 +69,7 @@ def test_steps_of_rounds_with_dropouts_and_a_limit(tmp_path):
   assert _number(server, 'drawn by the rule, under') < result['epsilon_server'] < (
       _number(server, 'may be any')) == _number(chosen, 'all releases')
   assert _number(chosen, 'alone') == accountant.epsilon(SUM, DELTA)
-  assert any('at most 4 of the 10' in text for text, _ in server)
+  assert any('at most 4 times to the 10' in text for text, _ in server)
   # All of the noise, of which 0.8 is counted on, without one of fifty shares.
   assert any('variance 3062.5' in text for text, _ in participants)
   assert any('min_honest_fraction 0.8' in text for text, _ in server)

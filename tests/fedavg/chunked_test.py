@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 
 from aggregators import chacha, keys, share_tables, structures
 from aggregators.adaptive_clip import AdaptiveClipSumFactory
+from aggregators.banded_sum import BandedCentralSumFactory, BandedSumFactory
 from aggregators.central_sum import CentralSumFactory
 from aggregators.distributed_sum import DistributedSumFactory
 from aggregators.expected_mean import ExpectedMeanFactory
@@ -63,6 +64,16 @@ CASES = {
     'skellam central': (
         lambda **c: DistributedSumFactory(
             _params(mechanism='skellam_central'), **c), [[2, 4]]),
+    'skellam by rows': (
+        lambda **c: BandedSumFactory(_params(column=(4, 3, 2)), **c),
+        [[6], [2, 4], [1, 1, 1, 1, 1, 1]]),
+    'skellam by rows, chacha20': (
+        lambda **c: BandedSumFactory(
+            _params(column=(2, 1), noise_generator='chacha20'), **c), [[2, 4]]),
+    'gaussian by rows': (
+        lambda **c: BandedCentralSumFactory(
+            column=(4, 3), dimension=tiny_task.DIMENSION, clip=0.4,
+            noise_multiplier=1.0, **c), [[6]]),
     'adaptive clipping': (_adaptive, [[4, 2], [2, 2, 2]]),
 }
 

@@ -55,6 +55,7 @@ class Setting:
     positional: Whether the arguments that are no flags are its values, a tuple.
     named: Whether an object with a `name` may stand in the place of a text, from
       Python. The configuration records the name.
+    auto: Whether a flag of the text 'auto' stands for None.
   """
 
   name: str = ''
@@ -79,6 +80,7 @@ class Setting:
   instead_of: str | None = None
   positional: bool = False
   named: bool = False
+  auto: bool = False
 
   def check(self, value: Any) -> None:
     """Raises ValueError, naming the setting, its value and the rule."""

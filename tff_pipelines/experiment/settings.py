@@ -21,6 +21,9 @@ from absl import flags
 from tff_pipelines.common import declarations, files
 from tff_pipelines.common.declarations import declared, Setting, setting
 
+# The text that leaves a value to the program.
+AUTO = 'auto'
+
 _WIDTH = 80
 # Where the text of a flag begins in the help.
 _COLUMN = 29
@@ -31,6 +34,12 @@ _DEFINE = {bool: flags.DEFINE_bool, int: flags.DEFINE_integer,
 
 def _parsed(field: Setting, value: Any) -> Any:
   """The value that a parsed flag stands for."""
+  if field.auto:
+    try:
+      return None if value == AUTO else field.kind(value)
+    except ValueError:
+      raise ValueError(f'{field.name} must be a number or {AUTO}, found {value!r}'
+                       ) from None
   if field.repeated or not field.is_tuple:
     return tuple(value) if field.repeated else value
   try:
@@ -185,7 +194,7 @@ def define_flags(cls: type[Settings], values: flags.FlagValues) -> None:
     if field.positional:
       continue
     define = (flags.DEFINE_multi_string if field.repeated else
-              _DEFINE[str if field.is_tuple else field.kind])
+              _DEFINE[str if field.is_tuple or field.auto else field.kind])
     define(name, None, field.help, flag_values=values)
 
 

@@ -16,10 +16,10 @@ from tff_pipelines.accounting.events import base, combinators, preliminary
 from tff_pipelines.accounting.guarantees import (
     accountant, bounds, calibration, mechanisms, noise_budget, observers,
     plan as guarantee, release_noise)
-from tff_pipelines.accounting.guarantees.guarantee import APPROXIMATE
+from tff_pipelines.accounting.guarantees.guarantee import APPROXIMATE, CLOSED
 from tff_pipelines.accounting.sampling import cohorts, schemes
 from tff_pipelines.common import decimals, declarations, validate
-from tff_pipelines.fedavg import settings as settings_lib
+from tff_pipelines.fedavg import columns, settings as settings_lib
 
 # Fields of the plan with what is released before the first round and after the last.
 _RELEASES = ('preliminary', 'evaluation')
@@ -154,19 +154,28 @@ class FedAvgPlan(guarantee.Plan):
       of_round = at(z).total_variation
       return of_round and self.release_count(rounds) * of_round
 
-    targets = {bounds.OUTSIDERS: self.target_epsilon,
-               bounds.SERVER: self.target_epsilon_server}
     return at(max(
         calibration.noise_multiplier(
             lambda z: at(z).released(rounds), epsilon=target, delta=self.delta,
             accountant=self.accountant, amplification=self.amplification,
             total_variation=total_variation, observer=observer)
-        for observer, target in targets.items() if target is not None))
+        for observer, target in self.targets.items()))
+
+  @property
+  def targets(self) -> dict[str, float]:
+    """Observer -> target that its epsilon does not exceed.
+
+    Where cohorts are no secret the target against the observers is one against all.
+    """
+    epsilon, server = self.target_epsilon, self.target_epsilon_server
+    servers = [server, epsilon] if self.scheme.hides_nothing else [server]
+    return {observer: min(targets) for observer, targets in (
+        (bounds.OUTSIDERS, [epsilon] * (epsilon is not None)),
+        (bounds.SERVER, [one for one in servers if one is not None])) if targets}
 
   def _calibrated(self) -> 'FedAvgPlan':
     """Calls `_solved`; its ValueError names the bits that would do, if any would."""
-    target = min(target for target in (
-        self.target_epsilon, self.target_epsilon_server) if target is not None)
+    target = min(self.targets.values())
     # No noise of the sum could make up for these.
     others = {}
     if self._outside_rounds:
@@ -230,6 +239,10 @@ class FedAvgPlan(guarantee.Plan):
   def is_private(self) -> bool:
     return self.mechanism.mechanism != 'none'
 
+  @property
+  def has_closed_sums(self) -> bool:
+    return self.mechanism.has_bands and self.params is not None
+
   def event(self, index: int) -> base.Event:
     return self.mechanism.round_event(index)
 
@@ -276,7 +289,13 @@ class FedAvgPlan(guarantee.Plan):
     # Who adds up a release beside the rounds sees what clients contribute to it.
     beside = bool(self._outside_rounds)
     shares = self.params is not None and self.params.has_shares
-    trust, sampler = mechanism.family.trust_model, None
+    trust, sampler, everyone = mechanism.family.trust_model, None, None
+    if self.scheme.hides_nothing and not beside:
+      everyone = ('everybody who does not hold the closed sums' if self.has_closed_sums
+                  else 'everybody' if shares else 'everybody but the server')
+    if self.has_closed_sums and shares:
+      trust += (f'; the sums of the latest {len(mechanism.column) - 1} rounds stay '
+                'closed: they are opened in rows alone')
     if self.is_private:
       sampler = noise_budget.describe_sum(self.params, self.adaptive is not None)
     for when, *_ in self.releases:
@@ -289,7 +308,8 @@ class FedAvgPlan(guarantee.Plan):
         against='observers of the released models',
         observers_server=(
             f'{"those" if beside else "the server and those"} who know the cohorts '
-            'and no share of the noise' if shares else
+            f'and no share of the noise{" or closed sum" * self.has_closed_sums}'
+            if shares else
             'participants, who know the cohorts (the server is trusted)'),
         against_server=(
             'the participants (the server is trusted)' if not shares else
@@ -297,9 +317,12 @@ class FedAvgPlan(guarantee.Plan):
         observers_participant=(
             'a participant, which knows the cohorts of its rounds and its own share of '
             'the noise') if shares else None,
+        everyone=everyone,
         sampling=mechanism.sampling, trust_model=trust,
         source='; '.join(filter(
-            None, dict.fromkeys(_sources(self.released(1))))) or None,
+            None, dict.fromkeys([
+                *_sources(self.released(1)),
+                *[self.event(1).source] * mechanism.has_bands]))) or None,
         sampler=sampler,
         secure_aggregation=self.params is not None)
 
@@ -307,8 +330,10 @@ class FedAvgPlan(guarantee.Plan):
     mechanism, params = self.mechanism, self.params
     degenerate = params and params.degeneracy()
     varies = params and params.has_shares and not params.noise.is_divisible
-    approximate = [APPROXIMATE] * bool(varies and mechanism.sampling == 'poisson')
-    return approximate + [guarantee.Caveat(name, text) for applies, name, text in (
+    approximate = [APPROXIMATE] * bool(
+        varies and self.scheme.cohort_in_words == 'expected')
+    closed = [CLOSED] * bool(self.has_closed_sums and params.has_shares)
+    return approximate + closed + [guarantee.Caveat(name, text) for applies, name, text in (
         (self.diagnostics, 'diagnostics outside the guarantee',
          'diagnostics measure raw values and cohort sizes, outside the guarantee'),
         (degenerate, 'degenerate grid', f'degenerate grid: {degenerate}'),
@@ -321,6 +346,7 @@ class FedAvgPlan(guarantee.Plan):
     return {'noise_multiplier': mechanism.noise_multiplier, 'delta': self.delta,
             'dimension': mechanism.dimension, 'population': self.population,
             'max_participations': mechanism.max_participations,
+            'column': list(mechanism.column),
             'noise_generator': self.params and self.params.noise_generator,
             **{name: event.to_json() for name in _RELEASES
                if (event := getattr(self, name)) is not None}}
@@ -334,7 +360,8 @@ def _sources(event: base.Event) -> list[str]:
 
 def build(settings: settings_lib.TrainSettings, *, dimension: int, population: int,
           privacy_unit: str = 'one client', needed: Preliminary | None = None,
-          metrics: int = 0, recorded: Mapping[str, Any] | None = None) -> FedAvgPlan:
+          metrics: int = 0, server: Any = None,
+          recorded: Mapping[str, Any] | None = None) -> FedAvgPlan:
   """The calibrated plan of a training run.
 
   Args:
@@ -343,6 +370,8 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
     population: Number of clients, of which each is a `privacy_unit`.
     needed: Release that the task needs before the first round; None for none.
     metrics: Number of metrics that are released after the last round.
+    server: The `ServerConfig` for whose models the noise shall cancel; None for plain
+      averaging.
     recorded: `configuration` of the plan of an earlier start; None for a new run.
   """
   recorded = recorded or {}
@@ -351,7 +380,11 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
            settings.max_participations or None)
   mechanism = mechanisms.SumMechanism(**declarations.shared(
       mechanisms.SumMechanism, settings, dimension=dimension, population=population,
-      dropout_rate=settings.simulated_dropout_rate, max_participations=limit))
+      dropout_rate=settings.simulated_dropout_rate, max_participations=limit,
+      column=tuple(recorded.get('column', (1,)))))
+  if not recorded and settings.sampling == settings_lib.TURNS and (
+      settings.mechanism != 'none'):
+    mechanism = mechanism.replace(column=_column(settings, mechanism, server))
   if not recorded and settings.max_participations is None and (
       settings.sampling == 'poisson' and settings.mechanism != 'none'
       and settings.cohort_size <= population
@@ -386,6 +419,23 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
       **releases)
 
 
+def _column(settings: settings_lib.TrainSettings, mechanism: mechanisms.SumMechanism,
+            server: Any) -> tuple[int, ...]:
+  """The column of the settings' bands; ValueError if turns are not so far apart."""
+  work = (columns.prefix_sum(settings.rounds) if server is None else
+          columns.workload(server, settings.rounds))
+  scheme = mechanism.sampling_scheme()
+  if settings.bands is not None:
+    if settings.bands > scheme.most_bands:
+      raise ValueError(
+          f'bands must be at most {scheme.most_bands}, the rounds between two turns of a '
+          f'client: {scheme.population} clients, {scheme.turn_size} a round; found '
+          f'{settings.bands}')
+    return columns.best(work, settings.bands)
+  return (1,) if settings.adaptive_clipping else columns.auto(
+      work, columns.most_auto(scheme.most_bands, mechanism.dimension))
+
+
 def check_more_rounds(plan: FedAvgPlan, before: int) -> None:
   """Raises ValueError unless a plan may have more rounds than the number before.
 
@@ -398,10 +448,7 @@ def check_more_rounds(plan: FedAvgPlan, before: int) -> None:
   if plan.evaluation is not None or not plan.scheme.same_every_round:
     raise ValueError(f'rounds={rounds} can\'t be more than the {before} that were '
                      f'planned: {fixing} fixes their number')
-  for observer, target in ((bounds.OUTSIDERS, plan.target_epsilon),
-                           (bounds.SERVER, plan.target_epsilon_server)):
-    if target is None:
-      continue
+  for observer, target in plan.targets.items():
     name = bounds.KEYS[observer]
     spent = plan.bound(plan.released(rounds), plan.release_count(rounds),
                        observer=observer).epsilon

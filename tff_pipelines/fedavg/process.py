@@ -173,7 +173,8 @@ def build_chunked(
   by_id = read_in_graph is not None
   chunks_type = _chunk_type(element_spec, seeded=seeded, by_id=by_id)
 
-  @tff.tensorflow.computation(chunks_type, server.weights_type, sum_type)
+  @tff.tensorflow.computation(
+      chunks_type, server.weights_type, sum_factory.shared_type(sum_type))
   def train_chunk(chunk, weights, sum_state):
     count = tf.size(chunk['client_ids'] if by_id else chunk['lengths'])
     ends = None if by_id else tf.cumsum(chunk['lengths'])
@@ -242,7 +243,7 @@ def build_chunked(
     sent = tff.federated_map(
         train_chunk,
         (chunks, tff.federated_broadcast(state['weights']),
-         tff.federated_broadcast(sum_state)))
+         sum_factory.broadcast(sum_state)))
     num_reporting = tff.federated_sum(sent[1])
     sum_state, result, public = tff.federated_map(
         release, (sum_state, sum_factory.federated_total(sent[0]), num_reporting))

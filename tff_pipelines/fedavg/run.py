@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from aggregators.adaptive_clip import AdaptiveClipSumFactory
+from aggregators.banded_sum import BandedCentralSumFactory, BandedSumFactory
 from aggregators.central_sum import CentralSumFactory
 from aggregators.client_sum import ClientSumFactory
 from aggregators.distributed_sum import DistributedSumFactory
@@ -22,7 +23,7 @@ from tff_pipelines.common import declarations, files
 from tff_pipelines.experiment import (
     models, records as records_lib, report as report_lib, run as run_lib)
 from tff_pipelines.fedavg import (
-    local_training, loop, plan as plan_lib, preliminary,
+    columns, local_training, loop, plan as plan_lib, preliminary,
     private_evaluation, process as process_lib, report, validation, warm_start)
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.fedavg.settings import TrainSettings
@@ -36,14 +37,17 @@ _COMPARED = 16
 def sum_factory(plan: plan_lib.FedAvgPlan) -> ClientSumFactory:
   """The factory that executes a plan."""
   common = dict(diagnostics=plan.diagnostics, simulation_seed=plan.seed)
+  mechanism = plan.mechanism
   if plan.adaptive is not None:
     return AdaptiveClipSumFactory(plan.params, plan.adaptive, **common)
   if plan.params is not None:
-    return DistributedSumFactory(plan.params, **common)
+    return (BandedSumFactory if mechanism.has_bands else DistributedSumFactory)(
+        plan.params, **common)
   if plan.is_private:
-    return CentralSumFactory(
-        clip=plan.mechanism.clip, noise_multiplier=plan.mechanism.noise_multiplier,
-        **common)
+    common |= dict(clip=mechanism.clip, noise_multiplier=mechanism.noise_multiplier)
+    return CentralSumFactory(**common) if not mechanism.has_bands else (
+        BandedCentralSumFactory(
+            column=mechanism.column, dimension=mechanism.dimension, **common))
   return PlainSumFactory(**common)
 
 
@@ -194,7 +198,7 @@ class TrainExperiment(run_lib.Experiment):
     plan = plan_lib.build(
         self.settings, dimension=task.model.parameter_count(),
         population=len(task.train.client_ids), privacy_unit=task.privacy_unit,
-        needed=task.preliminary, recorded=recorded,
+        needed=task.preliminary, recorded=recorded, server=self._server(),
         metrics=len(private_evaluation.metric_names(task))
         if self.settings.private_evaluation else 0)
     if recorded is not None:
@@ -225,8 +229,10 @@ class TrainExperiment(run_lib.Experiment):
     description, notes = report.describe(task, plan), []
     if self._start is not None:
       notes = [self._start.caveat(self.settings.warm_start_is_public)]
+    work = columns.workload(self._server(), plan.mechanism.rounds)
     return dataclasses.replace(
         description, caveats=[*description.caveats, *notes],
+        lines=[*description.lines, *report.bands_lines(plan, work)],
         details=[report.rates_line(self.settings), *description.details])
 
   def released(self, task: Task, plan, records) -> Task:
@@ -279,9 +285,16 @@ class TrainExperiment(run_lib.Experiment):
                        'its source has no data_proof')
     return (proof,)
 
+  def _server(self) -> ServerConfig:
+    """Parameters of the server's optimizer."""
+    settings, warmup = self.settings, self.settings.server_warmup_rounds
+    rounds = settings.rounds
+    return ServerConfig(**declarations.shared(
+        ServerConfig, settings, 'server_', rounds=rounds,
+        warmup_rounds=rounds // 10 if warmup is None else warmup))
+
   def build_rounds(self, task: Task, plan) -> loop.FedAvgRounds:
-    settings, rounds = self.settings, plan.mechanism.rounds
-    warmup = settings.server_warmup_rounds
+    settings = self.settings
     native_chunks.encoders.clear()  # Of an earlier run in this process.
     initial = (task.model.initial_weights(settings.initial_weights_seed)
                if self._start is None else self._start.weights)
@@ -289,9 +302,7 @@ class TrainExperiment(run_lib.Experiment):
         task, plan, initial,
         local=local_training.LocalConfig(**declarations.shared(
             local_training.LocalConfig, settings, 'client_')),
-        server=ServerConfig(**declarations.shared(
-            ServerConfig, settings, 'server_', rounds=rounds,
-            warmup_rounds=rounds // 10 if warmup is None else warmup)),
+        server=self._server(),
         clients_per_call=settings.clients_per_call,
         rounds_per_evaluation=settings.rounds_per_evaluation,
         dropout_rate=settings.simulated_dropout_rate,

@@ -21,7 +21,9 @@ SERVER_SCHEDULES = ('constant', 'linear_warmup', 'linear_decay', 'cosine')
 
 DEFAULT_EPSILON = 8.0
 # Default of the noise generator: `share_tables.default_generator`.
-AUTO = 'auto'
+AUTO = settings.AUTO
+# Sampling by turns, alone with which sums may stay closed.
+TURNS = 'turns'
 
 _MODELS = tuple(sorted({m for names in registry.MODELS.values() for m in names}))
 
@@ -199,6 +201,12 @@ class TrainSettings(settings.RunSettings, DataSettings):
       otherwise='the expected number plus its square root, rounded up; no limit where '
       'rounds may be suppressed')
   min_cohort_size: int | None = _sum('min_cohort_size')
+  turn_rate: float = _sum('turn_rate', when={'sampling': (TURNS,)})
+  bands: int | None = declarations.setting(
+      None, 'Rounds in a row, whose sums stay closed but for it: noise cancels over '
+      'them, so that less is enough. auto: as many as are worth it.', group='privacy',
+      low=1, high=params_lib.MAX_BANDS, unit='rounds', auto=True, otherwise=AUTO,
+      essential=True, when={'mechanism': _PRIVATE, 'sampling': (TURNS,)})
   adaptive_clipping: bool = _sum('adaptive_clipping', help='Let the clip follow a '
       'quantile of the updates\' norms, from --clip on; epsilon includes the cost.')
   target_quantile: float = _adaptive('target_quantile')
@@ -289,6 +297,12 @@ class TrainSettings(settings.RunSettings, DataSettings):
         raise ValueError(f'{name}={getattr(self, name)} needs noise: mechanism=none')
     if self.epsilon_server is not None and self.noise_multiplier is not None:
       raise ValueError('epsilon_server and noise_multiplier must not both be given')
+    if self.bands is not None and self.bands > self.rounds:
+      raise ValueError(f'bands must be at most rounds={self.rounds}, found '
+                       f'{self.bands!r}')
+    if self.adaptive_clipping and (self.bands or 1) > 1:
+      raise ValueError(f'bands={self.bands} can\'t be had with adaptive_clipping: a row '
+                       'adds up sums of several rounds, which must have one clip')
     if self.sampling in ('fixed', 'epochs') and self.cohort_size % 1:
       raise ValueError(f'cohort_size must be an integer for sampling={self.sampling}, '
                        f'found {self.cohort_size!r}')

@@ -142,15 +142,16 @@ class Event(abc.ABC):
     """
 
   @abc.abstractmethod
-  def participations(self, count: int, amplification: str) -> int:
-    """Number of releases to compose for `count` >= 1 of these: those with one client."""
+  def counted(self, count: int, amplification: str
+              ) -> 'tuple[tuple[Event, int], ...]':
+    """The releases that stand for `count` >= 1 of these: those with one client.
+
+    Independent events, and how often each is there; they are not counted again.
+    """
 
   @abc.abstractmethod
   def repeated(self) -> 'Event':
-    """The event that is added if the same release is repeated.
-
-    A restarted run may repeat a round that was seen, with fresh noise and sample.
-    """
+    """The event of a release that is repeated, with fresh noise and a fresh sample."""
 
   @abc.abstractmethod
   def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
@@ -237,6 +238,14 @@ class Event(abc.ABC):
     False, which is always right: k releases with k clients each are then counted.
     """
     return False
+
+  def is_ordered(self) -> bool:
+    """Whether all rounds follow one order of the clients: they have the same event."""
+    return False
+
+  def rows(self, column: tuple[int, ...]) -> 'Event':
+    """Such sums, each with noise of its own, in which a client has these weights > 0."""
+    raise ValueError(f'event {type(self).__name__} has no rows of weighted sums')
 
   def to_dp_accounting(self) -> dp_event.DpEvent:
     """The same release as an event of dp_accounting, for its accountants.
@@ -326,8 +335,8 @@ def no_known_group(self, clients: int) -> None:
 def any_cohorts(self, count: int, participants: Participants | None
                 ) -> tuple[tuple[Event, int], ...]:
   """States that nothing better is proved than for any cohorts."""
-  return ((seen_by(self.without_sampling(), participants),
-           self.participations(count, 'none')),)
+  return tuple((seen_by(part.without_sampling(), participants), times)
+               for part, times in self.counted(count, 'none'))
 
 
 def never_fails(self) -> float:
@@ -355,8 +364,8 @@ class Release(Event, abstract=True):
             ) -> tuple[tuple[Event, int], ...]:
     return ((seen_by(self, participants), count),)
 
-  def participations(self, count: int, amplification: str) -> int:
-    return count
+  def counted(self, count: int, amplification: str) -> tuple[tuple[Event, int], ...]:
+    return ((self, count),)
 
   def repeated(self) -> Event:
     return self

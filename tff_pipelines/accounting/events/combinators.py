@@ -10,7 +10,7 @@ from dp_accounting import dp_event
 import numpy as np
 
 from tff_pipelines.accounting.divergences import curves
-from tff_pipelines.accounting.events import base, sampled, sized
+from tff_pipelines.accounting.events import base, sampled
 from tff_pipelines.common import caveats as caveats_lib, validate
 
 
@@ -31,6 +31,9 @@ class NoPrivacy(base.Release, base.WithoutShares):
     return base.EVERYTHING
 
   def replace_one(self) -> 'NoPrivacy':
+    return self
+
+  def rows(self, column: tuple[int, ...]) -> 'NoPrivacy':
     return self
 
   def scaled(self, clients: int) -> 'NoPrivacy':
@@ -78,14 +81,14 @@ class _Product(base.Event, abstract=True):
                        f'{", ".join(sorted(adjacencies))}')
     return adjacencies.pop() if adjacencies else base.ANY
 
-  def _participated(self, amplification: str) -> list[tuple[base.Event, int]]:
-    """The events, and how often each counts."""
-    return [(event, event.participations(count, amplification))
-            for event, count in self._counts().items()]
+  def _counted(self, amplification: str) -> list[tuple[base.Event, int]]:
+    """The releases that stand for the events, and how often each counts."""
+    return [part for event, count in self._counts().items()
+            for part in event.counted(count, amplification)]
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     return sum(count * event.curve(max_order, amplification)
-               for event, count in self._participated(amplification))
+               for event, count in self._counted(amplification))
 
   def failure_probability(self) -> float:
     return min(1.0, sum(count * event.failure_probability()
@@ -93,13 +96,18 @@ class _Product(base.Event, abstract=True):
 
   def pure_epsilon(self, amplification: str) -> float:
     return sum(count * event.pure_epsilon(amplification)
-               for event, count in self._participated(amplification))
+               for event, count in self._counted(amplification))
 
   def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
     listed = [(event.factors(amplification), times)
-              for event, times in self._participated(amplification)]
+              for event, times in self._counted(amplification)]
     return None if any(inner is None for inner, _ in listed) else tuple(
         (pair, count * times) for inner, times in listed for pair, count in inner)
+
+  def to_dp_accounting(self) -> dp_event.DpEvent:
+    parts = [dp_event.SelfComposedDpEvent(part.to_dp_accounting(), times)
+             for part, times in self._counted('tight')]
+    return parts[0] if len(parts) == 1 else dp_event.ComposedDpEvent(parts)
 
   def skellam_coordinates(self) -> int:
     return sum(count * event.skellam_coordinates()
@@ -111,16 +119,18 @@ class _Product(base.Event, abstract=True):
   def replace_one(self) -> base.Event:
     return self._mapped(lambda event: event.replace_one())
 
-  def participations(self, count: int, amplification: str) -> int:
-    return count
+  def counted(self, count: int, amplification: str
+              ) -> tuple[tuple[base.Event, int], ...]:
+    return ((self, count),)
 
   def without_sampling(self) -> base.Event:
-    # One that is the same without sampling stays as it is, with its own limit.
     counts = collections.Counter()
     for event, count in self._counts().items():
-      unsampled = event.without_sampling()
-      counts[unsampled] += (
-          count if unsampled == event else event.participations(count, 'none'))
+      whole = ((event.without_sampling(), count),)
+      # One that is limited without sampling, too, keeps its own limit.
+      for part, times in whole if whole[0][0].counted(count, 'none') != whole else (
+          event.counted(count, 'none')):
+        counts[part.without_sampling()] += times
     return self if counts == self._counts() else composed(counts)
 
   def known(self, count: int, participants: base.Participants | None
@@ -171,9 +181,6 @@ class SelfComposed(_Product):
   def _mapped(self, change: Callable[[base.Event], base.Event]) -> Self:
     return dataclasses.replace(self, event=change(self.event))
 
-  def to_dp_accounting(self) -> dp_event.DpEvent:
-    return dp_event.SelfComposedDpEvent(self.event.to_dp_accounting(), self.count)
-
 
 class _Several(_Product, abstract=True):
   """Events side by side, at least one, all of one adjacency."""
@@ -193,9 +200,6 @@ class _Several(_Product, abstract=True):
 
   def _mapped(self, change: Callable[[base.Event], base.Event]) -> Self:
     return dataclasses.replace(self, events=tuple(map(change, self.events)))
-
-  def to_dp_accounting(self) -> dp_event.DpEvent:
-    return dp_event.ComposedDpEvent([event.to_dp_accounting() for event in self.events])
 
 
 class Composed(_Several):
@@ -231,8 +235,16 @@ class Together(_Several):
   def group(self, clients: int, known: bool) -> base.Event | None:
     return self.scaled(clients)
 
+  def rows(self, column: tuple[int, ...]) -> base.Event:
+    return Together(events=tuple(event.rows(column) for event in self.events))
+
   def is_additive(self) -> bool:
     return all(event.is_additive() for event in self.events)
+
+
+def of_one_sample(events: tuple[base.Event, ...]) -> base.Event:
+  """Releases from one sample: `Together`, or the release itself if it is one."""
+  return events[0] if len(events) == 1 else Together(events=events)
 
 
 def known(event: base.Event, participants: base.Participants | None = None
@@ -270,10 +282,10 @@ def composed(counts: Mapping[base.Event, int]) -> base.Event:
       client is in those of each event is not known. Runs are composed one by one, then
       together: each has an order of its own.
   """
-  ordered = sum(isinstance(event, sized.EpochSampled) for event in counts)
+  ordered = sum(event.is_ordered() for event in counts)
   if ordered > 1:
-    raise ValueError('rounds of an epoch schedule must all have the same event, found '
-                     f'{ordered} different ones')
+    raise ValueError('rounds of one order of the clients must all have the same event, '
+                     f'found {ordered} different ones')
   parts = tuple(SelfComposed(event=event, count=count)
                 for event, count in counts.items())
   return parts[0] if len(parts) == 1 else Composed(events=parts)

@@ -105,9 +105,10 @@ class _Poisson(SameNeighbours, abstract=True):
     leak = ((pairs.Leak(probability=redrawn), 1),) if self._redraws_depend else ()
     return (pairs.mixed(hidden, revealed, pivotal), 1), *leak
 
-  def participations(self, count: int, amplification: str) -> int:
+  def counted(self, count: int, amplification: str
+              ) -> tuple[tuple[base.Event, int], ...]:
     limit = None if amplification != 'none' else self.max_participations
-    return count if limit is None else min(count, limit)
+    return ((self, count if limit is None else min(count, limit)),)
 
   def repeated(self) -> base.Event:
     # A round that was not committed is in no client's count; others may be stopped.

@@ -162,8 +162,9 @@ class FixedSizeSampled(_Sized):
         event=attended.coin(list(map(seen._with, k.tolist())), self._chances[k]),
         rounds=count, probability=sampled.rounded_up(self._chances[1:].sum())), 1),)
 
-  def participations(self, count: int, amplification: str) -> int:
-    return count
+  def counted(self, count: int, amplification: str
+              ) -> tuple[tuple[base.Event, int], ...]:
+    return ((self, count),)
 
   def repeated(self) -> base.Event:
     return self
@@ -200,16 +201,22 @@ class EpochSampled(base.Equivalent, _Sized, sampled.SameNeighbours):
   """
 
   source = 'docs/participation.md'
+  is_ordered = base.yes
 
   @property
   def equivalent(self) -> base.Event:
     return self.event
 
-  def participations(self, count: int, amplification: str) -> int:
+  def _orders(self, count: int) -> int:
+    """Maximum number of `count` rounds with one client."""
     return -(-count * self.cohort_size // self.population)
 
+  def counted(self, count: int, amplification: str
+              ) -> tuple[tuple[base.Event, int], ...]:
+    return ((self.event, self._orders(count)),)
+
   def without_sampling(self) -> base.Event:
-    return self  # Nothing is hidden, and the order limits participations.
+    return self.event  # Nothing is hidden.
 
   def known(self, count: int, participants: base.Participants | None
             ) -> tuple[tuple[base.Event, int], ...]:
@@ -236,9 +243,9 @@ class EpochSampled(base.Equivalent, _Sized, sampled.SameNeighbours):
       return None
     if self.event.is_additive():
       # In the last order any of them may be.
-      return release, self.participations(count, 'none')
+      return release, self._orders(count)
     # An epoch may have each of the clients in a round of its own.
-    return release, min(count, clients * self.participations(count, 'none'))
+    return release, min(count, clients * self._orders(count))
 
   def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
     return self.event.caveats()

@@ -31,6 +31,10 @@ class ClientSum(base.Release, abstract=True):
   failure_probability = base.never_fails
 
 
+def _norm(column: tuple[int, ...]) -> float:
+  return math.sqrt(params_lib.squared_norm(column))
+
+
 def _without_own(event: base.Event, honest: float | None, colluders: float,
                  cohort: float | None) -> base.Event:
   """The sum with the noise that is left of `noise_variance` in a cohort."""
@@ -93,6 +97,14 @@ class _IntegerSum(ClientSum, abstract=True):
     return dataclasses.replace(
         self, l1_sensitivity=times * self.l1_sensitivity,
         l2_sensitivity=times * self.l2_sensitivity)
+
+  def rows(self, column: tuple[int, ...]) -> Self:
+    # One vector with all rows side by side: the contribution is the same in all.
+    dimension = getattr(self, 'dimension', None)
+    return dataclasses.replace(
+        self, l1_sensitivity=sum(column) * self.l1_sensitivity,
+        l2_sensitivity=_norm(column) * self.l2_sensitivity,
+        **({} if dimension is None else {'dimension': len(column) * dimension}))
 
   def replace_one(self) -> Self:
     # Twice the bound of a rounded vector, not the bound of a doubled clip: the
@@ -240,6 +252,10 @@ class _GaussianSum(GaussianNoise, ClientSum, abstract=True):
   def scaled(self, clients: int) -> Self:
     return dataclasses.replace(self, noise_multiplier=self.noise_multiplier / clients)
 
+  def rows(self, column: tuple[int, ...]) -> Self:
+    return dataclasses.replace(
+        self, noise_multiplier=self.noise_multiplier / _norm(column))
+
   def replace_one(self) -> Self:
     return self.scaled(2)
 
@@ -342,6 +358,9 @@ class SkellamCount(ClientSum, base.WithoutShares):
 
   def scaled(self, clients: int) -> Self:
     return dataclasses.replace(self, l1_sensitivity=clients * self.l1_sensitivity)
+
+  def rows(self, column: tuple[int, ...]) -> base.Event:
+    return combinators.of_one_sample(tuple(map(self.scaled, column)))
 
   def replace_one(self) -> Self:
     return self.scaled(2)

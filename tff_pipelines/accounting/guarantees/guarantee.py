@@ -26,6 +26,12 @@ SUPPRESSED = Caveat(
     'suppressed rounds',
     'rounds were suppressed for outsiders, but the server saw their sums with less '
     'noise than was planned: no epsilon holds against it')
+CLOSED = Caveat(
+    'closed sums simulated',
+    'epsilon holds against all who do not hold the closed sums of the latest rounds, '
+    'which are opened in weighted rows alone; here the operator holds them, as the '
+    'protocol is simulated, in place of two servers that share them, or of silos that '
+    'keep their own')
 APPROXIMATE = Caveat(
     'approximate amplification',
     'amplification by Poisson sampling holds approximately only: the distribution of '
@@ -54,6 +60,8 @@ class Terms:
       none is stated, because the server is trusted or sees what all see.
     observers_participant: Participants against whom a number of their own holds; None
       if none is stated.
+    everyone: Observers and server in a few words, where cohorts are no secret and what
+      holds against the server holds against all; None where each has its own number.
     sampling: Sampling of the participants of a round; None if it is not known.
     trust_model: Who is trusted with what; None if it is not known.
     source: Source of the bounds, with theorems' numbers.
@@ -68,6 +76,7 @@ class Terms:
   observers_server: str | None = None
   against_server: str = 'the server'
   observers_participant: str | None = None
+  everyone: str | None = None
   sampling: str | None = 'none'
   trust_model: str | None
   source: str | None
@@ -217,6 +226,14 @@ class Guarantee:
             f'in cohorts of at least {self.least_cohort:g}{drawn}')
 
   @property
+  def of_everyone(self) -> Bound | None:
+    """Bound against all observers of `Terms.everyone`; None if there is none."""
+    if self.terms.everyone is None or self.seeded or not self.server:
+      return None
+    return max(self.outsiders, self.server, self.server_any_cohorts or self.server,
+               key=lambda bound: bound.epsilon)
+
+  @property
   def chosen(self) -> Bound | None:
     """Bound whatever cohorts the server chooses, where it is not the server's."""
     bound = self.server_any_cohorts
@@ -232,7 +249,10 @@ class Guarantee:
     if self.seeded:
       return [f'none, the run is seeded (without the seed: {number})']
     lines, server = [f'{number} against {self.terms.against}'], self.terms.against_server
-    if self.server is not None:
+    if (bound := self.of_everyone) is not None:
+      lines = [f'{in_words(bound)} at delta {decimals.rounded_up(self.delta)} against '
+               f'{self.terms.everyone}']
+    elif self.server is not None:
       number, chosen = decimals.epsilon(self.server.epsilon), ''
       if self.chosen is not None and server == 'the server':
         chosen = f' ({in_words(self.chosen)} whatever cohorts it chooses)'
@@ -270,10 +290,13 @@ class Guarantee:
         outsiders.amplification and f'{outsiders.amplification} amplification')))
     lines = ['epsilon: none, the run is seeded; without the seed ' * self.seeded
              + f'{number(outsiders, terms.observers)} ({how})']
-    if self.server is not None and not self.seeded:
+    if (bound := self.of_everyone) is not None:
+      same = [f'{number(bound, terms.everyone, in_words(bound))} ({how})']
+      lines = same + lines * (bound.epsilon > outsiders.epsilon)
+    elif self.server is not None and not self.seeded:
       lines.append(number(self.server, terms.observers_server) + (
           f': {DRAWN}' if self.chosen else ''))
-    if self.chosen and not self.seeded:
+    if self.chosen and not self.seeded and bound is None:
       lines.append(number(self.chosen, terms.observers_server) +
                    ', whatever cohorts the server chooses')
     if self.participant is not None:

@@ -9,6 +9,7 @@ matter to it, and who is trusted.
 from collections.abc import Callable
 import dataclasses
 import functools
+import math
 from typing import Any, NamedTuple, Self
 
 from aggregators import noises, params as params_lib
@@ -22,6 +23,7 @@ _sums, _subsets = declarations.groups('sums', 'random subsets')
 _answered = declarations.group('votes and local answers')
 _poisson = declarations.group('sums', sampling=('poisson',))
 _fixed = declarations.group('sums', sampling=('fixed',))
+_turns = {'sampling': ('turns',)}
 _adaptive = declarations.group('sums', adaptive_clipping=(True,))
 _sum_params = functools.partial(
     declarations.like, params_lib.DistributedSumParams, group='sums')
@@ -87,6 +89,10 @@ class SumMechanism(Mechanism):
       None, 'Minimum number of clients in a round: a smaller cohort is drawn again, '
       'which epsilon includes. Bounds what a participant knows of the noise.',
       low=1, unit='clients', otherwise='a cohort may be of one')
+  turn_rate: float = _sums(
+      1.0, 'Probability that a client is sampled in its turn. Turns are the longer the '
+      'smaller it is: --cohort_size over it, rounded up.', above=0, high=1, when=_turns)
+  column: tuple[int, ...] = _sum_params('column', when=_turns)
   clip: float | None = _sum_params('clip', None)
   bits: int | None = _sum_params('bits', None)
   dimension: int | None = _sum_params('dimension', None)
@@ -109,6 +115,17 @@ class SumMechanism(Mechanism):
       1.0, 'Fraction of the planned noise that is there when nothing tops it up.',
       low=0, high=1)
 
+  def __post_init__(self):
+    super().__post_init__()
+    if self.adaptive_clipping and len(self.column) > 1:
+      raise ValueError('adaptive_clipping needs a column of one weight, found '
+                       f'{self.column!r}: sums of other clips have other scales')
+
+  @property
+  def has_bands(self) -> bool:
+    """Whether rows of several sums are opened, and not each sum."""
+    return len(self.column) > 1
+
   def sampling_scheme(
       self, simulation_seed: int | None = None) -> schemes.SamplingScheme:
     """The scheme that selects the clients of each round; without a seed by entropy."""
@@ -116,7 +133,8 @@ class SumMechanism(Mechanism):
         self.sampling, population=self.population, cohort_size=self.cohort_size,
         simulation_seed=simulation_seed, adjacency=self.fixed_adjacency,
         max_participations=self.max_participations,
-        min_cohort_size=self.min_cohort_size, rounds=self.rounds)
+        min_cohort_size=self.min_cohort_size, rounds=self.rounds,
+        turn_rate=self.turn_rate, column=self.column)
 
   def params(self) -> params_lib.DistributedSumParams:
     """The parameters of the sum, at this noise multiplier."""
@@ -237,11 +255,20 @@ def _with(kind: type[base.Event], *fields: str) -> Callable[[Any], base.Event]:
   return lambda mechanism: kind(**{name: mechanism.needed(name) for name in fields})
 
 
-def _count(mechanism: SumMechanism) -> base.Event:
+def _row_stddev(mechanism: SumMechanism) -> float:
+  """Noise standard deviation of a row over the sensitivity of a contribution in it."""
   stddev = mechanism.needed('noise_multiplier')
   validate.non_negative(noise_multiplier=stddev)
+  return stddev * math.sqrt(params_lib.squared_norm(mechanism.column))
+
+
+def _gaussian(mechanism: SumMechanism) -> base.Event:
+  return events.CentralGaussian(noise_multiplier=_row_stddev(mechanism))
+
+
+def _count(mechanism: SumMechanism) -> base.Event:
   return events.SkellamCount(l1_sensitivity=1, noise_variance=base.scaled(
-      stddev**2, mechanism.surviving()))
+      _row_stddev(mechanism)**2, mechanism.surviving()))
 
 
 def _vote(mechanism: VoteMechanism) -> base.Event:
@@ -297,8 +324,8 @@ OWN_SHARE = (
 _ALWAYS = {'delta', 'accountant', 'epsilon'}
 _ROUNDS = _ALWAYS | {
     'cohort_size', 'population', 'rounds', 'sampling', 'fixed_adjacency',
-    'max_participations', 'min_cohort_size', 'noise_multiplier', 'amplification',
-    'clients_per_person'}
+    'max_participations', 'min_cohort_size', 'turn_rate', 'column', 'noise_multiplier',
+    'amplification', 'clients_per_person'}
 _GRID = _ROUNDS | {
     'clip', 'bits', 'scale', 'beta', 'k_stddevs', 'dimension', 'rotation',
     'allow_degenerate', 'adaptive_clipping', 'clip_count_stddev'}
@@ -333,8 +360,7 @@ MECHANISMS: dict[str, Family] = {
         ('skellam', events.DistributedSkellam),
         ('discrete_gaussian', events.DistributedDiscreteGaussian),
         ('skellam_central', events.CentralSkellam))},
-    'gaussian': Family(SumMechanism, _with(events.CentralGaussian, 'noise_multiplier'),
-                       _CENTRAL, _ROUNDS),
+    'gaussian': Family(SumMechanism, _gaussian, _CENTRAL, _ROUNDS),
     'none': Family(
         SumMechanism, lambda _: events.NoPrivacy(),
         'everyone who sees the models is trusted with the data', _ALWAYS | {'rounds'},

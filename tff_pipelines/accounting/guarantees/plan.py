@@ -39,6 +39,7 @@ class Plan(abc.ABC):
     clients_per_person: Clients that one person may own, for whom numbers of their own
       are stated if they are several.
     hides_records: As in `observers.View`.
+    has_closed_sums: Whether sums stay closed, and those of suppressed rounds for ever.
   """
 
   terms: Terms
@@ -52,6 +53,7 @@ class Plan(abc.ABC):
   preliminary: base.Event | None = None
   clients_per_person: int = 1
   hides_records: bool = False
+  has_closed_sums: bool = False
 
   @abc.abstractmethod
   def event(self, index: int) -> base.Event:
@@ -159,7 +161,7 @@ class Plan(abc.ABC):
       released, rounds = self.released(rounds), self.release_count(rounds)
     is_unseeded, terms = self.seed is None, self.terms
     has_server = terms.observers_server is not None and is_unseeded
-    if has_server and suppressed:
+    if has_server and suppressed and not self.has_closed_sums:
       notes.append(SUPPRESSED)
       has_server = False
     is_person = self.clients_per_person > 1 and is_unseeded

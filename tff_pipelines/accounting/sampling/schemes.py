@@ -8,140 +8,17 @@ Cohorts come from the operating system's entropy. With a simulation seed they fo
 from the seed and the round, and the run has no privacy guarantee.
 """
 
-import abc
-import collections
 from collections.abc import Mapping
-import fractions
-import hashlib
 import itertools
-import math
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from tff_pipelines.accounting.events import base, combinators, sampled, sized
+from tff_pipelines.accounting.events import base, sampled, sized
 from tff_pipelines.accounting.sampling import cohorts, subsets
+from tff_pipelines.accounting.sampling.scheme import given, SamplingScheme
+from tff_pipelines.accounting.sampling.turns import Turns
 from tff_pipelines.common import validate
-
-
-def _given(**arguments: Any) -> dict[str, Any]:
-  """The arguments that are not None."""
-  return {name: value for name, value in arguments.items() if value is not None}
-
-
-class SamplingScheme(abc.ABC):
-  """A rule by which rounds, counted from 1, select clients.
-
-  Class attributes:
-    name: Name of the scheme, as in the flags.
-    summary: A few words for the help of the flags.
-    cohort_in_words: 'expected' or 'exactly', for the `cohort_size` of a round.
-    same_every_round: Whether `event` is the same in all rounds.
-    needs_sizes: Whether population and cohort size must be given.
-
-  Attributes:
-    population: Number of clients, >= 1.
-    cohort_size: Expected number of clients in a round, in (0, population].
-    simulation_seed: None for the operating system's entropy.
-    adjacency: Adjacency of a cohort of fixed size; others have that of the release.
-  """
-
-  name: ClassVar[str]
-  summary: ClassVar[str] = ''
-  cohort_in_words: ClassVar[str] = 'expected'
-  same_every_round: ClassVar[bool] = False
-  needs_sizes: ClassVar[bool] = True
-
-  def __init__(self, *, population: int | None = None,
-               cohort_size: float | None = None, simulation_seed: int | None = None,
-               adjacency: str = base.REPLACE_ONE):
-    """Initializes the scheme; ValueError if an attribute is missing or out of range."""
-    for name, value in (('cohort_size', cohort_size), ('population', population)):
-      if value is None and self.needs_sizes:
-        raise ValueError(f'{name} must be given for sampling={self.name}')
-    validate.integer(**_given(population=population), low=1)
-    validate.positive(**_given(cohort_size=cohort_size))
-    if None not in (population, cohort_size) and cohort_size > population:
-      raise ValueError(f'cohort_size must be at most population={population!r}, '
-                       f'found {cohort_size!r}')
-    self.population = population
-    self.cohort_size = cohort_size
-    self.simulation_seed = simulation_seed
-    self.adjacency = adjacency
-
-  @abc.abstractmethod
-  def sample(self, round_index: int) -> np.ndarray:
-    """The clients of a round: sorted indices into the population, int64 [cohort]."""
-
-  @abc.abstractmethod
-  def event(self, release: base.Event, round_index: int,
-            pivotal_probability: float = 0.0) -> base.Event:
-    """The event of one round.
-
-    Args:
-      release: The release from the clients that the round selected.
-      round_index: Index of the round.
-      pivotal_probability: The result of the method of this name.
-    """
-
-  def events(self, release: base.Event, rounds: int,
-             pivotal_probability: float = 0.0) -> base.Event:
-    """The events of the rounds 1 to `rounds`, composed."""
-    validate.integer(rounds=rounds, low=1)
-    return combinators.composed(
-        {self.event(release, 1, pivotal_probability): rounds} if self.same_every_round
-        else collections.Counter(self.event(release, index, pivotal_probability)
-                                 for index in range(1, rounds + 1)))
-
-  def pivotal_probability(self, min_honest_fraction: float, assumed_colluders: int,
-                          dropout_rate: float) -> float:
-    """The probability that one client decides whether a round of few shares is suppressed.
-
-    1, the safe side, unless a scheme knows better; see `cohorts.pivotal_probability`.
-    """
-    return 1.0
-
-  def state(self) -> dict[str, np.ndarray]:
-    """The arrays that the checkpoint of a round keeps; by default none."""
-    return {}
-
-  def restore(self, state: Mapping[str, np.ndarray]) -> None:
-    """Restores what `state` returned; ValueError if it is that of another scheme."""
-    if state:
-      raise ValueError(f'state must be empty for sampling={self.name}, found '
-                       f'{", ".join(sorted(state))}')
-
-  def _mismatch(self, state: Mapping[str, np.ndarray]) -> ValueError:
-    return ValueError(
-        f'state must be that of sampling={self.name} with {self.population} clients, '
-        f'found {", ".join(sorted(state)) or "none"}')
-
-  @property
-  def expected_cohort(self) -> float:
-    """Expected number of clients in a round."""
-    return self.cohort_size
-
-  @property
-  def largest_cohort(self) -> int:
-    """The largest number of clients in a round."""
-    return self.population
-
-  @property
-  def planned_cohort(self) -> float | None:
-    """The number of clients that sums are sized for; None for `expected_cohort`.
-
-    A larger cohort costs accuracy, never privacy.
-    """
-    return self.largest_cohort
-
-  def _random_bits(self, round_index: int, draw: int = 0) -> subsets.RandomBits:
-    """The random bits of a round, and of a draw in it."""
-    if self.simulation_seed is None:
-      return subsets.from_entropy
-    again = f' {draw}' if draw else ''
-    digest = hashlib.sha256(
-        f'cohort {self.simulation_seed} {round_index}{again}'.encode()).digest()
-    return subsets.from_key(int.from_bytes(digest[:16], 'big'))
 
 
 class Poisson(SamplingScheme):
@@ -175,8 +52,8 @@ class Poisson(SamplingScheme):
   def __init__(self, *, max_participations: int | None = None,
                min_cohort_size: int | None = None, rounds: int = 1, **arguments):
     super().__init__(**arguments)
-    validate.integer(**_given(max_participations=max_participations), low=1)
-    validate.integer(**_given(min_cohort_size=min_cohort_size), low=1,
+    validate.integer(**given(max_participations=max_participations), low=1)
+    validate.integer(**given(min_cohort_size=min_cohort_size), low=1,
                      high=self.population)
     self.max_participations = max_participations
     self.min_cohort_size = min_cohort_size
@@ -208,14 +85,8 @@ class Poisson(SamplingScheme):
 
   def _drawn(self, round_index: int, draw: int) -> np.ndarray:
     """One draw of a round, without limits."""
-    if self.cohort_size == self.population:
-      return np.arange(self.population)
-    # Exact, and never above the rate of the event: a quotient of floats is rounded.
-    rate = min(fractions.Fraction(self.cohort_size) / self.population,
-               fractions.Fraction(self.sampling_rate))
-    random_bits = self._random_bits(round_index, draw)
-    size = subsets.binomial(random_bits, self.population, math.floor(rate * 2**64))
-    return subsets.uniform(random_bits, self.population, size)
+    return subsets.poisson(
+        self._random_bits(round_index, draw), self.population, self.cohort_size)
 
   def state(self) -> dict[str, np.ndarray]:
     return {} if self.max_participations is None else {
@@ -397,7 +268,7 @@ class Everyone(_Exact):
 
 
 SCHEMES: dict[str, type[SamplingScheme]] = {
-    scheme.name: scheme for scheme in (Poisson, FixedSize, Epochs, Everyone)}
+    scheme.name: scheme for scheme in (Poisson, FixedSize, Epochs, Turns, Everyone)}
 # Adjacencies that a cohort of fixed size may be accounted for.
 FIXED_ADJACENCIES = (base.REPLACE_ONE, base.ZERO_OUT)
 # The meanings of the names.
@@ -408,13 +279,15 @@ def build(name: str, *, rounds: int = 1, **arguments: Any) -> SamplingScheme:
   """Builds the scheme of a name in `SCHEMES`; arguments are those of its class.
 
   Raises:
-    ValueError: If the name is unknown, an argument is out of range, or a limit is given
-      to another scheme than `Poisson`, which alone has them.
+    ValueError: If the name is unknown, an argument is out of range, or it is one that
+      another scheme alone has.
   """
   validate.one_of(SCHEMES, sampling=name)
+  for owner, argument, default in (
+      (Poisson, 'max_participations', None), (Poisson, 'min_cohort_size', None),
+      (Turns, 'turn_rate', 1.0), (Turns, 'column', (1,))):
+    if owner.name != name and (value := arguments.pop(argument, default)) != default:
+      raise ValueError(f'{argument} must not be given for {name}, found {value!r}')
   if name == Poisson.name:
-    return Poisson(rounds=rounds, **arguments)
-  for limit in ('max_participations', 'min_cohort_size'):
-    if (value := arguments.pop(limit, None)) is not None:
-      raise ValueError(f'{limit} must not be given for {name}, found {value!r}')
+    arguments['rounds'] = rounds
   return SCHEMES[name](**arguments)

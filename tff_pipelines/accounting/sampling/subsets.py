@@ -12,8 +12,10 @@ C(N, k) subsets of that size with the same probability. The product is that of S
 
 import bisect
 from collections.abc import Callable, Iterable
+import fractions
 import functools
 import itertools
+import math
 import os
 
 import numpy as np
@@ -87,6 +89,26 @@ def uniform(random_bits: RandomBits, population: int, size: int) -> np.ndarray:
   while missing := fewer - np.count_nonzero(flags):
     flags[below(random_bits, population, missing)] = True
   return np.flatnonzero(flags == (fewer == size))
+
+
+def poisson(random_bits: RandomBits, population: int, expected: float) -> np.ndarray:
+  """Samples each of 0..population - 1 independently, with one probability.
+
+  Args:
+    random_bits: The random bits.
+    population: N in 1..2^63.
+    expected: Expected number n in (0, N]. The probability is at most n/N, in real
+      numbers and as a quotient of floats, rounded down to a multiple of 2^-64.
+
+  Returns:
+    int64, increasing.
+  """
+  if expected == population:
+    return np.arange(population)
+  rate = min(fractions.Fraction(expected) / population,
+             fractions.Fraction(expected / population))
+  size = binomial(random_bits, population, math.floor(rate * 2**64))
+  return uniform(random_bits, population, size)
 
 
 def binomial(random_bits: RandomBits, trials: int, numerator: int,
