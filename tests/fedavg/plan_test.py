@@ -100,7 +100,7 @@ def test_event_has_the_numbers_that_the_sum_runs_with(honest):
 
 @pytest.mark.parametrize('mechanism', ('none', *PRIVATE))
 @pytest.mark.parametrize('sampling, cohort_size', [
-    ('poisson', 20.0), ('fixed', 20.0), ('none', 200.0)])
+    ('poisson', 20.0), ('fixed', 20.0), ('turns', 20.0), ('none', 200.0)])
 def test_round_event_survives_json(mechanism, sampling, cohort_size):
   plan = _plan(mechanism=mechanism, sampling=sampling, cohort_size=cohort_size)
   event = plan.event(1)
@@ -123,9 +123,9 @@ def test_calibrated_numbers_are_recorded_and_taken_over():
   assert recorded == {
       'noise_multiplier': plan.mechanism.noise_multiplier, 'delta': 0.0029,
       'dimension': 1000, 'population': 200, 'max_participations': None,
-      'noise_generator': 'philox'}
-  settings = TrainSettings(
-      epsilon=4.0, cohort_size=20.0, rounds=10, max_participations=0)
+      'column': [1], 'noise_generator': 'philox'}
+  settings = TrainSettings(epsilon=4.0, cohort_size=20.0, rounds=10,
+                           sampling='poisson', max_participations=0)
   build = dict(dimension=1000, population=200)
   new = plan_lib.build(settings, **build)
   assert new.mechanism == plan.mechanism
@@ -167,7 +167,7 @@ def test_added_rounds_must_meet_the_target_against_the_server_too():
     (dict(simulated_dropout_rate=0.1, min_honest_fraction=0.8, max_participations=1), 1)])
 def test_default_limit_never_takes_the_amplification(changes, limit):
   settings = TrainSettings(task='emnist', cohort_size=20.0, rounds=10,
-                           noise_multiplier=1.0, **changes)
+                           noise_multiplier=1.0, sampling='poisson', **changes)
   plan = plan_lib.build(settings, dimension=1000, population=200)
   assert plan.mechanism.max_participations == limit
   if limit != 1:
@@ -214,7 +214,7 @@ def test_unit_of_privacy_and_words_reach_the_guarantee():
   plan = plan_lib.build(TrainSettings(rounds=2), dimension=1000, population=200,
                         privacy_unit='one writer')
   terms = plan.guarantee(2).terms
-  assert terms.privacy_unit == 'one writer' and terms.sampling == 'poisson'
+  assert terms.privacy_unit == 'one writer' and terms.sampling == 'turns'
   assert terms.secure_aggregation and 'tables' in terms.sampler
   assert '2110.04995' in terms.source
   central = plan_lib.build(

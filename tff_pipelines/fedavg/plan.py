@@ -241,7 +241,7 @@ class FedAvgPlan(guarantee.Plan):
 
   @property
   def has_closed_sums(self) -> bool:
-    return self.mechanism.has_bands and self.params is not None
+    return bool(self.mechanism.has_bands and self.params and self.params.has_shares)
 
   def event(self, index: int) -> base.Event:
     return self.mechanism.round_event(index)
@@ -293,7 +293,7 @@ class FedAvgPlan(guarantee.Plan):
     if self.scheme.hides_nothing and not beside:
       everyone = ('everybody who does not hold the closed sums' if self.has_closed_sums
                   else 'everybody' if shares else 'everybody but the server')
-    if self.has_closed_sums and shares:
+    if self.has_closed_sums:
       trust += (f'; the sums of the latest {len(mechanism.column) - 1} rounds stay '
                 'closed: they are opened in rows alone')
     if self.is_private:
@@ -332,7 +332,7 @@ class FedAvgPlan(guarantee.Plan):
     varies = params and params.has_shares and not params.noise.is_divisible
     approximate = [APPROXIMATE] * bool(
         varies and self.scheme.cohort_in_words == 'expected')
-    closed = [CLOSED] * bool(self.has_closed_sums and params.has_shares)
+    closed = [CLOSED] * self.has_closed_sums
     return approximate + closed + [guarantee.Caveat(name, text) for applies, name, text in (
         (self.diagnostics, 'diagnostics outside the guarantee',
          'diagnostics measure raw values and cohort sizes, outside the guarantee'),
