@@ -294,8 +294,8 @@ class FedAvgPlan(guarantee.Plan):
       everyone = ('everybody who does not hold the closed sums' if self.has_closed_sums
                   else 'everybody' if shares else 'everybody but the server')
     if self.has_closed_sums:
-      trust += (f'; the sums of the latest {len(mechanism.column) - 1} rounds stay '
-                'closed: they are opened in rows alone')
+      trust += ('; sums stay closed: they are opened in weighted rows of '
+                f'{len(mechanism.column)} rounds alone')
     if self.is_private:
       sampler = noise_budget.describe_sum(self.params, self.adaptive is not None)
     for when, *_ in self.releases:
