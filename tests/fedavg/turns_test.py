@@ -257,7 +257,7 @@ def test_closed_sums_are_the_operators_alone(private):
     (dict(bands=3), 'bands must be at most 2, the rounds between two turns of a client: '
      '8 clients, 4 a round; found 3'),
     (dict(bands=2, cohort_size=5.0), 'bands must be at most 1, the rounds between'),
-    (dict(cohort_size=9.0), 'cohort_size must be at most population=8, found 9.0'),
+    (dict(cohort_size=9.0), 'cohort_size=9 is larger than the population of 8 clients: lower it'),
     (dict(cohort_size=6.0, turn_rate=0.5), 'turn_rate must be at least cohort_size / '
      'population, found 0.5')])
 def test_what_a_population_does_not_allow_is_one_line_and_nothing_is_written(

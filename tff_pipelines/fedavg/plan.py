@@ -90,7 +90,7 @@ class FedAvgPlan(guarantee.Plan):
     population, cohort_size = mechanism.needed('population'), mechanism.cohort_size
     if cohort_size > population:
       raise ValueError(f'cohort_size={cohort_size:g} is larger than the population of '
-                       f'{population} clients')
+                       f'{population} clients: lower it')
     if mechanism.sampling == 'none' and cohort_size != population:
       raise ValueError(f'cohort_size must be the population, {population}, with '
                        f'sampling=none, found {cohort_size:g}')
@@ -379,7 +379,7 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
       dropout_rate=settings.simulated_dropout_rate, max_participations=limit,
       column=tuple(recorded.get('column', (1,)))))
   if not recorded and settings.sampling == settings_lib.TURNS and (
-      settings.mechanism != 'none'):
+      settings.mechanism != 'none' and settings.cohort_size <= population):
     mechanism = mechanism.replace(column=_column(settings, mechanism, server))
   if not recorded and settings.max_participations is None and (
       settings.sampling == 'poisson' and settings.mechanism != 'none'
