@@ -236,7 +236,8 @@ def test_rows_that_may_be_suppressed_show_the_coin_of_a_turn():
   about = _mechanism(turn_rate=0.5, cohort_size=5.0, column=(2, 1), rounds=20,
                      min_honest_fraction=0.8, dropout_rate=0.1)
   scheme, event = about.sampling_scheme(), about.event().event
-  assert event.pivotal_probability == cohorts.pivotal_probability(10, 0.5, 0.8, 0, 0.1)
+  assert event.pivotal_probability == pytest.approx(
+      cohorts.pivotal_probability(10, 0.5, 0.8, 0, 0.1) + 0.5**9, rel=1e-6)
   assert 0 < event.pivotal_probability < 1 and scheme.turn_size == 10
   found = _numbers(about)
   never = accountant.epsilon(
@@ -246,6 +247,21 @@ def test_rows_that_may_be_suppressed_show_the_coin_of_a_turn():
   assert 'suppression depends on single clients' in {note.name for note in found.caveats}
   assert _mechanism(min_honest_fraction=0.8, dropout_rate=0.1).event(
       ).event.pivotal_probability == 0
+
+
+def test_rows_that_no_client_hides_are_suppressed_and_show_the_coin_of_a_turn():
+  # With rows of one sum an empty cohort has nothing to hide.
+  few = dict(turn_rate=0.5, cohort_size=2.0, rounds=20)
+  assert _mechanism(**few).event().event.pivotal_probability == 0
+  event = _mechanism(**few, column=(2, 1)).event().event
+  # Three others have a turn with the client.
+  assert event.pivotal_probability == pytest.approx(0.5**3)
+  assert event.pivotal_probability > 0.5**3
+  server = _mechanism(**few, column=(2, 1), mechanism='skellam_central').event().event
+  assert server.pivotal_probability == 0  # It adds noise to all rows.
+  hidden, shown = (
+      accountant.epsilon(_rounds(one, 20), 1e-3) for one in (server, event))
+  assert hidden < shown
 
 
 def test_what_a_reader_must_know_is_said_where_cohorts_are_hidden():
