@@ -327,6 +327,14 @@ def test_participants_know_their_shares(column, population, size, rounds, count)
   assert server < participant
 
 
+@pytest.mark.parametrize('column', [(1,), (2, 1)])
+def test_a_participant_lacks_its_share_in_all_rows_of_other_noise(column):
+  less, whole = (events.SkellamCount(noise_variance=variance) for variance in (4.0, 5.0))
+  event = events.OneRowKnown(events=(less, whole), column=column)
+  assert event.factors('none') == less.rows(column).factors('none')
+  assert accountant.epsilon(event, 1e-3) >= accountant.epsilon(less.rows(column), 1e-3)
+
+
 @pytest.mark.parametrize('count', [1, 2])
 @pytest.mark.parametrize('column', [(2, 1), (1, 2), (1,)])
 def test_participants_of_random_cohorts(column, count):
@@ -510,13 +518,32 @@ def test_each_of_several_runs_has_an_order_of_its_own():
 
 
 def test_repeated_rows_of_random_cohorts_promise_participants_nothing():
-  event = events.TurnSampled(event=SHARES, column=(2, 1), turn_size=4, population=8,
+  event = events.TurnSampled(event=SHARES, column=(2, 1), turn_size=60, population=120,
                              sampling_rate=0.5)
-  again = events.Composed(events=(_rounds(event, 4), event.repeated()))
-  method = observers.Method(population=8)
-  for observer, is_finite in ((bounds.SERVER, True), (bounds.PARTICIPANT, False)):
+  once = _rounds(event, 4)
+  again = events.Composed(events=(once, event.repeated()))
+  method = observers.Method(population=120)
+  for released, observer, is_finite in (
+      (once, bounds.PARTICIPANT, True), (again, bounds.SERVER, True),
+      (again, bounds.PARTICIPANT, False)):
     assert observers.bound(
-        observers.View(again), 1e-3, method, observer).is_finite == is_finite
+        observers.View(released), 1e-3, method, observer).is_finite == is_finite
+  # Nor does a server that chooses cohorts: they may be of one.
+  assert event.minimum_cohort() is None
+  assert accountant.epsilon(
+      once.seen_by_participants().without_sampling(), 1e-3) == math.inf
+
+
+def test_sizes_of_several_rows_of_participants_are_above_independent_ones():
+  event = events.TurnSampled(event=SHARES, column=(2, 0, 1), turn_size=5, population=15,
+                             sampling_rate=0.5)
+  for count, depends in ((1, False), (2, True)):
+    (full, _), (last, _) = event.known(
+        4, base.Participants(colluders=count, shares=count))
+    assert (full.depends, last.depends) == (depends, False)  # The last has one row.
+    # In one of two rows of one turn no other client is left, and no noise.
+    assert full.failure == pytest.approx(depends * 0.5**(5 - count))
+    assert last.failure == 0
 
 
 # --- The scheme.
