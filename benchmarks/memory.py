@@ -41,8 +41,8 @@ def sizes(rounds: int, workers: int) -> list[tuple[float, float]]:
 
   with tempfile.TemporaryDirectory() as folder:
     experiment = run_lib.TrainExperiment(TrainSettings(
-        seed=1, rounds=rounds, cohort_size=50, local_workers=workers,
-        rounds_per_evaluation=10, output_dir=os.path.join(folder, 'run')))
+        seed=1, rounds=rounds, cohort_size=50, sampling='poisson',
+        local_workers=workers, rounds_per_evaluation=10, output_dir=os.path.join(folder, 'run')))
     experiment.callbacks, experiment.quiet = [after], True
     experiment.run()
   return measured

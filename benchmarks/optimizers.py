@@ -25,8 +25,9 @@ from tff_pipelines.experiment import cli
 from tff_pipelines.fedavg.settings import TrainSettings
 
 TUNING_SEED = 0
-_COMMON = ('--data_source=jsonl --max_test_examples=1000 --cohort_size=200 --rounds=30 '
-           '--client_batch_size=4 --epsilon=8 --rounds_per_evaluation=10 ')
+_COMMON = ('--data_source=jsonl --max_test_examples=1000 --cohort_size=200 '
+           '--sampling=poisson --rounds=30 --client_batch_size=4 --epsilon=8 '
+           '--rounds_per_evaluation=10 ')
 OPTIMIZERS = {'FedAvgM': '--server_optimizer=sgdm --server_momentum=0.9',
               'FedAdam': '--server_optimizer=adam'}
 _SGDM = (1.0, 3.0, 10.0, 30.0)
@@ -64,7 +65,8 @@ CASES = (
 QUICK = (
     Case(name='tags', rates={'FedAvgM': (1.0,), 'FedAdam': (0.1,)}, seeds=(1,),
          flags='--task=stackoverflow_tag --num_clients=40 --vocabulary_size=30 '
-               '--num_labels=6 --cohort_size=4 --rounds=1 --mechanism=gaussian'),)
+               '--num_labels=6 --cohort_size=4 --sampling=poisson --rounds=1 '
+               '--mechanism=gaussian'),)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -135,8 +135,8 @@ def probe(path: str, rounds: int, turn: Callable[[], object] = lambda: None
   with tempfile.TemporaryDirectory() as folder:
     api.train(api.TrainSettings(
         task=_task(source), rounds=_total(rounds), cohort_size=float(COHORT),
-        clip=0.5, noise_multiplier=1.0, accountant='rdp', output_dir=os.path.join(folder, 'run'),
-        rounds_per_evaluation=_total(rounds)), callbacks=[after])
+        sampling='poisson', clip=0.5, noise_multiplier=1.0, accountant='rdp',
+        output_dir=os.path.join(folder, 'run'), rounds_per_evaluation=_total(rounds)), callbacks=[after])
   round_ms, round_cpu_ms = (
       1000 * statistics.median(of_clock) for of_clock in zip(*times[WARM_UPS:]))
   return {'open_s': opened, 'round_ms': round_ms, 'round_cpu_ms': round_cpu_ms,

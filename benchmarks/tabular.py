@@ -125,7 +125,8 @@ def print_rows(cases: Sequence[Case], *, repeats: int, mlp: bool, quick: bool) -
       cells = [case.name, model, case.metric, f'{peers["constant"]:.4f}',
                f'{peers["central"]:.4f}']
       for mechanism in ('none', 'gaussian', 'skellam'):
-        settings = dict(mechanism=mechanism, model=model, rounds_per_evaluation=1000)
+        settings = dict(mechanism=mechanism, model=model, sampling='poisson',
+                        rounds_per_evaluation=1000)
         if mechanism != 'none':
           settings |= dict(epsilon=EPSILON, delta=1 / case.clients)
         if quick:

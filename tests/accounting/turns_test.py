@@ -236,7 +236,8 @@ def test_rows_that_may_be_suppressed_show_the_coin_of_a_turn():
   about = _mechanism(turn_rate=0.5, cohort_size=5.0, column=(2, 1), rounds=20,
                      min_honest_fraction=0.8, dropout_rate=0.1)
   scheme, event = about.sampling_scheme(), about.event().event
-  assert event.pivotal_probability == cohorts.pivotal_probability(10, 0.5, 0.8, 0, 0.1)
+  assert event.pivotal_probability == pytest.approx(
+      cohorts.pivotal_probability(10, 0.5, 0.8, 0, 0.1) + 0.5**9, rel=1e-6)
   assert 0 < event.pivotal_probability < 1 and scheme.turn_size == 10
   found = _numbers(about)
   never = accountant.epsilon(
@@ -246,6 +247,21 @@ def test_rows_that_may_be_suppressed_show_the_coin_of_a_turn():
   assert 'suppression depends on single clients' in {note.name for note in found.caveats}
   assert _mechanism(min_honest_fraction=0.8, dropout_rate=0.1).event(
       ).event.pivotal_probability == 0
+
+
+def test_rows_that_no_client_hides_are_suppressed_and_show_the_coin_of_a_turn():
+  # With rows of one sum an empty cohort has nothing to hide.
+  few = dict(turn_rate=0.5, cohort_size=2.0, rounds=20)
+  assert _mechanism(**few, column=(1,)).event().event.pivotal_probability == 0
+  event = _mechanism(**few, column=(2, 1)).event().event
+  # Three others have a turn with the client.
+  assert event.pivotal_probability == pytest.approx(0.5**3)
+  assert event.pivotal_probability > 0.5**3
+  server = _mechanism(**few, column=(2, 1), mechanism='skellam_central').event().event
+  assert server.pivotal_probability == 0  # It adds noise to all rows.
+  hidden, shown = (
+      accountant.epsilon(_rounds(one, 20), 1e-3) for one in (server, event))
+  assert hidden < shown
 
 
 def test_what_a_reader_must_know_is_said_where_cohorts_are_hidden():
@@ -474,6 +490,23 @@ def test_a_run_has_one_event_of_its_rounds_and_its_ledger_repeats_them(tmp_path)
   # Rounds 1, 3, 5 and the first row of 7; two rows of weight 2 again.
   assert _ratio(ledger.event()) == pytest.approx(3 * 5 + 4)
   assert _ratio(ledger.seen_event()) == pytest.approx(3 * 5 + 4 + 2 * 4)
+
+
+def test_each_of_several_runs_has_an_order_of_its_own():
+  # A client may have a turn in both, beside a run of which cohorts are sampled, too.
+  run = _rounds(events.TurnSampled(
+      event=GAUSSIAN, column=(1, 1, 1), turn_size=10, population=500), 10)
+  sampled = _rounds(events.PoissonSampled(event=GAUSSIAN, sampling_rate=0.01), 1)
+  both = events.Composed(events=(run, run, sampled))
+  assert combinators.contributions(run) == 1
+  assert combinators.contributions(both) == 3
+  # The turns alone are two releases of three rows each.
+  turns = accountant.epsilon(_rounds(GAUSSIAN.rows((1, 1, 1)), 2), 1e-3)
+  for observer in (bounds.OUTSIDERS, bounds.SERVER, bounds.SERVER_ANY_COHORTS):
+    found = observers.bound(observers.View(both), 1e-3, observers.Method(), observer)
+    assert found.epsilon > turns
+  with pytest.raises(ValueError, match='must not be sampled one by one'):
+    events.Together(events=(run.event, GAUSSIAN))
 
 
 def test_repeated_rows_of_random_cohorts_promise_participants_nothing():

@@ -112,7 +112,7 @@ def _one_process():
 
 def _settings(folder, **settings):
   return tiny_run.settings(
-      folder, **{'seed': 8, 'cohort_size': 7.9, 'rounds': 2, **settings})
+      folder, **{'seed': 8, 'rounds': 4, **settings})
 
 
 def _run(folder, changes, **settings):
@@ -260,7 +260,7 @@ def test_a_program_prints_no_value_of_a_failing_client(launcher, tmp_path):
   """As a process of its own, in which TensorFlow's own messages would be seen."""
   run = launcher.run(
       'tff_pipelines.train', '--task=tests.fedavg.failing_task:build', '--rounds=1',
-      '--mechanism=gaussian', '--epsilon=8', '--cohort_size=7.9',
+      '--mechanism=gaussian', '--epsilon=8', '--cohort_size=8',
       f'--output_dir={tmp_path / "run"}')
   assert run.code == 0, run.stderr
   _check_secret(tmp_path / 'run', run.stdout, run.stderr)

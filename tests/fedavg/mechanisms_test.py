@@ -21,6 +21,11 @@ RUNS = {
     'discrete_gaussian dft': dict(
         mechanism='discrete_gaussian', rotation='dft', beta=0.0,
         simulated_dropout_rate=0.3, min_honest_fraction=0.4),
+    'discrete_gaussian poisson': dict(
+        mechanism='discrete_gaussian', sampling='poisson', beta=0.0,
+        simulated_dropout_rate=0.3, min_honest_fraction=0.4),
+    'skellam poisson': dict(mechanism='skellam', sampling='poisson'),
+    'gaussian': dict(mechanism='gaussian'),
     'skellam_central none': dict(
         mechanism='skellam_central', rotation='none', beta=0.0),
     'adaptive, one client a call': dict(
@@ -53,7 +58,10 @@ def _rows(folder):
 def test_run_meets_its_target_and_its_ledger_says_the_same(runs, name):
   result, folder = runs(name)
   assert 0 < result['epsilon'] <= 6 and result['rounds'] == 2
-  assert result['epsilon'] > 5.99
+  turns = result['sampling'] == 'turns'
+  assert turns == ('poisson' not in name)
+  # In turns the target is one against the server, which counts on fewer shares.
+  assert (result['epsilon_server'] if turns else result['epsilon']) > 5.99
   ledger = ledger_lib.Ledger(folder / 'ledger.jsonl')
   assert not ledger.verify()
   event = ledger.event()
@@ -61,19 +69,29 @@ def test_run_meets_its_target_and_its_ledger_says_the_same(runs, name):
   assert accountant.epsilon(event.seen_by_observers(), result['delta']) == pytest.approx(
       result['epsilon'], rel=1e-9)
   # Who drops out differs from run to run: a round of too few is suppressed for
-  # outsiders, and the server saw less noise than any epsilon would count on.
-  if any(line['outcome'] == 'suppressed' for line in ledger.lines()):
-    assert 'simulated_dropout_rate' in RUNS[name]
+  # outsiders, and the server saw less noise than any epsilon would count on, unless
+  # only rows are opened.
+  caveats = set(result['caveats'])
+  suppressed = any(line['outcome'] == 'suppressed' for line in ledger.lines())
+  assert 'simulated_dropout_rate' in RUNS[name] or not suppressed
+  assert ('suppressed rounds' in caveats) == (suppressed and not turns)
+  if turns:
+    assert result['epsilon'] <= result['epsilon_server'] <= 6
+    assert result['epsilon_server'] == result['epsilon_server_any_cohorts']
+    assert (result['epsilon'] < result['epsilon_server']) == (
+        'min_honest_fraction' in RUNS[name])
+  elif suppressed:
     assert result['epsilon_server'] is None
-    assert 'suppressed rounds' in result['caveats']
   else:
     assert result['epsilon_server'] > result['epsilon']
   assert result['adjacency'] == base.ZERO_OUT
-  central, caveats = result['mechanism'] == 'skellam_central', set(result['caveats'])
+  central = 'central' in name or name == 'gaussian'
+  assert ('closed sums simulated' in caveats) == (
+      turns and not central and name not in ADAPTING)
   assert ('the server is trusted: it sees' in result['trust_model']) == central
   assert ('the server is trusted' in result['observers_server']) == central
   assert ('approximate amplification' in caveats) == (
-      result['mechanism'] == 'discrete_gaussian')
+      name == 'discrete_gaussian poisson')
   assert ('no rotation' in caveats) == ('none' in name)
   assert ('count' in json.dumps(event.to_json()).lower()) or name not in ADAPTING
 

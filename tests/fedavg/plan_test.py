@@ -100,7 +100,7 @@ def test_event_has_the_numbers_that_the_sum_runs_with(honest):
 
 @pytest.mark.parametrize('mechanism', ('none', *PRIVATE))
 @pytest.mark.parametrize('sampling, cohort_size', [
-    ('poisson', 20.0), ('fixed', 20.0), ('none', 200.0)])
+    ('poisson', 20.0), ('fixed', 20.0), ('turns', 20.0), ('none', 200.0)])
 def test_round_event_survives_json(mechanism, sampling, cohort_size):
   plan = _plan(mechanism=mechanism, sampling=sampling, cohort_size=cohort_size)
   event = plan.event(1)
@@ -123,9 +123,9 @@ def test_calibrated_numbers_are_recorded_and_taken_over():
   assert recorded == {
       'noise_multiplier': plan.mechanism.noise_multiplier, 'delta': 0.0029,
       'dimension': 1000, 'population': 200, 'max_participations': None,
-      'noise_generator': 'philox'}
-  settings = TrainSettings(
-      epsilon=4.0, cohort_size=20.0, rounds=10, max_participations=0)
+      'column': [1], 'bits': 18, 'noise_generator': 'philox'}
+  settings = TrainSettings(epsilon=4.0, cohort_size=20.0, rounds=10,
+                           sampling='poisson', max_participations=0)
   build = dict(dimension=1000, population=200)
   new = plan_lib.build(settings, **build)
   assert new.mechanism == plan.mechanism
@@ -167,7 +167,7 @@ def test_added_rounds_must_meet_the_target_against_the_server_too():
     (dict(simulated_dropout_rate=0.1, min_honest_fraction=0.8, max_participations=1), 1)])
 def test_default_limit_never_takes_the_amplification(changes, limit):
   settings = TrainSettings(task='emnist', cohort_size=20.0, rounds=10,
-                           noise_multiplier=1.0, **changes)
+                           noise_multiplier=1.0, sampling='poisson', **changes)
   plan = plan_lib.build(settings, dimension=1000, population=200)
   assert plan.mechanism.max_participations == limit
   if limit != 1:
@@ -214,7 +214,7 @@ def test_unit_of_privacy_and_words_reach_the_guarantee():
   plan = plan_lib.build(TrainSettings(rounds=2), dimension=1000, population=200,
                         privacy_unit='one writer')
   terms = plan.guarantee(2).terms
-  assert terms.privacy_unit == 'one writer' and terms.sampling == 'poisson'
+  assert terms.privacy_unit == 'one writer' and terms.sampling == 'turns'
   assert terms.secure_aggregation and 'tables' in terms.sampler
   assert '2110.04995' in terms.source
   central = plan_lib.build(
@@ -307,3 +307,23 @@ def test_epsilon_is_described_rounded_up(value, text):
 def test_bits_that_would_do_are_named_where_no_noise_meets_the_target():
   with pytest.raises(ValueError, match=r'bits=6 are too few .*; bits=\d+ would do'):
     _plan(bits=6, epsilon=8.0, dimension=7346, rounds=20)
+
+
+def test_rows_have_the_bits_that_keep_rounding_small_and_keep_them():
+  build = dict(dimension=10**6, population=5000)
+  settings = TrainSettings(noise_multiplier=2.0, cohort_size=50.0, rounds=40, clip=0.3)
+  plan = plan_lib.build(settings, **build)
+  assert len(plan.mechanism.column) > 5
+  params = plan.params
+  assert 18 < params.bits == plan.configuration()['bits']
+  assert params.l2_sensitivity < 1.02 * params.clip_grid
+  fewer = params.replace(bits=params.bits - 1)
+  assert fewer.l2_sensitivity > 1.02 * fewer.clip_grid
+  # Sums alone need no more than by default, and what is given is taken.
+  for changes in (dict(sampling='poisson'), dict(bands=1)):
+    assert plan_lib.build(settings.replace(**changes), **build).params.bits == 18
+  assert plan_lib.build(settings.replace(bits=22), **build).params.bits == 22
+  recorded = json.loads(json.dumps(plan.configuration()))
+  resumed = plan_lib.build(settings, recorded={**recorded, 'bits': 20}, **build)
+  assert resumed.params.bits == 20
+  assert resumed.mechanism.column == plan.mechanism.column

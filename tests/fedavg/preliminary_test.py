@@ -82,7 +82,7 @@ def _kinds(folder):
 
 def test_vocabulary_is_the_first_line_and_epsilon_covers_it(whole):
   summary, folder = whole
-  assert _kinds(folder) == ['PreliminaryRelease', 'PoissonSampled', 'PoissonSampled']
+  assert _kinds(folder) == ['PreliminaryRelease', 'TurnSampled', 'TurnSampled']
   assert summary['rounds'] == 2
   assert 20 < summary['epsilon'] <= 30
   assert 19 < summary['details']['epsilon_preliminary'] <= 20
@@ -113,7 +113,7 @@ def test_release_that_a_crash_lost_stays_charged(
   capsys.readouterr()
   summary = _run(folder, resume=True)
   assert _kinds(folder)[:3] == ['PreliminaryRelease', 'PreliminaryRelease',
-                                'PoissonSampled']
+                                'TurnSampled']
   assert summary['rounds'] == 2 and summary['epsilon'] > whole[0]['epsilon'] + 10
   # What is printed before the first round, and after each, counts it twice, too.
   plan = capsys.readouterr().out.split('\n\n')[0]

@@ -18,11 +18,12 @@ def _parse(*arguments):
   return cli.parsed(TrainSettings, arguments)
 
 
-def test_without_flags_the_plan_is_skellam_at_epsilon_eight():
+def test_without_argumentsthe_plan_is_skellam_at_epsilon_eight():
   settings = _parse()
   assert (settings.mechanism, settings.target_epsilon) == ('skellam', 8.0)
   assert settings.epsilon is settings.noise_multiplier is settings.delta is None
-  assert (settings.sampling, settings.bits, settings.rounds) == ('poisson', 18, 50)
+  assert (settings.sampling, settings.bits, settings.rounds) == ('turns', None, 50)
+  assert settings.bands is None and settings.turn_rate == 1
   assert settings.given == frozenset()
   assert (settings.task, settings.task_options) == ('emnist', {})
   assert settings.seed is settings.output_dir is None
@@ -100,8 +101,17 @@ def test_every_setting_of_privacy_reaches_the_plan():
            if field.group == 'privacy'}
   assert len(names) > 20
   for name in names - {'epsilon', 'epsilon_server', 'vocabulary_epsilon',
-                       'private_evaluation'}:
+                       'private_evaluation', 'bands'}:
     assert reached[name] == getattr(settings, name), name
+  # Alone with turns: bands become the column.
+  turns = plan_lib.build(
+      TrainSettings(noise_multiplier=1.7, bands=3, turn_rate=0.5, cohort_size=30.0),
+      dimension=100, population=200).mechanism
+  assert len(turns.column) == 3 and turns.turn_rate == 0.5
+  poisson = plan_lib.build(
+      TrainSettings(noise_multiplier=1.7, sampling='poisson', max_participations=50,
+                    min_cohort_size=5), dimension=100, population=200).mechanism
+  assert (poisson.max_participations, poisson.min_cohort_size) == (50, 5)
   assert (mechanism.dropout_rate, plan.seed) == (0.1, 5)
   assert plan.target_epsilon is None
   with_target = plan_lib.build(
@@ -209,9 +219,47 @@ def test_model_of_another_task_is_refused():
 
 
 @pytest.mark.parametrize('mechanism', ['none', 'skellam'])
-def test_cohort_of_fixed_size_is_an_integer(mechanism):
-  with pytest.raises(ValueError, match='cohort_size must be an integer'):
-    TrainSettings(mechanism=mechanism, sampling='fixed', cohort_size=20.5)
+@pytest.mark.parametrize('sampling', ['fixed', 'epochs', 'turns'])
+def test_cohort_of_fixed_size_is_an_integer(mechanism, sampling):
+  with pytest.raises(ValueError, match=(
+      f'^cohort_size must be an integer for sampling={sampling}, found 20.5: '
+      'or give --sampling=poisson$')):
+    TrainSettings(mechanism=mechanism, sampling=sampling, cohort_size=20.5)
+
+
+def test_cohort_of_a_turn_rate_or_of_poisson_sampling_need_not_be_an_integer():
+  for others in (dict(turn_rate=0.5), dict(sampling='poisson')):
+    assert TrainSettings(cohort_size=20.5, **others).cohort_size == 20.5
+
+
+@pytest.mark.parametrize('arguments, unused', [
+    (['--max_participations=5'], 'max_participations is not used with sampling=turns: '),
+    (['--min_cohort_size=5'], 'min_cohort_size is not used with sampling=turns: '),
+    (['--bands=2', '--sampling=poisson'], 'bands is not used with sampling=poisson: '),
+    (['--bands=2', '--sampling=fixed'], 'bands is not used with sampling=fixed: '),
+    (['--bands=2', '--sampling=epochs'], 'bands is not used with sampling=epochs: '),
+    (['--bands=2', '--mechanism=none'], 'bands is not used with mechanism=none: '),
+    (['--turn_rate=0.5', '--sampling=none'], 'turn_rate is not used with sampling=none')])
+def test_settings_of_another_sampling_are_refused(arguments, unused):
+  with pytest.raises(ValueError, match=f'^{unused}'):
+    _parse(*arguments)
+
+
+@pytest.mark.parametrize('arguments, message', [
+    (['--bands=60', '--rounds=50'], 'bands must be at most rounds=50, found 60'),
+    (['--bands=2', '--adaptive_clipping'],
+     'bands=2 can\'t be had with adaptive_clipping: a row'),
+    (['--bands=x'], "bands must be a number or auto, found 'x'"),
+    (['--bands=0'], 'bands must be from 1 to 1024, found 0'),
+    (['--turn_rate=0'], 'turn_rate must be greater than 0 and at most 1')])
+def test_bands_that_can_not_be_had_are_refused_by_name(arguments, message):
+  with pytest.raises(ValueError, match=f'^{message}'):
+    _parse(*arguments)
+
+
+def test_bands_of_auto_are_those_without_the_flag():
+  assert _parse('--bands=auto') == _parse() and _parse('--bands=3').bands == 3
+  assert TrainSettings(adaptive_clipping=True, bands=1).bands == 1
 
 
 def test_where_data_are_and_how_rounds_run_may_differ_between_starts():

@@ -41,6 +41,7 @@ def test_published_settings_are_calibrated_below_their_epsilon(name, capsys):
   assert capsys.readouterr().err == ''  # Flags have their present names.
   assert settings.task == name and settings.task_options['data_source'] == 'official'
   dimension, population = SIZES[name]
+  assert settings.sampling == 'poisson'  # As the papers account.
   plan = plan_lib.build(settings, dimension=dimension, population=population)
   assert 9.7 < plan.epsilon(settings.rounds) <= settings.epsilon == 10
   # Published, and larger than the default.
@@ -72,4 +73,7 @@ def test_settings_of_sweeps_are_flags_of_the_trainer(name, capsys):
   assert len(sweep.parsed) == len(sweep.setting) >= 4
   for setting in sweep.parsed:
     settings = cli.parsed(TrainSettings, setting.flags)
-    assert f'sweep_{settings.task}.flags' == name and settings.data_path == 'file'
+    turns = f'sweep_turns_{settings.task}.flags'
+    assert name in (turns, f'sweep_{settings.task}.flags')
+    assert name == turns or settings.sampling == 'poisson'
+    assert settings.data_path == 'file'

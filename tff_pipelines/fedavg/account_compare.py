@@ -13,7 +13,8 @@ from typing import Any
 
 from scipy import optimize
 
-from tff_pipelines.accounting.guarantees import accountant, answers, mechanisms
+from tff_pipelines.accounting.guarantees import (
+    accountant, answers, calibration, mechanisms)
 from tff_pipelines.accounting.guarantees.guarantee import Caveat
 from tff_pipelines.accounting.sampling import cohorts
 from tff_pipelines.common import decimals
@@ -25,6 +26,10 @@ _WIDTH = 80
 _TURN_RATES = (1.0, 0.5, 0.25, 0.125)
 _OBSERVERS = {'epsilon': 'observers of the models', 'epsilon_server': 'the server',
               'epsilon_participant': 'a participant'}
+_CLOSED = Caveat(
+    'sums of the latest rounds stay closed',
+    'epsilon with bands holds against all who do not hold the closed sums of the '
+    'latest rounds, which are opened in weighted rows alone')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -115,8 +120,12 @@ def _of_turns(query: answers.Query, mechanism: mechanisms.SumMechanism,
     high = error / columns.error(work, mechanism.column) * (1 + 1e-9)
     if excess(1e-3 * high) > 0:
       raise ValueError('rounding alone has a larger error: more bits are needed')
-    return _answered(query, mechanism.replace(noise_multiplier=optimize.brentq(
-        excess, 1e-3 * high, high, rtol=1e-12)), work)
+    mechanism = mechanism.replace(noise_multiplier=optimize.brentq(
+        excess, 1e-3 * high, high, rtol=1e-12))
+    if mechanism.family.params and not query.allow_degenerate:
+      # Before the numbers of a row that is refused: they take long.
+      calibration.refuse_degenerate(mechanism.params())
+    return _answered(query, mechanism, work)
   except ValueError as reason:
     return Row(terms=answers.terms(None, 'turns'), turn_rate=mechanism.turn_rate,
                caveats=(Caveat('impossible setting', str(reason)),))
@@ -126,8 +135,11 @@ def _answered(query: answers.Query, mechanism: mechanisms.SumMechanism,
               work: columns.Workload) -> Row:
   """The row of a mechanism with its noise."""
   found = answers.answer(query, mechanism)
+  closed = (_CLOSED,) * (
+      mechanism.has_bands and 'min_honest_fraction' in mechanism.family.uses)
   return Row(**{
-      **vars(found), 'max_participations': mechanism.max_participations,
+      **vars(found), 'caveats': (*found.caveats, *closed),
+      'max_participations': mechanism.max_participations,
       'turn_rate': mechanism.turn_rate if mechanism.sampling == 'turns' else None,
       'bands': len(mechanism.column), 'gain': columns.gain(work, mechanism.column),
       'error': _error(mechanism, work)})
@@ -149,13 +161,13 @@ def as_table(rows: Sequence[Row]) -> str:
     lines.append(f'{row.label:<22}{row.bands:>5}{noise:>11}{row.gain:>7.4g}' + ''.join(
         f'{cell:>{width}}' for cell, width in zip(epsilons, (11, 11, 13))))
   lines += ['', f'equal error: {rows[0].error:.6g}, delta: '
-            f'{decimals.rounded_up(rows[0].delta, 6)}', 'smallest epsilon:']
+            f'{decimals.rounded_up(rows[0].delta, 6)}']
   for key, observer in _OBSERVERS.items():
     stated = [(values[key], row) for row, values in possible if values[key] is not None]
     if stated:
       epsilon, row = min(stated, key=lambda one: one[0])
-      lines.append(f'  {observer:<24}{decimals.rounded_up(epsilon, 6):<11}{row.label}, '
-                   f'{row.bands} band{"s" * (row.bands > 1)}')
+      lines.append(f'smallest against {observer}: {decimals.rounded_up(epsilon, 6)}, '
+                   f'{row.label}, bands {row.bands}')
   names = dict.fromkeys(note.name for row, _ in possible for note in row.caveats)
   return '\n'.join(lines + textwrap.wrap(f'caveats: {"; ".join(names)}', _WIDTH) * bool(
       names))

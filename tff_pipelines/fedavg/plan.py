@@ -6,6 +6,7 @@ numbers; no privacy parameter reaches them in another way.
 """
 
 from collections.abc import Mapping
+import contextlib
 import dataclasses
 import functools
 from typing import Any
@@ -21,6 +22,9 @@ from tff_pipelines.accounting.sampling import cohorts, schemes
 from tff_pipelines.common import decimals, declarations, validate
 from tff_pipelines.fedavg import columns, settings as settings_lib
 
+# By how much rounding may lengthen a clipped update where bits are chosen for rows, and
+# a noise multiplier that few targets exceed.
+_ROUNDING, _USUAL_NOISE = 0.02, 3.0
 # Fields of the plan with what is released before the first round and after the last.
 _RELEASES = ('preliminary', 'evaluation')
 
@@ -90,7 +94,7 @@ class FedAvgPlan(guarantee.Plan):
     population, cohort_size = mechanism.needed('population'), mechanism.cohort_size
     if cohort_size > population:
       raise ValueError(f'cohort_size={cohort_size:g} is larger than the population of '
-                       f'{population} clients')
+                       f'{population} clients: lower it')
     if mechanism.sampling == 'none' and cohort_size != population:
       raise ValueError(f'cohort_size must be the population, {population}, with '
                        f'sampling=none, found {cohort_size:g}')
@@ -241,7 +245,7 @@ class FedAvgPlan(guarantee.Plan):
 
   @property
   def has_closed_sums(self) -> bool:
-    return self.mechanism.has_bands and self.params is not None
+    return bool(self.mechanism.has_bands and self.params and self.params.has_shares)
 
   def event(self, index: int) -> base.Event:
     return self.mechanism.round_event(index)
@@ -293,9 +297,9 @@ class FedAvgPlan(guarantee.Plan):
     if self.scheme.hides_nothing and not beside:
       everyone = ('everybody who does not hold the closed sums' if self.has_closed_sums
                   else 'everybody' if shares else 'everybody but the server')
-    if self.has_closed_sums and shares:
-      trust += (f'; the sums of the latest {len(mechanism.column) - 1} rounds stay '
-                'closed: they are opened in rows alone')
+    if self.has_closed_sums:
+      trust += ('; sums stay closed: they are opened in weighted rows of '
+                f'{len(mechanism.column)} rounds alone')
     if self.is_private:
       sampler = noise_budget.describe_sum(self.params, self.adaptive is not None)
     for when, *_ in self.releases:
@@ -332,7 +336,7 @@ class FedAvgPlan(guarantee.Plan):
     varies = params and params.has_shares and not params.noise.is_divisible
     approximate = [APPROXIMATE] * bool(
         varies and self.scheme.cohort_in_words == 'expected')
-    closed = [CLOSED] * bool(self.has_closed_sums and params.has_shares)
+    closed = [CLOSED] * self.has_closed_sums
     return approximate + closed + [guarantee.Caveat(name, text) for applies, name, text in (
         (self.diagnostics, 'diagnostics outside the guarantee',
          'diagnostics measure raw values and cohort sizes, outside the guarantee'),
@@ -346,7 +350,7 @@ class FedAvgPlan(guarantee.Plan):
     return {'noise_multiplier': mechanism.noise_multiplier, 'delta': self.delta,
             'dimension': mechanism.dimension, 'population': self.population,
             'max_participations': mechanism.max_participations,
-            'column': list(mechanism.column),
+            'column': list(mechanism.column), 'bits': mechanism.bits,
             'noise_generator': self.params and self.params.noise_generator,
             **{name: event.to_json() for name in _RELEASES
                if (event := getattr(self, name)) is not None}}
@@ -383,8 +387,10 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
       dropout_rate=settings.simulated_dropout_rate, max_participations=limit,
       column=tuple(recorded.get('column', (1,)))))
   if not recorded and settings.sampling == settings_lib.TURNS and (
-      settings.mechanism != 'none'):
+      settings.mechanism != 'none' and settings.cohort_size <= population):
     mechanism = mechanism.replace(column=_column(settings, mechanism, server))
+  if mechanism.bits is None and mechanism.family.params:
+    mechanism = mechanism.replace(bits=recorded.get('bits') or _bits(mechanism))
   if not recorded and settings.max_participations is None and (
       settings.sampling == 'poisson' and settings.mechanism != 'none'
       and settings.cohort_size <= population
@@ -434,6 +440,18 @@ def _column(settings: settings_lib.TrainSettings, mechanism: mechanisms.SumMecha
     return columns.best(work, settings.bands)
   return (1,) if settings.adaptive_clipping else columns.auto(
       work, columns.most_auto(scheme.most_bands, mechanism.dimension))
+
+
+def _bits(mechanism: mechanisms.SumMechanism) -> int:
+  """The default bits of a sum: with rows the fewest by which rounding costs little."""
+  if mechanism.has_bands:
+    noise = mechanism.noise_multiplier or _USUAL_NOISE
+    for bits in range(settings_lib.DEFAULT_BITS, calibration.MAX_BITS + 1):
+      with contextlib.suppress(ValueError):  # Too few for the cohort.
+        params = mechanism.replace(bits=bits, noise_multiplier=noise).params()
+        if params.l2_sensitivity <= (1 + _ROUNDING) * params.clip_grid:
+          return bits
+  return settings_lib.DEFAULT_BITS
 
 
 def check_more_rounds(plan: FedAvgPlan, before: int) -> None:

@@ -19,7 +19,7 @@ MECHANISMS = (*_PRIVATE, 'none')
 SERVER_OPTIMIZERS = ('sgdm', 'adam', 'adagrad', 'yogi')
 SERVER_SCHEDULES = ('constant', 'linear_warmup', 'linear_decay', 'cosine')
 
-DEFAULT_EPSILON = 8.0
+DEFAULT_EPSILON, DEFAULT_BITS = 8.0, 18
 # Default of the noise generator: `share_tables.default_generator`.
 AUTO = settings.AUTO
 # Sampling by turns, alone with which sums may stay closed.
@@ -194,7 +194,7 @@ class TrainSettings(settings.RunSettings, DataSettings):
       'clip', when={'mechanism': _PRIVATE}, by_task=True, otherwise=_by_task('clip'))
   cohort_size: float = _sum('cohort_size', 100.0, low=1, above=None, when={})
   rounds: int = _sum('rounds', 50)
-  sampling: str = _sum('sampling', 'poisson', when={}, essential=False)
+  sampling: str = _sum('sampling', TURNS, when={}, essential=False)
   fixed_adjacency: str = _sum('fixed_adjacency')
   max_participations: int | None = _sum('max_participations', help='Maximum number of '
       'rounds that select a client, which lowers epsilon_server. 0: no limit.', low=0,
@@ -213,7 +213,8 @@ class TrainSettings(settings.RunSettings, DataSettings):
   clip_learning_rate: float = _adaptive('learning_rate')
   clip_count_stddev: float | None = _sum('clip_count_stddev')
   rotation: str = _sum('rotation')
-  bits: int = _sum('bits', 18, essential=False)
+  bits: int | None = _sum('bits', essential=False, otherwise=(
+      f'{DEFAULT_BITS}, or as many as rows of several rounds need'))
   beta: float = _sum('beta')
   k_stddevs: float = _sum('k_stddevs')
   min_honest_fraction: float = _sum('min_honest_fraction')
@@ -303,9 +304,10 @@ class TrainSettings(settings.RunSettings, DataSettings):
     if self.adaptive_clipping and (self.bands or 1) > 1:
       raise ValueError(f'bands={self.bands} can\'t be had with adaptive_clipping: a row '
                        'adds up sums of several rounds, which must have one clip')
-    if self.sampling in ('fixed', 'epochs') and self.cohort_size % 1:
+    exact = ('fixed', 'epochs', *[TURNS] * (self.turn_rate == 1))
+    if self.sampling in exact and self.cohort_size % 1:
       raise ValueError(f'cohort_size must be an integer for sampling={self.sampling}, '
-                       f'found {self.cohort_size!r}')
+                       f'found {self.cohort_size!r}: or give --sampling=poisson')
     for target in (self.target_epsilon, self.epsilon_server):
       if target is not None and self.private_evaluation >= target:
         raise ValueError('private_evaluation must be less than the target epsilon='
