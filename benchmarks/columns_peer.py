@@ -11,8 +11,8 @@ same functions.
 from importlib import metadata
 import json
 import math
+import pathlib
 import sys
-import time
 
 import jax
 from jax_privacy.matrix_factorization import (
@@ -28,8 +28,12 @@ _MOST_DENSE = 200
 
 
 def workload(rounds: int, momentum: float) -> jax.Array:
-  """The first column of the workload's Toeplitz matrix, [T]."""
-  return jnp.cumsum(momentum**jnp.arange(rounds, dtype=jnp.float64))
+  """The first column of the workload's Toeplitz matrix, [T].
+
+  The learning rate is 1 - momentum: `dense.optimize` stops at an absolute gradient.
+  """
+  powers = momentum**jnp.arange(rounds, dtype=jnp.float64)
+  return (1 - momentum) * jnp.cumsum(powers)
 
 
 def banded(rounds: int, bands: int, turns: int, momentum: float) -> dict:
@@ -105,31 +109,30 @@ def dense_turns(rounds: int, bands: int, turns: int, momentum: float) -> dict:
 
 
 def main(path: str) -> None:
-  """Writes all results into a JSON file, each when it is there."""
+  """Writes all results into a JSON file; those that it has are not computed again."""
   jax.config.update('jax_enable_x64', True)
   versions = {name: metadata.version(name) for name in ('jax_privacy', 'jax', 'optax')}
-  results = []
+  file = pathlib.Path(path)
+  results = json.loads(file.read_text())['results'] if file.exists() else []
+  done = {(r['name'], r['rounds'], r['momentum']) for r in results}
   for rounds, bands, turns in SETTINGS:
     for momentum in MOMENTA:
       for function in (banded, blt, dense_banded, dense_turns):
-        if function in (dense_banded, dense_turns) and rounds > _MOST_DENSE:
+        if (function in (dense_banded, dense_turns) and rounds > _MOST_DENSE
+            or (function.__name__, rounds, momentum) in done):
           continue
-        start = time.perf_counter()
         found = function(rounds, bands, turns, momentum)
-        seconds = time.perf_counter() - start
         # In units of a turn's noise multiplier, like those of `columns.error`.
         rows = jnp.sqrt(found.pop('squares') * found.pop('sensitivity') / turns)
+        rows /= 1 - momentum
         if 'column' in found:
           found['column'] = [float(f'{w:.8g}') for w in found['column']]
         if function is dense_turns:
           found['rows'] = [float(f'{row:.6g}') for row in rows]
         results.append(dict(
             name=function.__name__, rounds=rounds, bands=bands, turns=turns,
-            momentum=momentum, error=math.sqrt(float(jnp.mean(rows**2))),
-            seconds=round(seconds, 1), **found))
-        with open(path, 'w', encoding='utf-8') as file:
-          json.dump(dict(versions=versions, results=results), file)
-          file.write('\n')
+            momentum=momentum, error=math.sqrt(float(jnp.mean(rows**2))), **found))
+        file.write_text(json.dumps(dict(versions=versions, results=results)) + '\n')
 
 
 if __name__ == '__main__':
