@@ -75,6 +75,7 @@ def test_one_number_holds_against_observers_server_and_any_cohorts(tmp_path, cap
   assert summary['epsilon'] < summary['epsilon_participant']
   assert (summary['sampling'], summary['least_cohort']) == ('turns', 4)
   assert 'weighted rows of 2 rounds' in summary['trust_model']
+  assert summary['observers_server'].endswith('and hold no closed sum')
   caveats = set(summary['caveats'])
   assert {'secure aggregation simulated', 'closed sums simulated'} <= caveats
   assert 'cohorts assumed to be hidden' not in caveats

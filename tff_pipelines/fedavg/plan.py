@@ -288,12 +288,13 @@ class FedAvgPlan(guarantee.Plan):
     mechanism = self.mechanism
     # Who adds up a release beside the rounds sees what clients contribute to it.
     beside = bool(self._outside_rounds)
-    shares = self.params is not None and self.params.has_shares
+    shares, closed = self.params is not None and self.params.has_shares, (
+        self.has_closed_sums)
     trust, sampler, everyone = mechanism.family.trust_model, None, None
     if self.scheme.hides_nothing and not beside:
-      everyone = ('everybody who does not hold the closed sums' if self.has_closed_sums
+      everyone = ('everybody who does not hold the closed sums' if closed
                   else 'everybody' if shares else 'everybody but the server')
-    if self.has_closed_sums:
+    if closed:
       trust += ('; sums stay closed: they are opened in weighted rows of '
                 f'{len(mechanism.column)} rounds alone')
     if self.is_private:
@@ -308,7 +309,8 @@ class FedAvgPlan(guarantee.Plan):
         against='observers of the released models',
         observers_server=(
             f'{"those" if beside else "the server and those"} who know the cohorts '
-            'and no share of the noise' if shares else
+            f'and no share of the noise{", and hold no closed sum" * closed}'
+            if shares else
             'participants, who know the cohorts (the server is trusted)'),
         against_server=(
             'the participants (the server is trusted)' if not shares else
