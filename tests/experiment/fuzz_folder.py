@@ -48,10 +48,12 @@ class Killed(BaseException):
 class Train:
   """Federated averaging; rounds compute nothing, and cost what they cost."""
 
+  sampling = dict(sampling='poisson', max_participations=3)
+
   def experiment(self, folder: pathlib.Path, resume: bool):
     return still_run.experiment(
         folder, rounds=8, num_clients=None, mechanism='skellam', resume=resume,
-        noise_multiplier=2.0, max_participations=3)
+        noise_multiplier=2.0, **self.sampling)
 
   @functools.cache
   def least(self, released: int, shown: int) -> dict[str, float]:
@@ -67,6 +69,12 @@ class Train:
         **{bounds.KEYS[observer]: plan.bound(
             seen, released + shown, observer=observer).epsilon
            for observer in (bounds.SERVER, bounds.SERVER_ANY_COHORTS)}}
+
+
+class Turns(Train):
+  """The same of clients who take turns, whose sums are opened in rows."""
+
+  sampling = {}
 
 
 class Ldp:
@@ -97,7 +105,7 @@ def _plan(family):
   return experiment.build_plan(experiment.build_task(), None)
 
 
-FAMILIES = {'train': Train, 'ldp': Ldp}
+FAMILIES = {'train': Train, 'turns': Turns, 'ldp': Ldp}
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -74,6 +75,7 @@ def test_one_number_holds_against_observers_server_and_any_cohorts(tmp_path, cap
   assert summary['epsilon'] < summary['epsilon_participant']
   assert (summary['sampling'], summary['least_cohort']) == ('turns', 4)
   assert 'weighted rows of 2 rounds' in summary['trust_model']
+  assert summary['observers_server'].endswith('and hold no closed sum')
   caveats = set(summary['caveats'])
   assert {'secure aggregation simulated', 'closed sums simulated'} <= caveats
   assert 'cohorts assumed to be hidden' not in caveats
@@ -153,6 +155,38 @@ def test_interrupted_run_ends_in_the_same_state(tmp_path, seeded, after):
   assert (_of(state, 'closed_sums') != 0).any()
   assert (_of(state, 'released_sums') != 0).any()
   assert _of(state, 'scheme/key').shape == (2,)
+
+
+def _damage(folder, rounds):
+  """Flips a bit of the checkpoint after this many rounds."""
+  path = checkpoints.path_of(folder / files.PRIVATE / 'checkpoints', rounds)
+  content = bytearray(path.read_bytes())
+  content[200] ^= 1
+  path.write_bytes(content)
+
+
+def test_round_whose_checkpoint_is_damaged_is_repeated_from_the_closed_sums(
+    tmp_path, seeded, capsys):
+  folder = shutil.copytree(seeded, tmp_path / 'run')
+  _damage(folder, 3)
+  summary = tiny_run.experiment(folder, seed=SEED, resume=True).run()
+  assert 'round_000003 is damaged' in capsys.readouterr().err
+  assert summary['rounds'] == 4 and 'rounds run again' in summary['caveats']
+  for name, array in _state(folder).items():
+    np.testing.assert_array_equal(array, _state(seeded)[name], err_msg=name)
+
+
+def test_row_that_is_opened_again_is_charged_again(tmp_path):
+  folder, changes = tmp_path / 'run', dict(mechanism='gaussian', rounds=4, bands=2)
+  whole = tiny_run.experiment(folder, **changes).run()
+  _damage(folder, 4)
+  summary = tiny_run.experiment(folder, resume=True, **changes).run()
+  # The clients of rounds 2 and 4 are in rows 2 to 4 by 2, 1 and 2; whoever saw a round
+  # of the restart too, in row 4 three times.
+  for key, squares in (('epsilon', 9 + 4), ('epsilon_server', 9 + 4 + 4),
+                       ('epsilon_server_any_cohorts', 9 + 4 + 4)):
+    exact = _gaussian_epsilon(math.sqrt(squares / 5), summary['delta'])
+    assert whole[key] < exact <= summary[key] < 1.1 * exact
 
 
 def test_order_of_unseeded_turns_is_kept_and_of_each_run_alone(tmp_path, private):

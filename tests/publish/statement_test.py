@@ -46,7 +46,7 @@ def _shown(text, of):
 
 
 def test_private_run_states_both_numbers_rounded_up(tmp_path):
-  summary = _summary(tmp_path)
+  summary = _summary(tmp_path, sampling='poisson')
   content = statement.statement(summary)
   assert content['private'] and not content['reasons']
   assert tuple(content) == statement.KEYS
@@ -58,6 +58,18 @@ def test_private_run_states_both_numbers_rounded_up(tmp_path):
     assert content[name] <= _shown(text, of) < content[name] + 1e-4
   chosen = float(re.search(r'drawn by the rule, and epsilon is (\S+) whatever', text)[1])
   assert content['epsilon_server'] < content['epsilon_server_any_cohorts'] <= chosen
+
+
+def test_run_by_turns_states_that_the_server_has_the_same_number(tmp_path):
+  content = statement.statement(_summary(tmp_path))
+  assert content['private'] and content['sampling'] == 'turns'
+  assert content['epsilon'] == content['epsilon_server'] == (
+      content['epsilon_server_any_cohorts'])
+  text = statement.in_words(content)
+  for of in (content['observers'], 'and hold no closed sum'):
+    assert content['epsilon'] <= _shown(text, of) < content['epsilon'] + 1e-4
+  assert 'whatever cohorts the server chooses' not in text
+  assert 'closed sums simulated' in [caveat['name'] for caveat in content['caveats']]
   assert chosen < summary['epsilon_server_any_cohorts'] + 1e-4
   assert content['adjacency_in_words'] in text and content['source'] in text
   assert 'not private' not in text and 'except for' not in text
@@ -141,6 +153,7 @@ def test_stop_that_saw_metrics_outside_the_guarantee_makes_a_model_not_private(
 def test_a_participant_has_a_number_of_its_own(tmp_path):
   for sampling, least, words in (
       ('poisson', None, 'in cohorts drawn by the rule'),
+      ('turns', 4, 'in cohorts of at least 4, drawn by the rule'),
       ('epochs', 4, 'in cohorts of at least 4, drawn by the rule')):
     (tmp_path / sampling).mkdir()
     content = statement.statement(_summary(tmp_path / sampling, sampling=sampling))
@@ -161,12 +174,24 @@ def test_a_person_with_several_clients_is_in_the_statement(tmp_path):
 
 
 def test_suppressed_rounds_leave_no_number_against_the_server(tmp_path):
+  outcomes = ('released', 'suppressed', 'released')
   content = statement.statement(_summary(
-      tmp_path, outcomes=('released', 'suppressed', 'released')))
+      tmp_path, outcomes=outcomes, sampling='poisson'))
   assert content['epsilon'] is not None and content['epsilon_server'] is None
   assert 'suppressed rounds' in [caveat['name'] for caveat in content['caveats']]
   text = statement.in_words(content)
   assert f'**no epsilon** against {content["observers_server"]}' in text
+
+
+def test_suppressed_rows_leave_the_number_against_the_server(tmp_path):
+  for name in ('suppressed', 'released'):
+    (tmp_path / name).mkdir()
+  suppressed, released = (statement.statement(_summary(
+      tmp_path / name, outcomes=('released', name, 'released')))
+                          for name in ('suppressed', 'released'))
+  assert suppressed['epsilon_server'] == released['epsilon_server'] is not None
+  assert 'suppressed rounds' not in [
+      caveat['name'] for caveat in suppressed['caveats']]
 
 
 def test_restarted_rounds_count_against_the_server(tmp_path):

@@ -293,11 +293,12 @@ class FedAvgPlan(guarantee.Plan):
     # Who adds up a release beside the rounds sees what clients contribute to it.
     beside = bool(self._outside_rounds)
     shares = self.params is not None and self.params.has_shares
+    closed = self.has_closed_sums
     trust, sampler, everyone = mechanism.family.trust_model, None, None
     if self.scheme.hides_nothing and not beside:
-      everyone = ('everybody who does not hold the closed sums' if self.has_closed_sums
+      everyone = ('everybody who does not hold the closed sums' if closed
                   else 'everybody' if shares else 'everybody but the server')
-    if self.has_closed_sums:
+    if closed:
       trust += ('; sums stay closed: they are opened in weighted rows of '
                 f'{len(mechanism.column)} rounds alone')
     if self.is_private:
@@ -312,7 +313,7 @@ class FedAvgPlan(guarantee.Plan):
         against='observers of the released models',
         observers_server=(
             f'{"those" if beside else "the server and those"} who know the cohorts '
-            f'and no share of the noise{" or closed sum" * self.has_closed_sums}'
+            f'and no share of the noise{", and hold no closed sum" * closed}'
             if shares else
             'participants, who know the cohorts (the server is trusted)'),
         against_server=(

@@ -206,7 +206,7 @@ class TrainSettings(settings.RunSettings, DataSettings):
       None, 'Rounds in a row, whose sums stay closed but for it: noise cancels over '
       'them, so that less is enough. auto: as many as are worth it.', group='privacy',
       low=1, high=params_lib.MAX_BANDS, unit='rounds', auto=True, otherwise=AUTO,
-      essential=True, when={'mechanism': _PRIVATE, 'sampling': (TURNS,)})
+      when={'mechanism': _PRIVATE, 'sampling': (TURNS,)})
   adaptive_clipping: bool = _sum('adaptive_clipping', help='Let the clip follow a '
       'quantile of the updates\' norms, from --clip on; epsilon includes the cost.')
   target_quantile: float = _adaptive('target_quantile')
