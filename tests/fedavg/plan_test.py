@@ -307,3 +307,22 @@ def test_epsilon_is_described_rounded_up(value, text):
 def test_bits_that_would_do_are_named_where_no_noise_meets_the_target():
   with pytest.raises(ValueError, match=r'bits=6 are too few .*; bits=\d+ would do'):
     _plan(bits=6, epsilon=8.0, dimension=7346, rounds=20)
+
+
+def test_one_number_against_all_but_those_who_hold_sums_or_shares():
+  plan = _plan(sampling='turns', column=(2, 1), epsilon=3.0, min_honest_fraction=0.8)
+  found = plan.guarantee(10)
+  # Observers see all of the noise, the server what honest clients left at least.
+  assert found.outsiders.epsilon < found.server.epsilon == found.of_everyone.epsilon <= 3
+  first, participant = found.lines()
+  assert first.startswith(decimals.epsilon(found.server.epsilon))
+  assert first.endswith(' against everybody without closed sums or shares of the noise')
+  assert participant.startswith(decimals.epsilon(found.participant.epsilon))
+  whole = _plan(sampling='turns', column=(2, 1), epsilon=3.0).guarantee(10)
+  # A participant is not among them: it knows its share.
+  assert whole.participant.epsilon > 3 >= whole.of_everyone.epsilon
+  # Rows of suppressed rounds stay closed; the sums of rows of one do not.
+  assert plan.guarantee(10, suppressed=True).of_everyone == found.of_everyone
+  single = _plan(sampling='turns', epsilon=3.0, min_honest_fraction=0.8).guarantee(
+      10, suppressed=True)
+  assert single.of_everyone is single.server is None

@@ -295,8 +295,10 @@ class FedAvgPlan(guarantee.Plan):
     shares = self.params is not None and self.params.has_shares
     trust, sampler, everyone = mechanism.family.trust_model, None, None
     if self.scheme.hides_nothing and not beside:
-      everyone = ('everybody who does not hold the closed sums' if self.has_closed_sums
-                  else 'everybody' if shares else 'everybody but the server')
+      # Participants, who hold shares, have a number of their own.
+      everyone = ('everybody without closed sums or shares of the noise'
+                  if self.has_closed_sums else 'everybody without shares of the noise'
+                  if shares else 'everybody but the server')
     if self.has_closed_sums:
       trust += (f'; the sums of the latest {len(mechanism.column) - 1} rounds stay '
                 'closed: they are opened in rows alone')
