@@ -18,10 +18,29 @@ class TestExperiment(contract.ExperimentContract):
       ('bits', 16, {'mechanism': 'gaussian'}),
       ('clip_learning_rate', 0.1, {}),
       ('min_honest_fraction', 0.5, {'mechanism': 'skellam_central'}),
-      ('vocabulary', 'words.json', {}))
+      ('vocabulary', 'words.json', {}),
+      ('bands', 2, {'sampling': 'poisson'}))
+  sampling = 'turns'
 
   def settings_class(self):
     return TrainSettings
 
   def experiment(self, folder, **changes):
-    return tiny_run.experiment(folder, **{'seed': 8, **changes})
+    return tiny_run.experiment(
+        folder, **{'seed': 8, 'sampling': self.sampling, **changes})
+
+
+class TestPoisson(TestExperiment):
+  """Of clients who are sampled independently, whose sums are opened each."""
+
+  in_vain = (('bands', 2, {}), ('turn_rate', 0.5, {}))
+  sampling = 'poisson'
+
+
+def test_runs_of_the_contract_have_rows_or_a_limit(tmp_path):
+  def plan(kind):
+    experiment = kind().experiment(tmp_path / 'run')
+    return experiment.build_plan(experiment.build_task(), None)
+
+  assert plan(TestExperiment).has_closed_sums
+  assert not plan(TestPoisson).has_closed_sums

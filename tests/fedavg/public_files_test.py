@@ -67,7 +67,7 @@ class _OutOfMemory(_Bad):
 
 def _run(experiment, folder, **changes):
   experiment(tiny_run.settings(folder, **{
-      'seed': 8, 'client_learning_rate': 1e-30, 'cohort_size': 7.9, **changes})).run()
+      'seed': 8, 'client_learning_rate': 1e-30, **changes})).run()
   return folder
 
 

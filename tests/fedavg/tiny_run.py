@@ -39,7 +39,9 @@ class TinyExperiment(run.TrainExperiment):
     key = type(self), plan, json.dumps(values)
     if key not in _rounds:
       _rounds[key] = super().build_rounds(task, plan)
-    return copy.copy(_rounds[key])  # Which has no results yet.
+    rounds = copy.copy(_rounds[key])  # Which has no results yet.
+    rounds.scheme = plan.scheme  # Of this run: its order, or its participations.
+    return rounds
 
 
 def experiment(folder, **changes) -> TinyExperiment:

@@ -182,11 +182,13 @@ def test_rounds_are_added_at_the_noise_that_was_calibrated(copy, capsys):
 
 
 @pytest.mark.slow
-def test_added_rounds_are_those_of_a_longer_run(tmp_path):
+@pytest.mark.parametrize('changes', [dict(bands=1), dict(sampling='poisson')])
+def test_added_rounds_are_those_of_a_longer_run(tmp_path, changes):
+  # With more bands a longer run has another column: see turns_test.
   for name, plans in (('added', (2, 4)), ('whole', (4,))):
     for index, rounds in enumerate(plans):
       result = api.train(_settings(
-          tmp_path / name, rounds=rounds, seed=3, resume=index > 0))
+          tmp_path / name, rounds=rounds, seed=3, resume=index > 0, **changes))
     if name == 'added':
       added = result
   for array, other in zip(added.weights.values(), result.weights.values(), strict=True):

@@ -71,7 +71,8 @@ def answer(settings: settings_lib.AccountSettings) -> int:
   if known is not None:
     rows = known[:1]
   if rows:
-    print(formatted(rows, settings.format, settings.compare or settings.query == 'table',
+    is_table = settings.compare or settings.query == 'table'
+    print(formatted(rows, settings.format, is_table,
                     explain.steps(*known) if settings.explain else None))
   if settings.plot is not None:
     # Drawing needs matplotlib; the numbers do not.

@@ -28,8 +28,8 @@ _OBSERVERS = {'epsilon': 'observers of the models', 'epsilon_server': 'the serve
               'epsilon_participant': 'a participant'}
 _CLOSED = Caveat(
     'sums of the latest rounds stay closed',
-    'epsilon with bands holds against all who do not hold the closed sums of the latest '
-    'rounds, which are opened in weighted rows alone')
+    'epsilon with bands holds against all who do not hold the closed sums of the '
+    'latest rounds, which are opened in weighted rows alone')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -138,7 +138,8 @@ def _answered(query: answers.Query, mechanism: mechanisms.SumMechanism,
   closed = (_CLOSED,) * (
       mechanism.has_bands and 'min_honest_fraction' in mechanism.family.uses)
   return Row(**{
-      **vars(found), 'caveats': (*found.caveats, *closed), 'max_participations': mechanism.max_participations,
+      **vars(found), 'caveats': (*found.caveats, *closed),
+      'max_participations': mechanism.max_participations,
       'turn_rate': mechanism.turn_rate if mechanism.sampling == 'turns' else None,
       'bands': len(mechanism.column), 'gain': columns.gain(work, mechanism.column),
       'error': _error(mechanism, work)})

@@ -53,9 +53,9 @@ class AccountSettings(settings.Settings):
       None, 'Release to account for.', group='query',
       choices=tuple(mechanisms.MECHANISMS), essential=True)
   compare: bool = setting(
-      False, 'Compare epsilon of Poisson sampling and of turns with correlated noise, at '
-      'the same noise in the models: that of Poisson sampling with --epsilon against '
-      'observers of the models, or with --noise_multiplier.', group='query',
+      False, 'Compare epsilon of Poisson sampling and of turns with correlated noise, '
+      'at the same noise in the models: that of Poisson sampling with --epsilon '
+      'against observers of the models, or with --noise_multiplier.', group='query',
       essential=True)
   server_momentum: float = training.like(
       'server_momentum', group='query', when={'compare': (True,)})

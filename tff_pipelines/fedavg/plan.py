@@ -94,7 +94,7 @@ class FedAvgPlan(guarantee.Plan):
     population, cohort_size = mechanism.needed('population'), mechanism.cohort_size
     if cohort_size > population:
       raise ValueError(f'cohort_size={cohort_size:g} is larger than the population of '
-                       f'{population} clients')
+                       f'{population} clients: lower it')
     if mechanism.sampling == 'none' and cohort_size != population:
       raise ValueError(f'cohort_size must be the population, {population}, with '
                        f'sampling=none, found {cohort_size:g}')
@@ -300,8 +300,8 @@ class FedAvgPlan(guarantee.Plan):
                   if self.has_closed_sums else 'everybody without shares of the noise'
                   if shares else 'everybody but the server')
     if self.has_closed_sums:
-      trust += (f'; the sums of the latest {len(mechanism.column) - 1} rounds stay '
-                'closed: they are opened in rows alone')
+      trust += ('; sums stay closed: they are opened in weighted rows of '
+                f'{len(mechanism.column)} rounds alone')
     if self.is_private:
       sampler = noise_budget.describe_sum(self.params, self.adaptive is not None)
     for when, *_ in self.releases:
@@ -389,7 +389,7 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
       dropout_rate=settings.simulated_dropout_rate, max_participations=limit,
       column=tuple(recorded.get('column', (1,)))))
   if not recorded and settings.sampling == settings_lib.TURNS and (
-      settings.mechanism != 'none'):
+      settings.mechanism != 'none' and settings.cohort_size <= population):
     mechanism = mechanism.replace(column=_column(settings, mechanism, server))
   if mechanism.bits is None and mechanism.family.params:
     mechanism = mechanism.replace(bits=recorded.get('bits') or _bits(mechanism))
