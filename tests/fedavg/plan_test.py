@@ -309,6 +309,25 @@ def test_bits_that_would_do_are_named_where_no_noise_meets_the_target():
     _plan(bits=6, epsilon=8.0, dimension=7346, rounds=20)
 
 
+def test_one_number_against_all_but_those_who_hold_sums_or_shares():
+  plan = _plan(sampling='turns', column=(2, 1), epsilon=3.0, min_honest_fraction=0.8)
+  found = plan.guarantee(10)
+  # Observers see all of the noise, the server what honest clients left at least.
+  assert found.outsiders.epsilon < found.server.epsilon == found.of_everyone.epsilon <= 3
+  first, participant = found.lines()
+  assert first.startswith(decimals.epsilon(found.server.epsilon))
+  assert first.endswith(' who holds no closed sum and no share of the noise')
+  assert participant.startswith(decimals.epsilon(found.participant.epsilon))
+  whole = _plan(sampling='turns', column=(2, 1), epsilon=3.0).guarantee(10)
+  # A participant is not among them: it knows its share.
+  assert whole.participant.epsilon > 3 >= whole.of_everyone.epsilon
+  # Rows of suppressed rounds stay closed; the sums of rows of one do not.
+  assert plan.guarantee(10, suppressed=True).of_everyone == found.of_everyone
+  single = _plan(sampling='turns', epsilon=3.0, min_honest_fraction=0.8).guarantee(
+      10, suppressed=True)
+  assert single.of_everyone is single.server is None
+
+
 def test_rows_have_the_bits_that_keep_rounding_small_and_keep_them():
   build = dict(dimension=10**6, population=5000)
   settings = TrainSettings(noise_multiplier=2.0, cohort_size=50.0, rounds=40, clip=0.3)

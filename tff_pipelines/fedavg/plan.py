@@ -296,8 +296,10 @@ class FedAvgPlan(guarantee.Plan):
     closed = self.has_closed_sums
     trust, sampler, everyone = mechanism.family.trust_model, None, None
     if self.scheme.hides_nothing and not beside:
-      everyone = ('everybody who does not hold the closed sums' if closed
-                  else 'everybody' if shares else 'everybody but the server')
+      # Participants, who hold shares, have a number of their own.
+      everyone = ('everybody who holds no closed sum and no share of the noise'
+                  if closed else 'everybody who holds no share of the noise'
+                  if shares else 'everybody but the server')
     if closed:
       trust += ('; sums stay closed: they are opened in weighted rows of '
                 f'{len(mechanism.column)} rounds alone')
