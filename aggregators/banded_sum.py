@@ -59,8 +59,10 @@ class BandedSumFactory(distributed_sum.DistributedSumFactory):
     that, whoever knows the cohorts, under zero-out adjacency
     (docs/correlated_noise.md; `accounting.events.turns`).
   * It holds against those who hold neither the closed sums nor a share of the noise.
-  * The row of a round with too few reporting clients is not opened, to the server
-    either, and its sum counts as zero in later rows. Its clients spent a contribution.
+  * The row of a round with too few reporting clients, or with none, is not opened, to
+    the server either, and its sum counts as zero in later rows. Its clients spent a
+    contribution. That a cohort is empty tells of a client if cohorts are random, as
+    `sampling.turns` accounts for.
   * A row that is opened again, with other noise, costs g_j^2 Delta_2^2 again.
   * With `simulation_seed` there is no guarantee.
 
@@ -92,6 +94,9 @@ class BandedSumFactory(distributed_sum.DistributedSumFactory):
         modular_sum.wrap(row, params.bits), num_reporting, state['cohort_size'],
         self.generator.derive(key, distributed_sum.SUM_AT_SERVER), params,
         state.get('noise_table'))
+    if params.has_shares:
+      # Without a client there is no noise that hides the earlier sums in the row.
+      opened &= num_reporting > 0
     unless_closed = lambda x: tf.where(opened, x, tf.zeros_like(x))
     row = unless_closed(tf.cast(modular_sum.unwrap(row, params.bits), tf.float64))
     released = unless_closed(divided(row, state['released_sums'], params.column))

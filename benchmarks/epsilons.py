@@ -2,6 +2,7 @@
 
   python -m benchmarks.epsilons                  # 10,000 settings
   python -m benchmarks.epsilons --quick
+  python -m benchmarks.epsilons --turns --settings=500
 
 Draws settings of all mechanisms, sampling schemes, limits, persons and adjacencies at
 random, realistic and extreme ones, and compares each number that `account` prints with
@@ -28,7 +29,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from benchmarks import attacks, documents, worlds
+from benchmarks import attacks, documents, turns, worlds
 from tff_pipelines.accounting.events import base
 from tff_pipelines.accounting.guarantees import answers, bounds, mechanisms
 from tff_pipelines.common.files import write_atomically
@@ -75,10 +76,12 @@ class Draw:
     return str(self._random.choice(list(chances), p=weights / weights.sum()))
 
 
-def drawn(seed: int, index: int) -> tuple[Settings, Settings]:
+def drawn(seed: int, index: int, takes_turns: bool = False
+          ) -> tuple[Settings, Settings]:
   """The settings of a mechanism, and those of the question about it."""
   draw = Draw(seed, index)
-  name = draw.name(_CHANCES)
+  name = draw.name({kind: _CHANCES[kind] for kind in SUMS[:-1]} if takes_turns else
+                   _CHANCES)
   settings: Settings = {'mechanism': name}
   query: Settings = {'delta': draw.log(1e-9, 1e-2)}
   if name in ('piecewise', 'duchi', 'laplace'):
@@ -96,6 +99,10 @@ def drawn(seed: int, index: int) -> tuple[Settings, Settings]:
       settings['neighbours'] = draw.integer(1, 50)
   else:
     _draw_sum(draw, settings, query)
+    if takes_turns:
+      for one in ('fixed_adjacency', 'max_participations', 'min_cohort_size'):
+        settings.pop(one, None)
+      turns.draw(draw, settings, query)
   return settings, query
 
 
@@ -168,7 +175,7 @@ def _is_limited(mechanism: mechanisms.SumMechanism) -> bool:
 
 def noises(mechanism: mechanisms.SumMechanism) -> list[attacks.Noise]:
   """The noise of a round, or of the parts of it that are attacked one by one."""
-  z = mechanism.noise_multiplier
+  z = mechanism.noise_multiplier * math.sqrt(sum(g * g for g in mechanism.column))
   if mechanism.mechanism == 'gaussian':
     return [attacks.Noise(variance=z * z)]
   if mechanism.mechanism == 'skellam_count':
@@ -234,6 +241,8 @@ def lower_bounds(mechanism: mechanisms.Mechanism, query: answers.Query
     return {'epsilon': _of_votes(mechanism, query.delta)}
   if name not in SUMS:
     return {'epsilon': _of_local(mechanism, query.delta)}
+  if mechanism.sampling == 'turns':
+    return turns.lower_bounds(mechanism, query, noises(mechanism))
   keys = dict(worlds.ATTACKS)
   if 'colluders' not in mechanism.family.uses:
     del keys['epsilon_participant']
@@ -268,9 +277,9 @@ def excess(printed: float, lower: float) -> float:
   return (printed - lower) / max(lower, _SMALL)
 
 
-def row(seed: int, index: int) -> dict[str, Any]:
+def row(seed: int, index: int, takes_turns: bool = False) -> dict[str, Any]:
   """One setting: what is printed, the lower bounds, and the excess of each number."""
-  settings, question = drawn(seed, index)
+  settings, question = drawn(seed, index, takes_turns)
   result = {'name': f'{seed}-{index}', 'kind': settings['mechanism'],
             'settings': settings, 'query': question}
   start = time.perf_counter()
@@ -325,6 +334,14 @@ def reason(mechanism: mechanisms.Mechanism, key: str, bound: bounds.Bound) -> st
        'certificate of small variance, or none'),
       (is_vector and (bound.accountant == 'rdp' or bound.epsilon > 300),
        'Renyi: no certificate at such an epsilon'),
+      (sampling == 'turns' and is_person,
+       'turns: triangle inequality, or no amplification for a person'),
+      (sampling == 'turns' and noise[0].is_skellam,
+       'turns: one row of each is attacked'),
+      (sampling == 'turns' and is_hidden and mechanism.turn_rate < 1,
+       'turns: the last turn of two or more is not attacked'),
+      (sampling == 'turns' and key == 'epsilon_participant',
+       'turns: one participant attacks, its own rows alone, of full cohorts'),
       (suppresses and sampling == 'poisson' and is_drawn,
        'suppression: the attack has the stated dropouts, or none'),
       (settings.min_cohort_size and limited and is_drawn,
@@ -431,6 +448,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                       'out/epsilons if none is given')
   parser.add_argument('--document', help='page that the summary is written to')
   parser.add_argument('--quick', action='store_true', help='few settings')
+  parser.add_argument('--turns', action='store_true', help='clients who take turns')
   flags = parser.parse_args(arguments)
   folder = pathlib.Path(flags.output_dir or (
       'out/epsilons_quick' if flags.quick else 'out/epsilons'))
@@ -442,7 +460,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for index in range(flags.settings or (24 if flags.quick else 10_000)):
       line = known.get(f'{flags.seed}-{index}')
       if line is None:
-        line = row(flags.seed, index)
+        line = row(flags.seed, index, flags.turns)
         print(json.dumps(line), file=file, flush=True)
         for key, number in line.get('numbers', {}).items():
           if is_below(number):

@@ -2,6 +2,7 @@
 
   python -m benchmarks.round [--quick] [--json=FILE] [--repeats=N] [--no_pfl]
   python -m benchmarks.round --generators     # ours alone: ChaCha20 against Philox
+  python -m benchmarks.round --bands=5        # ours alone: rows of sums against sums
 
 Milliseconds per client of a plain federated mean and of a mean under distributed
 Skellam noise: ours (rounds of the trainer, with its own defaults, without commit and
@@ -21,6 +22,7 @@ import pathlib
 import statistics
 import subprocess
 import sys
+from typing import Any
 
 # TFF's factory builds computations deeper than the parser's default limit.
 from google._upb import _message
@@ -34,6 +36,7 @@ from benchmarks.round_networks import NETWORKS
 from tasks import task as task_lib
 from tasks.sources import records
 from tff_pipelines.accounting.guarantees import mechanisms
+from tff_pipelines.fedavg import columns
 from tff_pipelines.fedavg import local_training
 from tff_pipelines.fedavg import plan as plan_lib
 from tff_pipelines.fedavg import run as run_lib
@@ -41,11 +44,13 @@ from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.simulation import contexts
 
 BATCH = 20
-CLIP, NOISE_MULTIPLIER, BITS = 0.1, 0.5, 16
+CLIP, NOISE_MULTIPLIER, BITS, ROW_BITS = 0.1, 0.5, 16, 20
 LEARNING_RATE = 0.05
 PFL = ('pfl==0.6.0', 'torch==2.13.0')
 PFL_FOLDER = '.venv-pfl'
 PFL_MODELS = ('cnn', 'softmax')
+# Rounds between two turns of a client, where clients take turns.
+MOST_BANDS = 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,6 +113,8 @@ GENERATOR_SETTINGS = (
 )
 # Maximum ratio of a round's time under ChaCha20 to that under Philox.
 GENERATOR_TARGET = 1.1
+# Maximum ratio of a round's time by rows of sums to that without bands.
+BANDS_TARGET = 1.15
 
 
 def build_clients(setting: Setting) -> list[dict[str, np.ndarray]]:
@@ -116,9 +123,15 @@ def build_clients(setting: Setting) -> list[dict[str, np.ndarray]]:
   return [examples(rng, setting.examples) for _ in range(setting.clients)]
 
 
-def our_round(setting: Setting, clients, private: bool, generator: str = 'auto'):
-  """One round of the trainer: sampling, reading and the federated computation."""
+def our_round(setting: Setting, clients, private: bool, generator: str = 'auto',
+              column: tuple[int, ...] | None = None):
+  """One round of the trainer: sampling, reading and the federated computation.
+
+  With a `column` the clients take turns, MOST_BANDS rounds apart.
+  """
   model = NETWORKS[setting.model].model()
+  groups = 1 if column is None else MOST_BANDS
+  clients = clients * groups
   examples = {name: np.concatenate([c[name] for c in clients]) for name in clients[0]}
   task = task_lib.Task(
       name=setting.model, model=model, held_out={}, privacy_unit='one client',
@@ -126,9 +139,11 @@ def our_round(setting: Setting, clients, private: bool, generator: str = 'auto')
           examples, np.repeat(np.arange(len(clients)), setting.examples)))
   mechanism = mechanisms.SumMechanism(
       mechanism='skellam' if private else 'none', dimension=model.parameter_count(),
-      cohort_size=setting.clients, population=setting.clients, rounds=10**6, **(
-          dict(clip=CLIP, noise_multiplier=NOISE_MULTIPLIER, bits=BITS)
-          if private else {}))
+      cohort_size=setting.clients, population=len(clients), rounds=10**6, **(
+          dict(clip=CLIP, noise_multiplier=NOISE_MULTIPLIER,
+               bits=BITS if column is None else ROW_BITS)
+          if private else {}), **(
+              {} if column is None else dict(sampling='turns', column=column)))
   rounds = run_lib.build_rounds(
       task, plan_lib.FedAvgPlan.calibrate(mechanism, noise_generator=generator),
       model.initial_weights(0), server=ServerConfig(learning_rate=1.0),
@@ -307,21 +322,36 @@ def rounds(setting: Setting, repeats: int, python: str | None) -> list[measure.R
 
 def generators(setting: Setting, repeats: int) -> list[measure.Row]:
   """A round of ours under ChaCha20 against one under Philox: medians and minima."""
+  return _compared(setting, repeats, 'ChaCha20 over Philox', GENERATOR_TARGET, *(
+      dict(generator=name) for name in ('philox', 'chacha20')))
+
+
+def bands(setting: Setting, repeats: int, count: int) -> list[measure.Row]:
+  """A round of ours by rows of `count` sums against one of sums alone."""
+  column = columns.best(columns.prefix_sum(50), count)
+  return _compared(setting, repeats, f'rows of {count} over sums', BANDS_TARGET,
+                   dict(column=(1,)), dict(column=column))
+
+
+def _compared(setting: Setting, repeats: int, name: str, target: float,
+              first: dict[str, Any], second: dict[str, Any]) -> list[measure.Row]:
+  """Rounds of ours with the second arguments over those with the first."""
   clients = build_clients(setting)
   with contexts.started() as ours:
     times = measure.in_turns({
-        name: _within(ours, our_round, setting, clients, private=True, generator=name)
-        for name in ('philox', 'chacha20')}, repeats, warm_ups=min(repeats, 2))
+        number: _within(ours, our_round, setting, clients, private=True, **arguments)
+        for number, arguments in enumerate((first, second))},
+                             repeats, warm_ups=min(repeats, 2))
   rows = []
   for which, summarise in (('median', statistics.median), ('minimum', min)):
     for unit, of in (('ms/client', lambda t: t.wall),
                      ('cpu-ms/client', lambda t: t.cpu)):
-      philox, chacha = (summarise(of(times[name])) / setting.clients * 1e3
-                        for name in ('philox', 'chacha20'))
+      of_first, of_second = (summarise(of(times[number])) / setting.clients * 1e3
+                             for number in range(2))
       # Inverted: the ratio is to be small.
       rows.append(measure.Row(
-          name=f'ChaCha20 over Philox, {which}', sizes=setting.sizes, ours=philox,
-          peer=chacha, unit=unit, target=GENERATOR_TARGET, smaller_is_met=True))
+          name=f'{name}, {which}', sizes=setting.sizes, ours=of_first,
+          peer=of_second, unit=unit, target=target, smaller_is_met=True))
   for row in rows:
     measure.show(row)
   return rows
@@ -375,6 +405,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                       help='print this alone')
   parser.add_argument('--generators', action='store_true',
                       help='ChaCha20 against Philox, and nothing else')
+  parser.add_argument('--bands', type=int, help='rows of so many sums against sums '
+                      f'alone, at most {MOST_BANDS}, and nothing else')
   parser.add_argument('--only', help='settings whose sizes start like this')
   flags = parser.parse_args(arguments)
   _message.SetAllowOversizeProtos(True)
@@ -383,7 +415,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
   if flags.memory_of:
     print(memory_of(flags.memory_of, of_memory, flags.repeats))
     return
-  python = None if flags.no_pfl or flags.generators else pfl_python(
+  alone = flags.generators or flags.bands
+  python = None if flags.no_pfl or alone else pfl_python(
       flags.pfl_python, install=not flags.quick)
   repeats = 1 if flags.quick else flags.repeats
   measure.heading()
@@ -392,8 +425,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
   for setting in QUICK_SETTINGS if flags.quick else settings:
     if setting.sizes.startswith(flags.only or ''):
       rows += (generators(setting, repeats) if flags.generators else
+               bands(setting, repeats, flags.bands) if flags.bands else
                rounds(setting, repeats, python))
-  if not (flags.no_memory or flags.generators):
+  if not (flags.no_memory or alone):
     rows += memory(of_memory, 2 if flags.quick else 3, flags.quick)
   measure.write(rows, flags.json)
 

@@ -6,6 +6,8 @@
       --epsilon=10 --delta=0.000294117647 --clip=0.03 --bits=18 \\
       --dimension=1018174 --cohort_size=100 --population=3400 --rounds=1500 \\
       --sampling=poisson --format=json
+  python -m tff_pipelines.account --compare --mechanism=gaussian --epsilon=8 \\
+      --population=1000 --cohort_size=50 --rounds=50
   python -m tff_pipelines.account --ledger=run/ledger.jsonl --explain
 
 Numbers only: no model is built and no data are read, except for vote counts with
@@ -20,6 +22,7 @@ Which flags matter:
     dropout_rate and surviving_fraction
   gaussian, skellam_count: noise_multiplier, rounds, delta, and to sample the
     clients: sampling, cohort_size, population
+  --compare, with a sum: epsilon or noise_multiplier, and server_momentum; not sampling
   ae_vote, knn_vote: queries, noise_stddev, level, bound, noise, neighbours; with
     --query=data_dependent votes instead of queries, and to release the answer with
     noise: release_order, release_smoothness and release_noise

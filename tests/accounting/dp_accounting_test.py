@@ -58,7 +58,14 @@ def by_pld(event, delta):
         sampled(gaussian(1.0), 0.01), sampled(gaussian(2.0), 0.2), gaussian(5.0))),
      1e-5),
     (composed(events.NoisyGradients(noise_multiplier=1.1, sampling_rate=0.02), 200),
-     1e-5)])
+     1e-5),
+    (composed(events.EpochSampled(event=gaussian(2.0), cohort_size=9, population=40), 50),
+     1e-5),
+    *((composed(events.TurnSampled(
+        event=gaussian(1.5 * 31.7), column=(16, 15, 14, 13, 13), turn_size=9,
+        population=47, sampling_rate=rate), 48), 1e-3) for rate in (1.0, 0.5, 0.05)),
+    (events.Composed(events=(events.TurnSampled(
+        event=gaussian(4.0), column=(2, 1), turn_size=3, population=8),) * 7), 1e-5)])
 def test_epsilon_equals_that_of_dp_accounting(event, delta):
   ours = accountant.epsilon(event, delta, accountant='pld')
   theirs = by_pld(event, delta)

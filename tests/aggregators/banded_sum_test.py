@@ -155,6 +155,19 @@ def test_the_row_of_a_suppressed_round_is_not_opened(in_process):
   statistics_lib.check_variance(fresh, 0.25 * 29 / 0.75)
 
 
+def test_the_row_of_an_empty_cohort_is_not_opened(in_process):
+  # All of its noise would be the server's own, which sees earlier sums without it.
+  factory = BandedSumFactory(_params())
+  process = factory.create(tff.types.to_type((np.float32, [D])))
+  state = process.next(process.initialize(), list(_updates(0))).state
+  output = process.next(factory.set_cohort_size(state, 0), [])
+  assert output.measurements['suppressed'] and not np.any(output.result)
+  # A server that adds all the noise adds it to a row without clients, too.
+  central = BandedSumFactory(_params(mechanism='skellam_central'))
+  output = central.create(tff.types.to_type((np.float32, [D]))).next(state, [])
+  assert not output.measurements['suppressed'] and np.any(output.result)
+
+
 def test_noise_of_missing_clients_is_topped_up(in_process):
   params = _params(min_honest_fraction=0.5, noise_multiplier=2.0)
   errors, *_ = _run(BandedSumFactory(params, simulation_seed=4),

@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 from benchmarks import attacks, epsilons, worlds
+from tff_pipelines.accounting.events import turns
 from tff_pipelines.accounting.guarantees import answers
 
 WRITERS = worlds.World(
@@ -112,6 +113,21 @@ def test_no_printed_number_is_below_an_attack(tmp_path, capsys):
     above = list(csv.DictReader(file))
   assert len(above) == sum(number['excess'] > 0.02 for number in numbers)
   assert all(row['reason'] for row in above)
+
+
+def test_no_number_of_clients_who_take_turns_is_below_an_attack(tmp_path, monkeypatch):
+  arguments = ['--turns', '--settings=20']
+  assert epsilons.main([*arguments, f'--output_dir={tmp_path / "right"}']) == 0
+  lines = [json.loads(line) for line in (
+      tmp_path / 'right' / 'results.jsonl').read_text().splitlines() if line]
+  numbers = [number for line in lines for number in line.get('numbers', {}).values()]
+  assert len(numbers) > 40 and all('excess' in number for number in numbers)
+  assert sum(number['excess'] < 0.01 for number in numbers) > 0.4 * len(numbers)
+  # A turn less would be found.
+  right = turns.TurnSampled._turns
+  monkeypatch.setattr(turns.TurnSampled, '_turns', lambda self, count: right(
+      self, max(1, count - self.population // self.turn_size)))
+  assert epsilons.main([*arguments, f'--output_dir={tmp_path / "wrong"}']) == 1
 
 
 def test_rows_that_are_there_are_not_computed_again(tmp_path, monkeypatch, capsys):

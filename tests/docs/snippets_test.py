@@ -8,7 +8,7 @@ import pytest
 from tests.docs import pages
 from tests.programs import in_process
 
-GUIDES = ('composing.md', 'migrating.md', 'tutorial.md')
+GUIDES = ('composing.md', 'correlated_noise.md', 'migrating.md', 'tutorial.md')
 
 
 @pytest.fixture

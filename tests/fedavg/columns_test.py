@@ -217,3 +217,9 @@ def test_auto_is_the_fewest_bands_that_lose_little(momentum, most):
 def test_bad_values_are_refused(call, message):
   with pytest.raises(ValueError, match=f'^{message}'):
     call()
+
+
+def test_auto_stays_within_turns_and_memory():
+  assert columns.most_auto(3, 100) == 3 and columns.most_auto(1000, 100) == 64
+  # 256 MiB of float32 and int32.
+  assert columns.most_auto(1000, 2**20) == 33 and columns.most_auto(9, 2**30) == 1

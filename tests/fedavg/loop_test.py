@@ -252,6 +252,24 @@ def test_model_that_is_not_finite_is_not_kept_but_its_round_counts(tmp_path):
   assert results['test_clients']['accuracy'] > 0.5
 
 
+def test_sums_of_a_round_whose_model_is_not_kept_stay_in_their_order(tmp_path):
+  # Else the row of the next round would have an earlier sum with a weight that was
+  # opened already: clients would be in more rows than are charged.
+  plan = _plan(seed=1, sampling='turns', column=(2, 1), clip=50.0)
+  states = []
+  for name, rate in (('kept', 1.0), ('lost', 3e38)):
+    try:
+      _run(plan, tmp_path / name, rates=(0.3, rate), rounds=1)
+    except ValueError as error:
+      assert name == 'lost' and 'not finite after round 1' in str(error)
+    states.append(_committed(tmp_path / name, plan)[0]['process'])
+  kept, lost = states
+  assert np.any(kept['aggregator']['closed_sums'][0])
+  assert _bits(kept['aggregator']) == _bits(lost['aggregator'])
+  assert _bits(kept['weights']) != _bits(lost['weights'])
+  assert _bits(lost['weights']) == _bits(tiny_task.initial_weights(0))
+
+
 class _Counting(schemes.Poisson):
   """A scheme that counts its rounds."""
 

@@ -123,7 +123,7 @@ def test_calibrated_numbers_are_recorded_and_taken_over():
   assert recorded == {
       'noise_multiplier': plan.mechanism.noise_multiplier, 'delta': 0.0029,
       'dimension': 1000, 'population': 200, 'max_participations': None,
-      'column': [1], 'noise_generator': 'philox'}
+      'column': [1], 'bits': 18, 'noise_generator': 'philox'}
   settings = TrainSettings(epsilon=4.0, cohort_size=20.0, rounds=10,
                            sampling='poisson', max_participations=0)
   build = dict(dimension=1000, population=200)
@@ -307,3 +307,42 @@ def test_epsilon_is_described_rounded_up(value, text):
 def test_bits_that_would_do_are_named_where_no_noise_meets_the_target():
   with pytest.raises(ValueError, match=r'bits=6 are too few .*; bits=\d+ would do'):
     _plan(bits=6, epsilon=8.0, dimension=7346, rounds=20)
+
+
+def test_one_number_against_all_but_those_who_hold_sums_or_shares():
+  plan = _plan(sampling='turns', column=(2, 1), epsilon=3.0, min_honest_fraction=0.8)
+  found = plan.guarantee(10)
+  # Observers see all of the noise, the server what honest clients left at least.
+  assert found.outsiders.epsilon < found.server.epsilon == found.of_everyone.epsilon <= 3
+  first, participant = found.lines()
+  assert first.startswith(decimals.epsilon(found.server.epsilon))
+  assert first.endswith(' who holds no closed sum and no share of the noise')
+  assert participant.startswith(decimals.epsilon(found.participant.epsilon))
+  whole = _plan(sampling='turns', column=(2, 1), epsilon=3.0).guarantee(10)
+  # A participant is not among them: it knows its share.
+  assert whole.participant.epsilon > 3 >= whole.of_everyone.epsilon
+  # Rows of suppressed rounds stay closed; the sums of rows of one do not.
+  assert plan.guarantee(10, suppressed=True).of_everyone == found.of_everyone
+  single = _plan(sampling='turns', epsilon=3.0, min_honest_fraction=0.8).guarantee(
+      10, suppressed=True)
+  assert single.of_everyone is single.server is None
+
+
+def test_rows_have_the_bits_that_keep_rounding_small_and_keep_them():
+  build = dict(dimension=10**6, population=5000)
+  settings = TrainSettings(noise_multiplier=2.0, cohort_size=50.0, rounds=40, clip=0.3)
+  plan = plan_lib.build(settings, **build)
+  assert len(plan.mechanism.column) > 5
+  params = plan.params
+  assert 18 < params.bits == plan.configuration()['bits']
+  assert params.l2_sensitivity < 1.02 * params.clip_grid
+  fewer = params.replace(bits=params.bits - 1)
+  assert fewer.l2_sensitivity > 1.02 * fewer.clip_grid
+  # Sums alone need no more than by default, and what is given is taken.
+  for changes in (dict(sampling='poisson'), dict(bands=1)):
+    assert plan_lib.build(settings.replace(**changes), **build).params.bits == 18
+  assert plan_lib.build(settings.replace(bits=22), **build).params.bits == 22
+  recorded = json.loads(json.dumps(plan.configuration()))
+  resumed = plan_lib.build(settings, recorded={**recorded, 'bits': 20}, **build)
+  assert resumed.params.bits == 20
+  assert resumed.mechanism.column == plan.mechanism.column

@@ -22,7 +22,7 @@ def test_without_argumentsthe_plan_is_skellam_at_epsilon_eight():
   settings = _parse()
   assert (settings.mechanism, settings.target_epsilon) == ('skellam', 8.0)
   assert settings.epsilon is settings.noise_multiplier is settings.delta is None
-  assert (settings.sampling, settings.bits, settings.rounds) == ('turns', 18, 50)
+  assert (settings.sampling, settings.bits, settings.rounds) == ('turns', None, 50)
   assert settings.bands is None and settings.turn_rate == 1
   assert settings.given == frozenset()
   assert (settings.task, settings.task_options) == ('emnist', {})

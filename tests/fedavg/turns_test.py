@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures('shared_context')
 
 # Of the tiny task: 8 clients, 4 a round, so that a turn is every second round.
 SEED = 8
-EVERYBODY = 'everybody who does not hold the closed sums'
+EVERYBODY = 'everybody who holds no closed sum and no share of the noise'
 
 
 def _state(folder, rounds=3):
@@ -112,7 +112,8 @@ def test_epsilon_is_that_of_the_rows_that_a_client_is_in(tmp_path, mechanism, ag
 def test_sums_of_one_band_are_opened_each_against_all_observers(tmp_path):
   plan = _plan(tmp_path / 'run', bands=1)
   assert plan.mechanism.column == (1,) and not plan.has_closed_sums
-  assert plan.guarantee(3).lines()[0].endswith('against everybody')
+  assert plan.guarantee(3).lines()[0].endswith(
+      'against everybody who holds no share of the noise')
   # The client of the first round has another turn in the third.
   assert plan.epsilon(1) == plan.epsilon(2) < plan.epsilon(3) == plan.epsilon(4)
 

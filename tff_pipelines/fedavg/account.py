@@ -15,7 +15,7 @@ import numpy as np
 from tff_pipelines.accounting.guarantees import (
     answers, explain, ledger as ledger_lib, ledger_query, votes as votes_lib)
 from tff_pipelines.common import caveats, decimals, files
-from tff_pipelines.fedavg import account_settings as settings_lib
+from tff_pipelines.fedavg import account_compare, account_settings as settings_lib
 
 BROKEN = 1
 _WIDTH = 80
@@ -62,6 +62,8 @@ def answer(settings: settings_lib.AccountSettings) -> int:
     rows = [answer_votes(settings)]
     if settings.format == 'text' and rows[0].epsilon_data_dependent is not None:
       print(*textwrap.wrap(f'PRIVATE: {DO_NOT_PUBLISH}', 80), '', sep='\n')
+  elif settings.compare:
+    rows = account_compare.compare(settings)
   elif settings.query == 'table' and settings.mechanism is not None:
     rows = answers.table(settings.question, settings.about)
   elif settings.mechanism is not None:
@@ -69,7 +71,8 @@ def answer(settings: settings_lib.AccountSettings) -> int:
   if known is not None:
     rows = known[:1]
   if rows:
-    print(formatted(rows, settings.format, settings.query == 'table',
+    is_table = settings.compare or settings.query == 'table'
+    print(formatted(rows, settings.format, is_table,
                     explain.steps(*known) if settings.explain else None))
   if settings.plot is not None:
     # Drawing needs matplotlib; the numbers do not.
@@ -224,6 +227,8 @@ def formatted(rows: Sequence[answers.Answer], how: str, is_table: bool,
     if steps:
       return '\n'.join([f'neighbouring inputs: {rows[0].adjacency_in_words}', *(
           step.line() for step in steps)])
+    if isinstance(rows[0], account_compare.Row):
+      return account_compare.as_table(rows)
     return as_table(rows) if is_table else as_text(rows[0])
   objects = [row.to_json() for row in rows]
   if how == 'csv':

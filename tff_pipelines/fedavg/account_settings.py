@@ -8,11 +8,14 @@ from tff_pipelines.accounting.guarantees import answers, mechanisms
 from tff_pipelines.common import declarations, files
 from tff_pipelines.common.declarations import setting
 from tff_pipelines.experiment import settings
+from tff_pipelines.fedavg import settings as training
 
 DATA_DEPENDENT = 'data_dependent'
 RELEASE = ('release_order', 'release_smoothness', 'release_noise')
 _WITH_MECHANISM = {'query', 'mechanism', 'format', 'plot', 'votes', 'explain',
                    *RELEASE}
+# With --compare rows have values of their own, or numbers alone.
+_NOT_COMPARED = ('query', 'sampling', 'adaptive_clipping', 'explain', 'plot')
 OF_LEDGERS = ('delta', 'accountant', 'amplification', 'colluders', 'clients_per_person')
 _data_dependent = declarations.group('votes and local answers', query=(DATA_DEPENDENT,))
 
@@ -49,6 +52,13 @@ class AccountSettings(settings.Settings):
   mechanism: str | None = setting(
       None, 'Release to account for.', group='query',
       choices=tuple(mechanisms.MECHANISMS), essential=True)
+  compare: bool = setting(
+      False, 'Compare epsilon of Poisson sampling and of turns with correlated noise, '
+      'at the same noise in the models: that of Poisson sampling with --epsilon '
+      'against observers of the models, or with --noise_multiplier.', group='query',
+      essential=True)
+  server_momentum: float = training.like(
+      'server_momentum', group='query', when={'compare': (True,)})
   ledger: tuple[str, ...] | None = setting(
       None, 'Recompute epsilon from this ledger, or from several (by commas), of runs '
       'on the same clients.', group='query', essential=True)
@@ -68,6 +78,15 @@ class AccountSettings(settings.Settings):
         self._family.kind is not mechanisms.VoteMechanism):
       raise ValueError('query=data_dependent needs mechanism=ae_vote or knn_vote, '
                        f'found {self.mechanism}')
+    if self.compare:
+      for name in ('population', 'cohort_size'):
+        if getattr(self, name) is None:
+          raise ValueError(f'{name} must be given for compare')
+      if self.epsilon is self.noise_multiplier is None:
+        raise ValueError('epsilon (or noise_multiplier) must be given for compare')
+      if None not in (self.epsilon, self.noise_multiplier):
+        raise ValueError('epsilon and noise_multiplier must not both be given, found '
+                         f'{self.epsilon!r} and {self.noise_multiplier!r}')
     if self.explain and (self.format == 'csv' or self.query in (
         'table', DATA_DEPENDENT)):
       raise ValueError('explain needs query and format of other values, found '
@@ -92,6 +111,8 @@ class AccountSettings(settings.Settings):
       used, why = {'ledger', 'format', 'explain', *OF_LEDGERS}, 'ledger'
     elif self.mechanism is not None:
       used = self._family.uses | _WITH_MECHANISM
+      if 'column' in used:
+        used |= {'compare', 'server_momentum'}
       why = f'mechanism={self.mechanism}'
     elif self.plot is not None:
       used, why = {'plot'}, 'plot alone'
@@ -99,7 +120,9 @@ class AccountSettings(settings.Settings):
       return  # Nothing is asked.
     yield from ((name, why) for name in declarations.declared(type(self))
                 if name not in used)
-    if self.mechanism is not None:
+    if self.mechanism is not None and self.compare:
+      yield from ((name, 'compare') for name in _NOT_COMPARED)
+    elif self.mechanism is not None:
       yield from ((name, f'query={self.query}, which finds it')
                   for name in self._found())
 

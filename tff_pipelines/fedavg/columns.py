@@ -24,9 +24,9 @@ from tff_pipelines.common import validate
 _UNIT = 16
 # More bands are worth it while they lower the error by more than this fraction.
 _TOLERANCE = 0.02
-# Bands that are taken without being asked for: a server keeps a vector for each, twice,
-# and rows of more need more bits.
-MOST_AUTO = 64
+# Most bands that are taken without being asked for: rows of more need more bits. And
+# most numbers that a server then keeps for the rounds before, in two vectors for each.
+MOST_AUTO, _MOST_KEPT = 64, 2**26
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -193,6 +193,16 @@ def best(work: Workload, bands: int) -> tuple[int, ...]:
                  key=lambda weights: _log_error(work, weights)[0])
   column = np.trim_zeros(column.astype(int), 'b')
   return tuple((column // np.gcd.reduce(column)).tolist())
+
+
+def most_auto(most: int, dimension: int) -> int:
+  """The largest number of bands of `auto`.
+
+  Args:
+    most: Rounds between two turns of a client.
+    dimension: Coordinates of an update.
+  """
+  return min(most, MOST_AUTO, 1 + _MOST_KEPT // (2 * dimension))
 
 
 def auto(work: Workload, most: int) -> tuple[int, ...]:

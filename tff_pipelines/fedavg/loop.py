@@ -236,8 +236,11 @@ class FedAvgRounds(rounds_lib.Rounds):
     # Checkpoints must not tell how many clients participated.
     new = self.set_cohort_size(output['state'], round(scheme.expected_cohort))
     if not all(np.all(np.isfinite(w)) for w in new['weights']):
-      # The failure reveals the release, so the round counts; its model is of no
-      # use, so the state of the process stays as it was.
+      # The failure reveals the release, so the round counts. Its model is of no use,
+      # and stays as it was; what sums keep of the rounds before moves on: rows in which
+      # an earlier round counted with its next weight must not have it again.
+      after['process'] = collections.OrderedDict(
+          state['process'], aggregator=new['aggregator'])
       return rounds_lib.Step(state=after, suppressed=suppressed, failure=(
           f'the model is not finite after round {index}, which counts but was not '
           'kept: lower --server_learning_rate or --client_learning_rate'))

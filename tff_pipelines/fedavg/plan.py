@@ -6,6 +6,7 @@ numbers; no privacy parameter reaches them in another way.
 """
 
 from collections.abc import Mapping
+import contextlib
 import dataclasses
 import functools
 from typing import Any
@@ -21,6 +22,9 @@ from tff_pipelines.accounting.sampling import cohorts, schemes
 from tff_pipelines.common import decimals, declarations, validate
 from tff_pipelines.fedavg import columns, settings as settings_lib
 
+# By how much rounding may lengthen a clipped update where bits are chosen for rows, and
+# a noise multiplier that few targets exceed.
+_ROUNDING, _USUAL_NOISE = 0.02, 3.0
 # Fields of the plan with what is released before the first round and after the last.
 _RELEASES = ('preliminary', 'evaluation')
 
@@ -288,12 +292,14 @@ class FedAvgPlan(guarantee.Plan):
     mechanism = self.mechanism
     # Who adds up a release beside the rounds sees what clients contribute to it.
     beside = bool(self._outside_rounds)
-    shares, closed = self.params is not None and self.params.has_shares, (
-        self.has_closed_sums)
+    shares = self.params is not None and self.params.has_shares
+    closed = self.has_closed_sums
     trust, sampler, everyone = mechanism.family.trust_model, None, None
     if self.scheme.hides_nothing and not beside:
-      everyone = ('everybody who does not hold the closed sums' if closed
-                  else 'everybody' if shares else 'everybody but the server')
+      # Participants, who hold shares, have a number of their own.
+      everyone = ('everybody who holds no closed sum and no share of the noise'
+                  if closed else 'everybody who holds no share of the noise'
+                  if shares else 'everybody but the server')
     if closed:
       trust += ('; sums stay closed: they are opened in weighted rows of '
                 f'{len(mechanism.column)} rounds alone')
@@ -321,7 +327,9 @@ class FedAvgPlan(guarantee.Plan):
         everyone=everyone,
         sampling=mechanism.sampling, trust_model=trust,
         source='; '.join(filter(
-            None, dict.fromkeys(_sources(self.released(1))))) or None,
+            None, dict.fromkeys([
+                *_sources(self.released(1)),
+                *[self.event(1).source] * mechanism.has_bands]))) or None,
         sampler=sampler,
         secure_aggregation=self.params is not None)
 
@@ -329,7 +337,8 @@ class FedAvgPlan(guarantee.Plan):
     mechanism, params = self.mechanism, self.params
     degenerate = params and params.degeneracy()
     varies = params and params.has_shares and not params.noise.is_divisible
-    approximate = [APPROXIMATE] * bool(varies and mechanism.sampling == 'poisson')
+    approximate = [APPROXIMATE] * bool(
+        varies and self.scheme.cohort_in_words == 'expected')
     closed = [CLOSED] * self.has_closed_sums
     return approximate + closed + [guarantee.Caveat(name, text) for applies, name, text in (
         (self.diagnostics, 'diagnostics outside the guarantee',
@@ -344,7 +353,7 @@ class FedAvgPlan(guarantee.Plan):
     return {'noise_multiplier': mechanism.noise_multiplier, 'delta': self.delta,
             'dimension': mechanism.dimension, 'population': self.population,
             'max_participations': mechanism.max_participations,
-            'column': list(mechanism.column),
+            'column': list(mechanism.column), 'bits': mechanism.bits,
             'noise_generator': self.params and self.params.noise_generator,
             **{name: event.to_json() for name in _RELEASES
                if (event := getattr(self, name)) is not None}}
@@ -383,6 +392,8 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
   if not recorded and settings.sampling == settings_lib.TURNS and (
       settings.mechanism != 'none' and settings.cohort_size <= population):
     mechanism = mechanism.replace(column=_column(settings, mechanism, server))
+  if mechanism.bits is None and mechanism.family.params:
+    mechanism = mechanism.replace(bits=recorded.get('bits') or _bits(mechanism))
   if not recorded and settings.max_participations is None and (
       settings.sampling == 'poisson' and settings.mechanism != 'none'
       and settings.cohort_size <= population
@@ -431,7 +442,19 @@ def _column(settings: settings_lib.TrainSettings, mechanism: mechanisms.SumMecha
           f'{settings.bands}')
     return columns.best(work, settings.bands)
   return (1,) if settings.adaptive_clipping else columns.auto(
-      work, min(scheme.most_bands, columns.MOST_AUTO))
+      work, columns.most_auto(scheme.most_bands, mechanism.dimension))
+
+
+def _bits(mechanism: mechanisms.SumMechanism) -> int:
+  """The default bits of a sum: with rows the fewest by which rounding costs little."""
+  if mechanism.has_bands:
+    noise = mechanism.noise_multiplier or _USUAL_NOISE
+    for bits in range(settings_lib.DEFAULT_BITS, calibration.MAX_BITS + 1):
+      with contextlib.suppress(ValueError):  # Too few for the cohort.
+        params = mechanism.replace(bits=bits, noise_multiplier=noise).params()
+        if params.l2_sensitivity <= (1 + _ROUNDING) * params.clip_grid:
+          return bits
+  return settings_lib.DEFAULT_BITS
 
 
 def check_more_rounds(plan: FedAvgPlan, before: int) -> None:

@@ -13,7 +13,7 @@ from tff_pipelines.accounting.events import base, preliminary
 from tff_pipelines.accounting.guarantees import release_noise
 from tff_pipelines.common import caveats, decimals, files
 from tff_pipelines.experiment import metrics as metrics_lib, report
-from tff_pipelines.fedavg import evaluation, private_evaluation
+from tff_pipelines.fedavg import columns, evaluation, private_evaluation
 from tff_pipelines.fedavg.plan import FedAvgPlan
 from tff_pipelines.fedavg.settings import TrainSettings
 
@@ -56,6 +56,8 @@ def describe(task: Task, plan: FedAvgPlan) -> report.Description:
   details += [f'{when}: {_release_line(event)}' + (
       f'; charged {charges} times, as starts were interrupted' * (charges > 1))
               for when, event, charges in plan.releases]
+  if mechanism.has_bands:
+    details.append(f'column of a row: {" ".join(map(str, mechanism.column))}')
   if plan.params is not None:
     details.append(
         f'sum modulo 2^{plan.params.bits}, scale {plan.params.scale:.4g} grid units '
@@ -130,6 +132,16 @@ def mechanism_line(plan: FedAvgPlan) -> str:
           + (f', {plan.params.bits} bits' if plan.params is not None else ''))
 
 
+def bands_lines(plan: FedAvgPlan, work: columns.Workload) -> list[tuple[str, str]]:
+  """The noise that cancels in the models of a server's optimizer, as a line; or none."""
+  column = plan.mechanism.column
+  if not plan.mechanism.has_bands:
+    return []
+  plain = columns.gain(columns.prefix_sum(work.rounds), column)
+  return [('rows', f'of {len(column)} rounds: {columns.gain(work, column):.2f} times less '
+           f'noise in the models than if it were independent ({plain:.2f} in plain sums)')]
+
+
 def finite_results(results: Results) -> dict[str, dict[str, float | None]]:
   """Metrics of held-out sets for JSON."""
   return {name: {key: files.finite(value) for key, value in values.items()}
@@ -190,6 +202,7 @@ def details(plan: FedAvgPlan) -> dict[str, Any]:
   """Details of a summary, of this family only, that follow from the plan."""
   return {
       'adaptive_clip': plan.adaptive and dataclasses.asdict(plan.adaptive),
+      'column': list(plan.mechanism.column),
       'scale': plan.params and plan.params.scale,
       'dimension_padded': plan.params and plan.params.padded_dimension,
       'noise_generator': plan.params and plan.params.noise_generator}

@@ -23,7 +23,7 @@ from tff_pipelines.common import declarations, files
 from tff_pipelines.experiment import (
     models, records as records_lib, report as report_lib, run as run_lib)
 from tff_pipelines.fedavg import (
-    local_training, loop, plan as plan_lib, preliminary,
+    columns, local_training, loop, plan as plan_lib, preliminary,
     private_evaluation, process as process_lib, report, validation, warm_start)
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.fedavg.settings import TrainSettings
@@ -229,8 +229,10 @@ class TrainExperiment(run_lib.Experiment):
     description, notes = report.describe(task, plan), []
     if self._start is not None:
       notes = [self._start.caveat(self.settings.warm_start_is_public)]
+    work = columns.workload(self._server(), plan.mechanism.rounds)
     return dataclasses.replace(
         description, caveats=[*description.caveats, *notes],
+        lines=[*description.lines, *report.bands_lines(plan, work)],
         details=[report.rates_line(self.settings), *description.details])
 
   def released(self, task: Task, plan, records) -> Task:

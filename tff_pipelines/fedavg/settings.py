@@ -19,7 +19,7 @@ MECHANISMS = (*_PRIVATE, 'none')
 SERVER_OPTIMIZERS = ('sgdm', 'adam', 'adagrad', 'yogi')
 SERVER_SCHEDULES = ('constant', 'linear_warmup', 'linear_decay', 'cosine')
 
-DEFAULT_EPSILON = 8.0
+DEFAULT_EPSILON, DEFAULT_BITS = 8.0, 18
 # Default of the noise generator: `share_tables.default_generator`.
 AUTO = settings.AUTO
 # Sampling by turns, alone with which sums may stay closed.
@@ -213,7 +213,8 @@ class TrainSettings(settings.RunSettings, DataSettings):
   clip_learning_rate: float = _adaptive('learning_rate')
   clip_count_stddev: float | None = _sum('clip_count_stddev')
   rotation: str = _sum('rotation')
-  bits: int = _sum('bits', 18, essential=False)
+  bits: int | None = _sum('bits', essential=False, otherwise=(
+      f'{DEFAULT_BITS}, or as many as rows of several rounds need'))
   beta: float = _sum('beta')
   k_stddevs: float = _sum('k_stddevs')
   min_honest_fraction: float = _sum('min_honest_fraction')

@@ -135,9 +135,11 @@ class _Product(base.Event, abstract=True):
 
   def known(self, count: int, participants: base.Participants | None
             ) -> tuple[tuple[base.Event, int], ...]:
-    # Copies of the product are runs of their own, each with its own limits.
-    found = [event.known(times, participants) for event, times in self._counts().items()]
-    return tuple((event, times * count) for part in found for event, times in part)
+    # Copies of the product are runs of their own, each with its own limits: rounds of an
+    # order are counted here, and never together with those of another run.
+    return tuple((part, number * count) for event, times in self._counts().items()
+                 for known, rounds in event.known(times, participants)
+                 for part, number in known.counted(rounds, 'none'))
 
   def repeated(self) -> base.Event:
     return self._mapped(lambda event: event.repeated())
@@ -216,7 +218,7 @@ class Together(_Several):
   def __post_init__(self):
     super().__post_init__()
     for event in self.events:
-      if event.without_sampling() != event:
+      if event.is_ordered() or event.without_sampling() != event:
         raise ValueError('events of Together must not be sampled one by one, found '
                          f'{type(event).__name__}')
 
@@ -267,6 +269,16 @@ def releases(event: base.Event) -> Mapping[base.Event, int]:
     for release, times in releases(part).items():
       counts[release] += count * times
   return counts
+
+
+def contributions(event: base.Event) -> int:
+  """Maximum number of the single releases of an event with one client."""
+  if not isinstance(event, _Product) or isinstance(event, Together):
+    return sum(times for _, times in event.counted(1, 'none'))
+  return sum(
+      count * contributions(part) if isinstance(part, _Product) else
+      sum(times for _, times in part.counted(count, 'none'))
+      for part, count in event._counts().items())
 
 
 def is_sampled(event: base.Event) -> bool:

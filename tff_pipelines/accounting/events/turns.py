@@ -3,6 +3,7 @@
 Formulas and proofs: docs/correlated_noise.md.
 """
 
+import collections
 import dataclasses
 from typing import Self
 
@@ -57,7 +58,7 @@ class TurnSampled(base.Equivalent, sampled.SameNeighbours):
     object.__setattr__(self, 'column', params_lib.check_column(self.column))
     check_turns(self.column, self.turn_size, self.population)
     self._refuse_failures(self.event)
-    self.event.rows(self.column)  # Raises ValueError if it has no weights.
+    _ = self.equivalent  # Raises ValueError if contributions have no weights.
     if self.sampling_rate == 1 and self.pivotal_probability:
       raise ValueError('pivotal_probability must be 0 where all are sampled, found '
                        f'{self.pivotal_probability!r}')
@@ -74,10 +75,9 @@ class TurnSampled(base.Equivalent, sampled.SameNeighbours):
     """
     turns = -(-count * self.turn_size // self.population)
     before = (turns - 1) * self.population // self.turn_size
-    last = self.column[:count - before]
-    found = [(last, turns)] if last == self.column else [
-        (self.column, turns - 1), (last, 1)]
-    return [(tuple(filter(None, column)), times) for column, times in found if times]
+    found = collections.Counter({tuple(filter(None, self.column)): turns - 1})
+    found[tuple(filter(None, self.column[:count - before]))] += 1
+    return [(column, times) for column, times in found.items() if times]
 
   def _amplified(self, release: base.Event) -> base.Event:
     return release if self.sampling_rate == 1 else sampled.PoissonSampled(
@@ -180,7 +180,8 @@ class OneRowKnown(base.Release, base.WithoutShares):
     base.check_event(**{f'events[{i}]': event for i, event in enumerate(self.events)})
     if len(self.events) != 2:
       raise ValueError(f'events must be two, found {len(self.events)}')
-    validate.integer(low=1, **{f'column[{i}]': one for i, one in enumerate(self.column)})
+    for index, weight in enumerate(self.column):
+      validate.integer(**{f'column[{index}]': weight}, low=1)
 
   @property
   def adjacency(self) -> str:

@@ -11,7 +11,7 @@ from tff_pipelines.accounting.guarantees import (
     accountant, bounds, calibration, mechanisms, observers, votes)
 from tff_pipelines.accounting.guarantees.bounds import Bound
 from tff_pipelines.accounting.guarantees.guarantee import (
-    APPROXIMATE, Caveat, Guarantee, Terms)
+    APPROXIMATE, Caveat, CLOSED, Guarantee, Terms)
 from tff_pipelines.common import declarations, decimals, files, validate
 
 Mechanism = mechanisms.Mechanism
@@ -267,6 +267,8 @@ def _caveats_of_params(
   elif params.degeneracy() is not None:
     notes.append(Caveat(
         'degenerate grid', f'degenerate setting, allowed: {params.degeneracy()}'))
+  if params.has_shares and mechanism.has_bands:
+    notes.append(CLOSED)
   if not params.has_shares or not 0 < delta < 1:
     return notes
   share = sum_events.DistributedSkellam(
@@ -278,7 +280,8 @@ def _caveats_of_params(
         'little noise if all others collude',
         'if all others collude, the noise of a client\'s own share leaves it '
         f'epsilon={decimals.rounded_up(alone)} in one round'))
-  if not params.noise.is_divisible and mechanism.sampling == 'poisson':
+  if not params.noise.is_divisible and (
+      mechanism.sampling_scheme().cohort_in_words == 'expected'):
     notes.append(APPROXIMATE)
   return notes
 

@@ -94,9 +94,8 @@ def _of_observer(observer: str, number: bounds.Bound, view: observers.View,
         yield from _left(event, method)
       if (count > 1 or len(parts) > 1) and (alone := bound(event)) is not None:
         yield Step('one of them alone', alone, 2)
-    most = sum(times for event, count in parts.items()
-               for _, times in event.counted(count, 'none'))
-    if most < (total := sum(parts.values())):
+    most, total = combinators.contributions(view.event), sum(parts.values())
+    if most < total:
       yield Step(f'one client contributes at most {most} times to the {total} releases')
   if number.accountant != 'theorem' and delta < 1:
     found = observers.candidates(view, observer, method)

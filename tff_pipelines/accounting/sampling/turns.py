@@ -102,9 +102,16 @@ class Turns(scheme.SamplingScheme):
 
   def pivotal_probability(self, min_honest_fraction: float, assumed_colluders: int,
                           dropout_rate: float) -> float:
-    return 0.0 if self.sampling_rate == 1 else cohorts.pivotal_probability(
+    if self.sampling_rate == 1:
+      return 0.0
+    pivotal = cohorts.pivotal_probability(
         self.turn_size, self.sampling_rate, min_honest_fraction, assumed_colluders,
         dropout_rate)
+    if len(self.column) > 1:
+      # A row of earlier sums is not opened if its own cohort, whose noise hides them, is
+      # empty: one client decides that where no other is sampled.
+      pivotal += (1 - self.sampling_rate)**(self.turn_size - 1) * (1 + 1e-9)
+    return min(1.0, pivotal)
 
   @property
   def largest_cohort(self) -> int:
