@@ -252,6 +252,15 @@ def _oracle(oracle, summary, folder):
   """Epsilon by dp_accounting, of Gaussian rounds and a Gaussian evaluation."""
   for event, count in collections.Counter(
       events.from_json(line['event']) for line in _lines(folder)).items():
+    if isinstance(event, events.TurnSampled):
+      # All rows with the weights of one client: turns are `period` rounds apart.
+      period = event.population // event.turn_size
+      squares = max(sum(weight**2 for turn in range(first, count, period)
+                        for weight in event.column[:count - turn])
+                    for first in range(period))
+      oracle.compose(dp_event.GaussianDpEvent(
+          event.event.noise_multiplier / math.sqrt(squares)))
+      continue
     oracle.compose(dp_event.GaussianDpEvent(event.noise_multiplier)
                    if isinstance(event, events.EvaluationRelease) else
                    event.to_dp_accounting(), count)
@@ -263,9 +272,15 @@ def _epsilons(folder):
   return answer.epsilon, answer.epsilon_server, answer.server_any_cohorts.epsilon
 
 
-def test_epsilon_is_that_of_the_rounds_and_the_evaluation(whole):
+@pytest.mark.parametrize('kind, changes', [
+    ('TurnSampled', {}), ('PoissonSampled', {'sampling': 'poisson'})])
+def test_epsilon_is_that_of_the_rounds_and_the_evaluation(
+    tmp_path, whole, kind, changes):
   summary, folder, _ = whole
-  assert _kinds(folder) == ['PoissonSampled'] * 3 + ['EvaluationRelease']
+  if changes:
+    folder = tmp_path / 'run'
+    summary = _run(folder, **changes)
+  assert _kinds(folder) == [kind] * 3 + ['EvaluationRelease']
   assert summary['rounds'] == 3
   assert summary['accountant'] == 'pld'
   oracle = _oracle(pld.PLDAccountant(), summary, folder)
@@ -301,8 +316,8 @@ def test_calibrated_noise_leaves_room_for_the_evaluation(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('changes', [
-    dict(sampling='fixed'),
-    dict(max_participations=2, mechanism='skellam')])
+    dict(sampling='fixed'), dict(mechanism='skellam'),
+    dict(sampling='poisson', max_participations=2, mechanism='skellam')])
 def test_ledger_has_the_same_epsilon_by_every_sampling(tmp_path, changes):
   folder = tmp_path / 'run'
   summary = _run(folder, **changes)

@@ -58,6 +58,11 @@ def test_private_run_states_both_numbers_rounded_up(tmp_path):
     assert content[name] <= _shown(text, of) < content[name] + 1e-4
   chosen = float(re.search(r'drawn by the rule, and epsilon is (\S+) whatever', text)[1])
   assert content['epsilon_server'] < content['epsilon_server_any_cohorts'] <= chosen
+  assert chosen < summary['epsilon_server_any_cohorts'] + 1e-4
+  assert content['adjacency_in_words'] in text and content['source'] in text
+  assert 'not private' not in text and 'except for' not in text
+  for words in ('probability of any result', ', plus 0.', 'of this training alone'):
+    assert words in text
 
 
 def test_run_by_turns_states_that_the_server_has_the_same_number(tmp_path):
@@ -70,11 +75,6 @@ def test_run_by_turns_states_that_the_server_has_the_same_number(tmp_path):
     assert content['epsilon'] <= _shown(text, of) < content['epsilon'] + 1e-4
   assert 'whatever cohorts the server chooses' not in text
   assert 'closed sums simulated' in [caveat['name'] for caveat in content['caveats']]
-  assert chosen < summary['epsilon_server_any_cohorts'] + 1e-4
-  assert content['adjacency_in_words'] in text and content['source'] in text
-  assert 'not private' not in text and 'except for' not in text
-  for words in ('probability of any result', ', plus 0.', 'of this training alone'):
-    assert words in text
 
 
 def test_seeded_run_is_not_private_and_has_no_epsilon(tmp_path):
