@@ -644,3 +644,13 @@ def test_rows_stand_for_releases_of_neighbours_of_one_client():
   assert event.adjacency == base.ZERO_OUT and event.honest_fraction() == 1.0
   assert event.minimum_cohort() == 10 and event.is_known_in_part()
   assert event.without_sampling() == event == event.seen_by_observers()
+
+
+def test_rounds_of_an_order_are_no_release_of_a_coin_or_a_count():
+  turn = events.TurnSampled(
+      event=events.CentralGaussian(noise_multiplier=2.0), column=(1, 16), turn_size=2,
+      population=8)
+  for build in (lambda: events.Attended(event=turn, rounds=3, probability=0.5),
+                lambda: events.Coin(events=(turn,), weights=(1.0,))):
+    with pytest.raises(ValueError, match='must not be a round of clients who take turns'):
+      build()

@@ -10,7 +10,8 @@ import pytest
 from scipy import optimize, stats
 
 from tests.fedavg import tiny_run
-from tff_pipelines.accounting.guarantees import ledger as ledger_lib, mechanisms
+from tff_pipelines.accounting.guarantees import (
+    ledger as ledger_lib, ledger_query, mechanisms)
 from tff_pipelines.common import files
 from tff_pipelines.experiment import checkpoints, cli
 from tff_pipelines.fedavg import columns, plan as plan_lib
@@ -258,6 +259,8 @@ def test_suppressed_rounds_leave_the_number_against_the_server(tmp_path):
   assert summary['epsilon_server'] == planned.server.epsilon
   assert summary['epsilon_server_any_cohorts'] == planned.server_any_cohorts.epsilon
   assert 'suppressed rounds' not in summary['caveats']
+  answer = ledger_query.answer(folder / files.LEDGER)
+  assert answer.server.epsilon == pytest.approx(planned.server.epsilon)
   if outcomes[-1] == 'suppressed':
     state = _state(folder, 4)
     # Its row is not opened, and later rows count its sum as zero.

@@ -27,6 +27,13 @@ _MOST_STATES = 20_000_000
 _FEWER = 1e-20
 
 
+def _check_single(event: base.Event) -> None:
+  """Raises ValueError for a release that may fail, or that is one of an order's."""
+  if event.failure_probability() or event.is_ordered():
+    raise ValueError(f'event {type(event).__name__} must not fail, and must not be a '
+                     'round of clients who take turns')
+
+
 class Attended(base.Release, base.WithoutShares):
   """A number of rounds, some of which have the client; which ones is public.
 
@@ -60,8 +67,7 @@ class Attended(base.Release, base.WithoutShares):
   def __post_init__(self):
     super().__post_init__()
     object.__setattr__(self, 'law', tuple(self.law))
-    if self.event.failure_probability():
-      raise ValueError(f'{type(self.event).__name__} must not fail')
+    _check_single(self.event)
 
   @property
   def adjacency(self) -> str:
@@ -149,8 +155,8 @@ class Coin(base.Release, base.WithoutShares):
       validate.fraction(weights=weight)
     if not abs(sum(self.weights) - 1) < 1e-6:
       raise ValueError(f'weights must add up to 1, found {sum(self.weights)!r}')
-    if any(event.failure_probability() for event in self.events):
-      raise ValueError('events must not fail')
+    for event in self.events:
+      _check_single(event)
 
   @property
   def adjacency(self) -> str:

@@ -233,10 +233,11 @@ class Event(abc.ABC):
     return None if release is None else (release, count)
 
   def is_additive(self) -> bool:
-    """Whether k releases with one client are proved to cost at most one with k.
+    """Whether k releases with one client are proved to cost at most one with k."""
+    return False
 
-    False, which is always right: k releases with k clients each are then counted.
-    """
+  def keeps_closed(self) -> bool:
+    """Whether it is proved that the sum of a suppressed round is opened to no one."""
     return False
 
   def is_ordered(self) -> bool:

@@ -53,6 +53,9 @@ class TurnSampled(base.Equivalent, sampled.SameNeighbours):
   source = 'docs/correlated_noise.md'
   is_ordered = base.yes
 
+  def keeps_closed(self) -> bool:
+    return len(self.column) > 1
+
   def __post_init__(self):
     super().__post_init__()
     object.__setattr__(self, 'column', params_lib.check_column(self.column))

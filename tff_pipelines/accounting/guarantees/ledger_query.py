@@ -78,6 +78,7 @@ def explained(
   adjacency = found[bounds.OUTSIDERS].adjacency
   notes = [*(text for header in headers for text in header['warnings']), *numbers_notes]
   if any(line['outcome'] not in ('released', ledger_lib.UNUSED)
+         and not base.from_json(line['event']).keeps_closed()
          for run in runs for line in run):
     for observer in (bounds.SERVER, bounds.SERVER_ANY_COHORTS, bounds.PERSON_SERVER):
       found.pop(observer, None)
