@@ -6,8 +6,6 @@
       --epsilon=10 --delta=0.000294117647 --clip=0.03 --bits=18 \\
       --dimension=1018174 --cohort_size=100 --population=3400 --rounds=1500 \\
       --sampling=poisson --format=json
-  python -m tff_pipelines.account --compare --mechanism=gaussian --epsilon=8 \\
-      --population=1000 --cohort_size=50 --rounds=50
   python -m tff_pipelines.account --ledger=run/ledger.jsonl --explain
 
 Numbers only: no model is built and no data are read, except for vote counts with

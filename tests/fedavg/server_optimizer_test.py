@@ -1,5 +1,6 @@
 """The server's optimizers and schedules, against Reddi et al. 2021 in NumPy."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -116,5 +117,8 @@ def _plan(**changes):
 def test_plan_and_epsilon_are_those_of_the_defaults():
   mine, default = _plan(**CHANGED), _plan(
       rounds=4, seed=8, mechanism='gaussian', accountant='rdp')
-  assert mine == default
+  # Noise cancels in the models of the one optimizer or the other.
+  assert mine.mechanism.column != default.mechanism.column
+  mechanism = mine.mechanism.replace(column=default.mechanism.column)
+  assert dataclasses.replace(mine, mechanism=mechanism) == default
   assert mine.epsilon(4) == default.epsilon(4) > 0

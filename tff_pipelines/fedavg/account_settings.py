@@ -53,10 +53,8 @@ class AccountSettings(settings.Settings):
       None, 'Release to account for.', group='query',
       choices=tuple(mechanisms.MECHANISMS), essential=True)
   compare: bool = setting(
-      False, 'Compare epsilon of Poisson sampling and of turns with correlated noise, '
-      'at the same noise in the models: that of Poisson sampling with --epsilon '
-      'against observers of the models, or with --noise_multiplier.', group='query',
-      essential=True)
+      False, 'Compare Poisson sampling with turns, at the noise in the models that the '
+      'first needs.', group='query', essential=True)
   server_momentum: float = training.like(
       'server_momentum', group='query', when={'compare': (True,)})
   ledger: tuple[str, ...] | None = setting(
@@ -68,7 +66,7 @@ class AccountSettings(settings.Settings):
   explain: bool = setting(
       False, 'Show the steps to each number.', group='run', essential=True)
   plot: str | None = setting(
-      None, 'PNG file for figures of mechanisms.', group='run', essential=True)
+      None, 'PNG file for figures of mechanisms.', group='run')
 
   def check(self) -> None:
     super().check()
