@@ -1,15 +1,15 @@
-"""Runs that are killed end as if they never were: the quick run of `tests.kills`."""
+"""Runs that are killed end as if they never were: the quick run of `benchmarks.kills`."""
 
 import psutil
 import pytest
 
-from tests import kills
+from benchmarks import kills
 from tests.programs import launcher as launcher_lib
 
 pytestmark = pytest.mark.slow
 
 
-# `python -m tests.kills --quick` has all families.
+# `python -m benchmarks.kills --quick` has all families.
 @pytest.mark.parametrize('family', ['train', 'vote', 'ldp'])
 def test_killed_run_ends_as_if_never_killed(family, launcher, tmp_path):
   assert kills.prove(family, launcher, tmp_path) == 1

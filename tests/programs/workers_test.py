@@ -9,7 +9,7 @@ import time
 import psutil
 import pytest
 
-from tests import worker_faults
+from benchmarks import worker_faults
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.common import files
 

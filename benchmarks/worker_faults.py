@@ -1,6 +1,6 @@
 """Workers of local slices are killed and stopped at random moments of a seeded run.
 
-  python -m tests.worker_faults [--faults=20]
+  python -m benchmarks.worker_faults [--faults=20]
 
 In each round one of two workers gets SIGKILL or SIGSTOP at a random moment. All states
 and metrics of the rounds must have the digest of an undisturbed run, and each round

@@ -1,6 +1,6 @@
 """Kills runs at many moments; each must end as if it had never been killed.
 
-  python -m tests.kills [--family=NAME ...] [--kills=50] [--seed=0] [--quick]
+  python -m benchmarks.kills [--family=NAME ...] [--kills=50] [--seed=0] [--quick]
 
 A run is started again until it ends, and then its folder must hold what another run left
 that was not killed: the same state to the last bit, metrics, summary and an intact
