@@ -23,11 +23,11 @@ from tff_pipelines.experiment.page_elements import Curve
 from tff_pipelines.fedavg import columns
 from tff_pipelines.fedavg.columns import Workload
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
+from tff_pipelines.fedavg.settings import SERVER_SCHEDULES
 
 FOLDER = pathlib.Path(__file__).parent
 FIGURE = FOLDER.parent / 'docs' / 'figures' / 'correlated_noise.png'
 _BANDS = (1, 2, 3, 5, 10, 20, 34, 64)
-_SCHEDULES = ('constant', 'linear_warmup', 'linear_decay', 'cosine')
 
 
 def constant(rounds: int, momentum: float) -> Workload:
@@ -143,7 +143,8 @@ def check_trees(rounds: int = 50, separation: int = 5, turns: int = 10) -> list[
 
 
 def _table(head, rows) -> list[str]:
-  return [f'| {" | ".join(map(str, row))} |' for row in (head, ['---'] * len(head), *rows)]
+  lines = (head, ['---'] * len(head), *rows)
+  return [f'| {" | ".join(map(str, line))} |' for line in lines]
 
 
 def peers(results: list[dict]) -> list[str]:
@@ -206,7 +207,7 @@ def by_bands() -> list[str]:
 def by_schedule(rounds: int = 200, bands: int = 20) -> list[str]:
   """The table of schedules, each with its own column and with that of another."""
   rows, other = [], columns.best(constant(rounds, 0.9), bands)
-  for schedule in _SCHEDULES:
+  for schedule in SERVER_SCHEDULES:
     config = ServerConfig(
         learning_rate=1.0, momentum=0.9, schedule=schedule, rounds=rounds,
         warmup_rounds=rounds // 10)

@@ -180,7 +180,7 @@ def best(work: Workload, bands: int) -> tuple[int, ...]:
   """The column of at most this many bands with the smallest error.
 
   The optimum is rounded to sixteenths of its first weight, then each weight in turn
-  moves by a sixteenth if that is better. Rounding costs less than 1%.
+  moves by a sixteenth if that is better. That costs less than 1% up to 64 bands.
   """
   validate.integer(bands=bands, low=1, high=params_lib.MAX_BANDS)
   bands = min(bands, work.rounds)
