@@ -47,9 +47,10 @@ def read(folder: pathlib.Path) -> tuple[Results, str]:
       kind = summary['mechanism']
       what = (f'{kind}, poisson' if summary['sampling'] == 'poisson' else
               f'{kind} in turns' if '--bands=1' in flags else f'{kind} by rows')
-    server = summary['epsilon_server']
     metric = summary['headline']
-    found[what][server and round(server, 2)].append(
+    # The folder of a setting ends in its epsilon.
+    epsilon = None if what == 'none' else float(path.parents[2].name.split('_')[-1])
+    found[what][epsilon].append(
         100 * summary['held_out'][summary['headline_of']][metric])
   return found, metric
 
