@@ -84,6 +84,8 @@ def test_one_number_holds_against_observers_server_and_any_cohorts(tmp_path, cap
   number = f'epsilon {summary["epsilon"] + 5e-5:.4f} at delta 0.1 against {EVERYBODY} '
   assert printed.count(number) == 2 and 'against the server' not in printed
   assert printed.count('run 3 rounds, 4 of 8 clients exactly, turns sampling') == 2
+  gain = columns.gain(columns.Workload(rates=(1.0,) * 3, momentum=0.9), (2, 1))
+  assert f'rows of 2 rounds: {gain:.2f} times less noise in models (' in printed
   assert EVERYBODY in (folder / files.REPORT).read_text()
   with open(folder / files.METRICS, encoding='utf-8') as file:
     *_, last = csv.DictReader(file)

@@ -138,8 +138,9 @@ def bands_lines(plan: FedAvgPlan, work: columns.Workload) -> list[tuple[str, str
   if not plan.mechanism.has_bands:
     return []
   plain = columns.gain(columns.prefix_sum(work.rounds), column)
+  # On one line, so that the plan's caveats have theirs.
   return [('rows', f'of {len(column)} rounds: {columns.gain(work, column):.2f} times less '
-           f'noise in the models than if it were independent ({plain:.2f} in plain sums)')]
+           f'noise in models ({plain:.2f} in plain sums)')]
 
 
 def finite_results(results: Results) -> dict[str, dict[str, float | None]]:
