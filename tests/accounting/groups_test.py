@@ -52,9 +52,6 @@ def _sum(mechanism='skellam', **changes):
                                     **changes}).event()
 
 
-# Poisson sampling, against observers of the releases.
-
-
 @pytest.mark.parametrize('noise, rate, clients, count, delta, reference', [
     (1.0, 0.01, 2, 1000, 1e-5, 3.9790897), (1.0, 0.01, 5, 1000, 1e-5, 11.6379765),
     (2.0, 0.3, 3, 50, 1e-5, 21.1589261), (0.9762, 100 / 539, 2, 50, 1 / 539, 16.0849147)])
@@ -65,34 +62,29 @@ def test_the_mixture_of_gaussians_of_dp_accounting(
   assert reference <= ours <= reference * (1 + 1e-4)
 
 
-def _excess(first, second, epsilon):
-  return np.maximum(first - math.exp(epsilon) * second, 0).sum()
+def _exact(p, q, epsilon):
+  """The larger delta of both directions."""
+  return max(np.maximum(first - math.exp(epsilon) * second, 0).sum()
+             for first, second in ((p, q), (q, p)))
 
 
 @pytest.mark.parametrize('angle', [0.0, 1.0, 2.5])
 def test_clients_that_point_elsewhere_reveal_no_more(angle):
   """Two clients of different norms, rates and directions, on a plane of cells."""
   noise, rate = 0.8, 0.4
-  edges = np.arange(-5, 7, 0.05)
-  def plane(point):
-    return np.multiply.outer(*(np.diff(stats.norm.cdf(edges, at, noise))
-                               for at in point))
+  plane = lambda point: np.multiply.outer(*(
+      np.diff(stats.norm.cdf(np.arange(-5, 7, 0.05), at, noise)) for at in point))
   one, other = np.array([1.0, 0.0]), 0.8 * np.array([math.cos(angle), math.sin(angle)])
   with_ = (0.6 * 0.7 * plane([0, 0]) + 0.4 * 0.7 * plane(one) +
            0.6 * 0.3 * plane(other) + 0.4 * 0.3 * plane(one + other))
   without = plane([0, 0])
   group = groups.of_group(_poisson(noise, rate, 1), 2)
   for epsilon in (0.0, 0.5, 1.5):
-    bound = accountant.delta(group, epsilon)
-    for pair in ((with_, without), (without, with_)):
-      assert _excess(*pair, epsilon) <= bound
-
-
-_CELLS = np.arange(-5, 7, 0.25)
+    assert _exact(with_, without, epsilon) <= accountant.delta(group, epsilon)
 
 
 def _masses(mean):
-  upper = stats.norm.cdf(_CELLS, mean, 1.0)
+  upper = stats.norm.cdf(np.arange(-5, 7, 0.25), mean, 1.0)
   return np.diff(np.concatenate([[0.0], upper, [1.0]]))
 
 
@@ -103,9 +95,8 @@ def seen(rate, limit, rounds, contribution, clients=2):
     after = {}
     for counts, joint in out.items():
       for now in itertools.product((0, 1), repeat=clients):
-        weight = math.prod(
-            (rate if count < limit else 0) if flag else 1 - rate * (count < limit)
-            for flag, count in zip(now, counts))
+        weight = math.prod((rate if count < limit else 0) if flag else 1 - rate * (
+            count < limit) for flag, count in zip(now, counts))
         if weight:
           key = tuple(map(sum, zip(counts, now)))
           after[key] = after.get(key, 0.0) + np.multiply.outer(
@@ -120,29 +111,26 @@ def test_a_limit_reveals_no_more_of_a_person(rate, limit, rounds, how):
   group = groups.of_group(_poisson(1.0, rate, rounds, max_participations=limit), 2)
   p, q = (seen(rate, limit, rounds, contribution) for contribution in (1.0, 0.0))
   for epsilon in (0.0, 1.0, 2.0):
-    bound = accountant.delta(group, epsilon, accountant=how)
-    assert max(_excess(p, q, epsilon), _excess(q, p, epsilon)) <= bound
+    assert _exact(p, q, epsilon) <= accountant.delta(group, epsilon, accountant=how)
 
 
 @pytest.mark.parametrize('how', ['pld', 'rdp'])
 @pytest.mark.parametrize('together', [False, True])
 def test_exact_counts_of_a_sample(together, how):
   """Skellam noise, alone and beside a Gaussian sum: all counts and cells of a round."""
-  variance, rate, clients = 4.0, 0.2, 3
-  counts = np.arange(-40, 45)
+  rate, clients = 0.2, 3
   chances = stats.binom.pmf(np.arange(clients + 1), clients, rate)
-  release = events.SkellamCount(noise_variance=variance)
-  def masses(k):
-    mass = stats.skellam.pmf(counts - k, variance / 2, variance / 2)
-    return np.multiply.outer(mass, _masses(k)).ravel() if together else mass
+  release = events.SkellamCount(noise_variance=4.0)
+  masses = alone = lambda k: stats.skellam.pmf(np.arange(-40, 45) - k, 2.0, 2.0)
   if together:
     release = events.Together(events=(release, _gaussian(1.0)))
+    masses = lambda k: np.multiply.outer(alone(k), _masses(k)).ravel()
   p, q = sum(chance * masses(k) for k, chance in enumerate(chances)), masses(0)
   group = groups.of_group(
       events.PoissonSampled(event=release, sampling_rate=rate), clients)
   for epsilon in (0.0, 0.5, 1.5):
     bound = accountant.delta(group, epsilon, accountant=how)
-    exact = max(_excess(p, q, epsilon), _excess(q, p, epsilon))
+    exact = _exact(p, q, epsilon)
     assert exact <= bound
     if how == 'pld' and epsilon == 0:
       assert bound <= 1.1 * exact
@@ -154,12 +142,11 @@ def test_renyi_curve_of_the_mixture():
   chances = stats.binom.logpmf(np.arange(clients + 1), clients, rate)
   ratio = np.logaddexp.reduce([
       chance + (2 * k * y - k * k) / (2 * noise**2) for k, chance in enumerate(chances)])
-  density = stats.norm.logpdf(y, 0, noise)
   curve = groups.of_group(_poisson(noise, rate, 1), clients).curve(12, 'tight')
   for order in (2, 3, 5, 12):
     for power in (order, 1 - order):
       exact = math.log(integrate.trapezoid(
-          np.exp(density + power * ratio), y)) / (order - 1)
+          np.exp(stats.norm.logpdf(y, 0, noise) + power * ratio), y)) / (order - 1)
       assert exact <= curve[order - 2] * (1 + 1e-9)
   # Nothing is lost at a rate at which two of them hardly meet.
   few = groups.of_group(_poisson(noise, 1e-6, 1), 2).curve(2, 'tight')[0]
@@ -171,36 +158,28 @@ def test_renyi_curve_of_the_mixture():
     ('1/3', 2, None), ('2/3', 4, None), ('1/10', 1, None), ('1/2', 2, 1)])
 def test_cohorts_that_are_drawn_again_for_a_person(rate, least, limit):
   rate, clients, owned = fractions.Fraction(rate), 6, 3
-  event = events.PoissonSampled(
-      event=_gaussian(1.0), sampling_rate=float(rate), max_participations=limit,
-      redrawn_probability=cohorts.redrawn_probability(
-          clients, float(rate), least, rounds=2, max_participations=limit,
-          suppresses=False))
+  event = events.PoissonSampled(event=_gaussian(1.0), sampling_rate=float(rate),
+      max_participations=limit, redrawn_probability=cohorts.redrawn_probability(clients,
+      float(rate), least, rounds=2, max_participations=limit, suppresses=False))
   found = groups.of_group(event, owned).redrawn_probability
   if limit is None:
     # Rounds of a cohort that the others alone could not be.
-    enough = forced = fractions.Fraction(0)
-    for cohort in itertools.product((0, 1), repeat=clients):
-      chance = math.prod(rate if flag else 1 - rate for flag in cohort)
-      if sum(cohort) >= least:
-        enough += chance
-        forced += chance * (sum(cohort[owned:]) < least)
-    exact = float(forced / enough)
+    chances = {cohort: math.prod(rate if flag else 1 - rate for flag in cohort)
+               for cohort in itertools.product((0, 1), repeat=clients)
+               if sum(cohort) >= least}
+    exact = float(sum(chance for cohort, chance in chances.items()
+                      if sum(cohort[owned:]) < least) / sum(chances.values()))
   else:
     exact = stats.binom.cdf(least - 1, clients - owned, 0.5 * 0.5)
   assert min(exact, 1) <= found <= max(1.0, 30 * exact)
-
-
-# Those who know the cohorts.
 
 
 @pytest.mark.parametrize('clients', [2, 3])
 @pytest.mark.parametrize('sampled', [
     dict(sampling='poisson', max_participations=4), dict(sampling='epochs', rounds=40)])
 def test_rounds_of_a_person_with_all_clients_at_once(clients, sampled):
-  theirs = dp_pld.from_gaussian_mechanism(
-      3.0 / clients, value_discretization_interval=1e-4).self_compose(
-          4).get_epsilon_for_delta(DELTA)
+  theirs = dp_pld.from_gaussian_mechanism(3.0 / clients,
+      value_discretization_interval=1e-4).self_compose(4).get_epsilon_for_delta(DELTA)
   for mechanism in ('gaussian', 'skellam', 'skellam_central'):
     ours = _epsilon(_sum(mechanism, **sampled), clients, known=True)
     assert (1 - 1e-4) * theirs <= ours <= 1.02 * theirs
@@ -211,15 +190,13 @@ def test_rounds_of_a_person_with_all_clients_at_once(clients, sampled):
 def test_no_other_rounds_of_a_person_cost_more(noise):
   """All schedules of two clients in at most three of five rounds each."""
   clients, limit, rounds = 2, 3, 5
-  scaled = [np.zeros(63), *(groups.of_group(noise, k).curve(64, 'none')
-                            for k in (1, 2))]
+  scaled = [0.0, *(groups.of_group(noise, k).curve(64, 'none') for k in (1, 2))]
   most = groups.of_group(events.SelfComposed(count=rounds, event=events.PoissonSampled(
       event=noise, sampling_rate=0.5, max_participations=limit)),
                          clients, known=True).without_sampling().curve(64, 'none')
-  costs = [sum(scaled[k] for k in schedule)
-           for schedule in itertools.product(range(clients + 1), repeat=rounds)
-           if sum(schedule) <= clients * limit]
-  worst = np.max(costs, axis=0)
+  worst = np.max([np.zeros(63) + sum(scaled[k] for k in schedule)
+                  for schedule in itertools.product(range(clients + 1), repeat=rounds)
+                  if sum(schedule) <= clients * limit], axis=0)
   assert (worst <= most * (1 + 1e-12)).all() and (worst >= most * (1 - 1e-9)).all()
 
 
@@ -233,9 +210,8 @@ def test_noise_that_is_dear_with_few_clients_takes_a_round_for_each(
   event = _sum(mechanism, **more, **sampled)
   # Every one of those rounds with both clients.
   release = event.event if sampled.get('sampling') == 'none' else event.event.event
-  both = groups.of_group(release, 2)
-  expected = accountant.epsilon(
-      events.SelfComposed(event=both, count=rounds), DELTA, accountant='rdp')
+  expected = accountant.epsilon(events.SelfComposed(
+      event=groups.of_group(release, 2), count=rounds), DELTA, accountant='rdp')
   assert _epsilon(event, 2, known=True, accountant='rdp') == pytest.approx(
       expected, rel=1e-12)
 
@@ -243,9 +219,8 @@ def test_noise_that_is_dear_with_few_clients_takes_a_round_for_each(
 def test_skellam_noise_pays_in_every_round_that_the_clients_may_be_in():
   """As Gaussian noise, of which it lacks a little in each coordinate and round."""
   event = _sum(max_participations=4)
-  group = groups.of_group(event, 3, known=True).without_sampling()
-  assert group.skellam_coordinates() == 3 * event.without_sampling(
-      ).skellam_coordinates() == 3 * 4 * 1024
+  assert groups.of_group(event, 3, known=True).without_sampling().skellam_coordinates(
+      ) == 3 * event.without_sampling().skellam_coordinates() == 3 * 4 * 1024
 
 
 @pytest.mark.parametrize('adjacency, times', [('zero-out', 3), ('replace-one', 6)])
@@ -254,9 +229,6 @@ def test_cohorts_of_fixed_size_that_are_known(adjacency, times):
   exact = accountant.epsilon(
       events.SelfComposed(event=_gaussian(3.0 / times), count=7), DELTA)
   assert _epsilon(event, 3, known=True) == pytest.approx(exact, rel=1e-9)
-
-
-# From neighbour to neighbour.
 
 
 @pytest.mark.parametrize('clients', [2, 6])
@@ -272,9 +244,8 @@ def test_a_chain_is_not_below_the_exact_gaussian(clients, mu):
   # The delta of the chain is met by that of the one client.
   one = epsilon / clients
   assert min(asked, key=lambda found: abs(found - one)) == pytest.approx(one, rel=1e-12)
-  steps = sum(math.exp(k * one) for k in range(clients))
-  spent = steps * calibration.analytic_delta(1 / mu, one)
-  assert 0.9 * DELTA <= spent <= DELTA
+  assert 0.9 * DELTA <= calibration.analytic_delta(1 / mu, one) * sum(
+      math.exp(k * one) for k in range(clients)) <= DELTA
 
 
 def test_a_chain_of_pure_guarantees_is_exact():
@@ -298,9 +269,6 @@ def test_what_has_no_other_form_is_a_chain(event):
   assert groups.of_group(combinators.Composed(events=(_gaussian(2.0), event)), 2) is None
 
 
-# A release before the first round.
-
-
 def test_keys_that_nobody_else_has():
   planned = release_noise.planned(
       l2_sensitivity=2.0, dimension=100, items=4, epsilon=1.0, delta=DELTA)
@@ -314,13 +282,10 @@ def test_keys_that_nobody_else_has():
   assert accountant.epsilon(planned, DELTA) < _epsilon(planned, 3) < 8
   assert _epsilon(planned, planned.threshold) == math.inf
   rounds = _sum(max_participations=4)
-  whole = combinators.Composed(events=(planned, rounds))
   for known in (False, True):
-    alone, both = (_epsilon(event, 2, known=known) for event in (rounds, whole))
+    alone, both = (_epsilon(event, 2, known=known) for event in (
+        rounds, combinators.Composed(events=(planned, rounds))))
     assert alone < both < math.inf
-
-
-# What is said, and refused.
 
 
 @pytest.mark.parametrize('event', [
@@ -335,8 +300,8 @@ def test_one_client_has_its_own_number(event):
 def test_more_clients_never_cost_less():
   event = _poisson(2.0, 0.1, 10, max_participations=3)
   for known in (False, True):
-    values = [_epsilon(event, clients, known=known) for clients in (1, 2, 5)]
-    assert values[0] < values[1] < values[2]
+    one, two, five = (_epsilon(event, clients, known=known) for clients in (1, 2, 5))
+    assert one < two < five
   # Of very many the curves are those of all at once.
   curve, all_at_once = (groups.of_group(event, clients).curve(8, 'tight')
                         for clients in (64, 65))
@@ -346,8 +311,7 @@ def test_more_clients_never_cost_less():
 
 def test_sampling_error_is_of_the_person_s_epsilon():
   event = _poisson(2.0, 0.1, 10)
-  exact = _epsilon(event, 2)
-  value = _epsilon(event, 2, total_variation=1e-8)
+  exact, value = (_epsilon(event, 2, total_variation=tv) for tv in (0.0, 1e-8))
   assert exact < value < 1.2 * exact
   assert value == _epsilon(event, 2, DELTA - 1e-8 * (1 + math.exp(
       _epsilon(event, 2, DELTA / 2, accountant='rdp'))))

@@ -1,5 +1,7 @@
 """Clients who take turns: schedules as they are drawn, against what their event counts."""
 
+import collections
+import functools
 import itertools
 import math
 
@@ -17,14 +19,20 @@ from tff_pipelines.accounting.guarantees import (
 from tff_pipelines.accounting.sampling import cohorts, schemes
 
 GAUSSIAN = events.CentralGaussian(noise_multiplier=1.0)
-SHARES = events.DistributedSkellam(
-    l1_sensitivity=4e4, l2_sensitivity=1e4, noise_variance=9e8, dimension=16,
-    min_honest_fraction=1.0, cohort_size=4.0)
+SHARES = events.DistributedSkellam(l1_sensitivity=4e4, l2_sensitivity=1e4,
+    noise_variance=9e8, dimension=16, min_honest_fraction=1.0, cohort_size=4.0)
+PRELIMINARY = functools.partial(
+    events.PreliminaryRelease, l2_sensitivity=4.0, noise_variance=900.0)
 SETTINGS = hypothesis.settings(max_examples=60, deadline=None)
 
 
 def _rounds(event, count):
   return events.SelfComposed(event=event, count=count)
+
+
+def _turn(column, turn_size, population, event=GAUSSIAN, **more):
+  return events.TurnSampled(event=event, column=column, turn_size=turn_size,
+                            population=population, **more)
 
 
 def _ratio(event):
@@ -35,9 +43,8 @@ def _ratio(event):
 
 
 def _squares(column, selected, rounds):
-  """Sum of squares of the weights with which each client's contributions are opened."""
-  return sum(sum(weight**2 for weight in column[:rounds - index])
-             for index in selected)
+  """Sum of squares of the weights with which a client's contributions are opened."""
+  return sum(sum(weight**2 for weight in column[:rounds - index]) for index in selected)
 
 
 @st.composite
@@ -88,19 +95,15 @@ def test_the_worst_client_of_any_schedule_is_charged_exactly(schedule, random):
 
 
 @pytest.mark.parametrize('mutation', [
-  # One turn too few; the last one left out, too short, or forgotten to be complete.
-    lambda self, count: [(self.column, -(-count * self.turn_size // self.population) - 1
-                          or 1)],
-    lambda self, count: [(self.column, max(
-        1, count * self.turn_size // self.population))],
-    lambda self, count: [(self.column[:1], -(-count * self.turn_size // self.population))
-                         ],
-    lambda self, count: [(self.column[:count - (
-        self.population // self.turn_size) * (-(
-            -count * self.turn_size // self.population) - 1)], -(
-                -count * self.turn_size // self.population))]])
+    # One turn too few; the last one left out, too short, or forgotten to be complete.
+    lambda column, count, size, clients: (column, -(-count * size // clients) - 1 or 1),
+    lambda column, count, size, clients: (column, max(1, count * size // clients)),
+    lambda column, count, size, clients: (column[:1], -(-count * size // clients)),
+    lambda column, count, size, clients: (column[:count - (clients // size) * (
+        -(-count * size // clients) - 1)], -(-count * size // clients))])
 def test_other_counts_of_turns_do_not_pass(monkeypatch, mutation):
-  monkeypatch.setattr(turns.TurnSampled, '_turns', mutation)
+  monkeypatch.setattr(turns.TurnSampled, '_turns', lambda self, count: [
+      mutation(self.column, count, self.turn_size, self.population)])
   with pytest.raises(AssertionError):
     for population, rounds in itertools.product((6, 7, 11), range(1, 30)):
       _check_counts(dict(population=population, cohort_size=2, simulation_seed=1,
@@ -124,8 +127,7 @@ def test_clients_that_are_missed_and_added_rounds_cost_no_more(schedule, more, r
 def test_lost_and_repeated_rows_are_charged(schedule, data):
   """Rows of lost rounds, and rows that restarts open again, in all time lines."""
   arguments, rounds = schedule
-  column = arguments['column']
-  lost = data.draw(st.integers(0, rounds))
+  column, lost = arguments['column'], data.draw(st.integers(0, rounds))
   kept = data.draw(st.integers(0, lost))
   repeats = data.draw(st.lists(st.integers(1, rounds), max_size=5))
   event = schemes.build('turns', **arguments).event(GAUSSIAN, 1)
@@ -136,22 +138,18 @@ def test_lost_and_repeated_rows_are_charged(schedule, data):
   charged = _ratio(combinators.composed(charges))
   for selected in _turns_of(arguments, rounds):
     # The latest contribution in row t has the weight g of their distance.
-    def weight(row, selected=selected):
-      return sum(column[row - index] for index in selected
-                 if 0 <= row - index < len(column))
     shown = [*range(1, rounds + 1), *range(kept + 1, lost + 1), *repeats]
-    assert sum(weight(row)**2 for row in shown) <= charged * (1 + 1e-9)
+    assert sum(sum(column[row - index] for index in selected
+                   if 0 <= row - index < len(column))**2
+               for row in shown) <= charged * (1 + 1e-9)
 
 
 def test_a_row_that_is_repeated_free_is_not_covered():
-  event = events.TurnSampled(event=GAUSSIAN, column=(2, 1), turn_size=1, population=2)
-  once, row = _rounds(event, 2), event.repeated()
-  assert _ratio(once) == 5.0  # Rows of weights 2 and 1; the second is opened again.
-  assert 5 + 1 > _ratio(once) and _ratio(
-      combinators.composed({event: 2, row: 1})) == pytest.approx(9.0)
-
-
-# --- Observers.
+  event = _turn((2, 1), 1, 2)
+  # Rows of weights 2 and 1; the second is opened again.
+  assert _ratio(_rounds(event, 2)) == 5.0
+  assert _ratio(combinators.composed({event: 2, event.repeated(): 1})) == (
+      pytest.approx(9.0))
 
 
 def _numbers(mechanism, **how):
@@ -181,27 +179,24 @@ def test_one_number_against_all_where_all_have_their_turn(mechanism, column):
 
 def test_a_whole_turn_costs_the_noise_multiplier():
   for column in ((1,), (2, 1), (16, 15, 14, 13, 13)):
-    event = _mechanism(mechanism='gaussian', column=column, rounds=50, cohort_size=10.0,
-                       population=50).event()
+    event, skellam = (_mechanism(
+        mechanism=mechanism, column=column, rounds=50, cohort_size=10.0, population=50
+        ).event() for mechanism in ('gaussian', 'skellam'))
     assert _ratio(event) == pytest.approx(10 / 1.7**2, rel=1e-12)
     # With rounding, and the certificate of Skellam noise.
     exact = accountant.epsilon(event, 1e-3)
-    assert exact < accountant.epsilon(_mechanism(
-        column=column, rounds=50, cohort_size=10.0, population=50).event(), 1e-3) < (
-            1.01 * exact)
+    assert exact < accountant.epsilon(skellam, 1e-3) < 1.01 * exact
 
 
 @pytest.mark.parametrize('rate', [0.5, 0.2])
 def test_sampling_in_a_turn_is_amplified_averaged_or_whole(rate):
   about = _mechanism(turn_rate=rate, mechanism='gaussian', cohort_size=2.2,
                      column=(2, 1))
-  (scheme, event) = about.sampling_scheme(), about.event()
-  assert scheme.turn_size == math.ceil(2.2 / rate) and event.event.sampling_rate == (
-      2.2 / scheme.turn_size)
-  turns_, rows = divmod(47 * scheme.turn_size, 59)
+  size, turn = about.sampling_scheme().turn_size, about.event().event
+  q, (turns_, rows) = turn.sampling_rate, divmod(47 * size, 59)
+  assert size == math.ceil(2.2 / rate) and q == 2.2 / size
   assert rows  # The last turn is not of all clients: its window is complete or not.
-  q, part = event.event.sampling_rate, _rounds(event.event.without_sampling(), 47)
-  whole = _ratio(part)
+  whole = _ratio(_rounds(turn.without_sampling(), 47))
   found = _numbers(about)
   assert found.epsilon < found.server.epsilon < found.server_any_cohorts.epsilon
   assert found.server_any_cohorts.epsilon == pytest.approx(accountant.epsilon(
@@ -211,15 +206,13 @@ def test_sampling_in_a_turn_is_amplified_averaged_or_whole(rate):
   # The mean over coins, in closed form.
   epsilon, delta = found.server.epsilon, 0.0
   for full, coin in itertools.product(range(turns_ + 1), (0, 1)):
-    ratio = full * 1.7**-2 + coin * last
     delta += stats.binom.pmf(full, turns_, q) * (q if coin else 1 - q) * (
-        _gaussian_delta(ratio, epsilon))
+        _gaussian_delta(full * 1.7**-2 + coin * last, epsilon))
   assert delta == pytest.approx(1e-3, rel=1e-3)
-  amplified = events.Composed(events=(
-      _rounds(events.PoissonSampled(event=events.CentralGaussian(noise_multiplier=1.7),
-                                    sampling_rate=q), turns_),
-      events.PoissonSampled(event=events.CentralGaussian(noise_multiplier=last**-0.5),
-                            sampling_rate=q)))
+  amplified = events.Composed(events=[
+      _rounds(events.PoissonSampled(event=events.CentralGaussian(
+          noise_multiplier=noise), sampling_rate=q), times)
+      for noise, times in ((1.7, turns_), (last**-0.5, 1))])
   assert found.epsilon == pytest.approx(accountant.epsilon(amplified, 1e-3), rel=1e-6)
 
 
@@ -235,10 +228,10 @@ def _gaussian_delta(ratio, epsilon):
 def test_rows_that_may_be_suppressed_show_the_coin_of_a_turn():
   about = _mechanism(turn_rate=0.5, cohort_size=5.0, column=(2, 1), rounds=20,
                      min_honest_fraction=0.8, dropout_rate=0.1)
-  scheme, event = about.sampling_scheme(), about.event().event
+  event = about.event().event
   assert event.pivotal_probability == pytest.approx(
       cohorts.pivotal_probability(10, 0.5, 0.8, 0, 0.1) + 0.5**9, rel=1e-6)
-  assert 0 < event.pivotal_probability < 1 and scheme.turn_size == 10
+  assert 0 < event.pivotal_probability < 1 and about.sampling_scheme().turn_size == 10
   found = _numbers(about)
   never = accountant.epsilon(
       _rounds(events.TurnSampled(**{**vars(event), 'pivotal_probability': 0.0}), 20
@@ -253,11 +246,10 @@ def test_rows_that_no_client_hides_are_suppressed_and_show_the_coin_of_a_turn():
   # With rows of one sum an empty cohort has nothing to hide.
   few = dict(turn_rate=0.5, cohort_size=2.0, rounds=20)
   assert _mechanism(**few, column=(1,)).event().event.pivotal_probability == 0
-  event = _mechanism(**few, column=(2, 1)).event().event
+  event, server = (_mechanism(**few, column=(2, 1), mechanism=mechanism).event().event
+                   for mechanism in ('skellam', 'skellam_central'))
   # Three others have a turn with the client.
-  assert event.pivotal_probability == pytest.approx(0.5**3)
-  assert event.pivotal_probability > 0.5**3
-  server = _mechanism(**few, column=(2, 1), mechanism='skellam_central').event().event
+  assert 0.5**3 < event.pivotal_probability == pytest.approx(0.5**3)
   assert server.pivotal_probability == 0  # It adds noise to all rows.
   hidden, shown = (
       accountant.epsilon(_rounds(one, 20), 1e-3) for one in (server, event))
@@ -265,13 +257,9 @@ def test_rows_that_no_client_hides_are_suppressed_and_show_the_coin_of_a_turn():
 
 
 def test_what_a_reader_must_know_is_said_where_cohorts_are_hidden():
-  hidden = 'cohorts assumed to be hidden'
-  assert hidden not in {note.name for note in _numbers(_mechanism()).caveats}
-  assert hidden in {note.name for note in _numbers(
-      _mechanism(turn_rate=0.5, cohort_size=5.0)).caveats}
-
-
-# --- Participants and persons.
+  for changes, is_hidden in (({}, False), (dict(turn_rate=0.5, cohort_size=5.0), True)):
+    assert is_hidden == ('cohorts assumed to be hidden' in {
+        note.name for note in _numbers(_mechanism(**changes)).caveats})
 
 
 def _shown(column, population, size, rounds):
@@ -284,41 +272,28 @@ def _shown(column, population, size, rounds):
   return found
 
 
-def _noise_left(population, size, rounds, colluders):
-  """The fraction of the noise of each row that is not the colluders': [rounds]."""
-  places = np.arange(rounds * size).reshape(rounds, size) % population
-  return 1 - np.isin(places, colluders).sum(axis=1) / size
-
-
-@pytest.mark.parametrize('column, population, size, rounds', [
-    ((2, 1), 5, 2, 7), ((1, 2, 1), 9, 3, 8), ((3, 1), 8, 4, 5), ((1,), 4, 3, 6),
-    ((2, 0, 1), 13, 4, 11)])
+@pytest.mark.parametrize('column, population, size, rounds', [((2, 1), 5, 2, 7),
+    ((1, 2, 1), 9, 3, 8), ((3, 1), 8, 4, 5), ((1,), 4, 3, 6), ((2, 0, 1), 13, 4, 11)])
 @pytest.mark.parametrize('count', [1, 2, 3])
 def test_participants_know_their_shares(column, population, size, rounds, count):
   """All clients, and all others who pool what they know, of Gaussian noise."""
-  event = _rounds(events.TurnSampled(
-      event=SHARES, column=column, turn_size=size, population=population), rounds)
+  event = _rounds(_turn(column, size, population, SHARES), rounds)
   method = observers.Method(colluders=count, population=population)
-  (candidate,) = observers.candidates(
-      observers.View(event), bounds.PARTICIPANT, method)
-  with_gaussian = candidate.event.as_gaussian(1e-30)
-  shown, worst = _shown(column, population, size, rounds), 0.0
+  (candidate,) = observers.candidates(observers.View(event), bounds.PARTICIPANT, method)
+  squares, worst = _shown(column, population, size, rounds)[0]**2, 0.0
+  places = np.arange(rounds * size).reshape(rounds, size) % population
   for colluders in itertools.combinations(range(1, population), count):
-    left = _noise_left(population, size, rounds, list(colluders))
-    squares = shown[0]**2
-    if (left[squares > 0] == 0).any():
-      worst = math.inf
-      break
-    worst = max(worst, float((squares[left > 0] / left[left > 0]).sum()))
-  if math.isinf(worst):
+    # The fraction of the noise of each row that is not theirs.
+    left = 1 - np.isin(places, colluders).sum(axis=1) / size
+    seen = squares > 0
+    worst = max(worst, (squares[seen] / left[seen]).sum() if left[seen].all()
+                else math.inf)
+  if math.isinf(worst) or count == size:  # All of a row's noise may be theirs.
     assert accountant.epsilon(candidate.event, 1e-3) == math.inf
     return
-  if count == size:  # All of a row's noise may be theirs.
-    assert accountant.epsilon(candidate.event, 1e-3) == math.inf
-    return
-  charged = _ratio(with_gaussian) * 9.0  # Noise of three sensitivities.
-  whole = (shown[0]**2).sum() / (1 - count / size)
-  assert worst <= charged <= whole * 1.001
+  # Noise of three sensitivities.
+  charged = _ratio(candidate.event.as_gaussian(1e-30)) * 9.0
+  assert worst <= charged <= squares.sum() / (1 - count / size) * 1.001
   if count == 1 and population % size == 0:
     assert charged == pytest.approx(worst, rel=1e-3)  # It is attained.
   # Renyi accounting takes less noise in all rows, and is never below the server's.
@@ -340,9 +315,7 @@ def test_a_participant_lacks_its_share_in_all_rows_of_other_noise(column):
 def test_participants_of_random_cohorts(column, count):
   """The mean over all coins of two turns, with the worst places of the participants."""
   q, size = 0.7, 7
-  event = _rounds(events.TurnSampled(
-      event=SHARES, column=column, turn_size=size, population=2 * size,
-      sampling_rate=q), 4)
+  event = _rounds(_turn(column, size, 2 * size, SHARES, sampling_rate=q), 4)
   method = observers.Method(colluders=count, population=2 * size)
   view = observers.View(event)
   for delta in (0.02, 0.1):
@@ -355,58 +328,52 @@ def test_participants_of_random_cohorts(column, count):
     assert (0.5 if count == 1 else 0.2) * delta < max(exact) <= delta
 
 
+def _sums(*parts):
+  """Distribution of a sum of independent values: value -> probability."""
+  found = {0.0: 1.0}
+  for part in parts:
+    after = collections.Counter()
+    for (one, chance), (more, also) in itertools.product(found.items(), part):
+      after[round(one + more, 12)] += chance * also
+    found = after
+  return found
+
+
 def _mean_delta(column, rows, q, size, epsilon):
   """Delta of two turns where participants have shares in these rows of each.
 
   One of them is in one row; the client is in its own, which is the first.
   """
-  outcomes = {0.0: 1.0}  # Squared ratio of a turn -> probability.
+  parts = []  # Squared ratios of a row, and their probabilities.
   for index, weight in enumerate(column):
     known = rows.count(index)
-    law = stats.binom(size - known - (index == 0), q)
-    after = {}
-    for ratio, chance in outcomes.items():
-      for others in range(size - known - (index == 0) + 1):
-        cohort = known + (index == 0) + others
-        more = weight**2 / 9.0 / (1 - known / cohort) if cohort > known else (
-            math.inf) if known else weight**2 / 9.0
-        after[ratio + more] = after.get(ratio + more, 0.0) + chance * law.pmf(others)
-    outcomes = after
-  total, delta = {0.0: 1.0}, 0.0
-  for _ in range(2):
-    after = {}
-    for ratio, chance in total.items():
-      after[ratio] = after.get(ratio, 0.0) + chance * (1 - q)
-      for more, also in outcomes.items():
-        key = round(ratio + more, 12)
-        after[key] = after.get(key, 0.0) + chance * q * also
-    total = after
-  for ratio, chance in total.items():
-    delta += chance * (1.0 if math.isinf(ratio) else _gaussian_delta(ratio, epsilon))
-  return delta
+    least, others = known + (index == 0), size - known - (index == 0)
+    parts.append([
+        (weight**2 / 9.0 / (1 - known / (least + more)) if least + more > known else
+         math.inf if known else weight**2 / 9.0, stats.binom.pmf(more, others, q))
+        for more in range(others + 1)])
+  turn = [(0.0, 1 - q), *((ratio, q * chance) for ratio, chance in _sums(*parts).items())]
+  return sum(chance * (1.0 if math.isinf(ratio) else _gaussian_delta(ratio, epsilon))
+             for ratio, chance in _sums(turn, turn).items())
 
 
-@pytest.mark.parametrize('column, population, size, rounds', [
-    ((2, 1), 5, 2, 7), ((5, 1), 4, 1, 9), ((1, 2, 1), 9, 3, 8), ((3, 1), 8, 4, 5),
-    ((1,), 4, 3, 6)])
+@pytest.mark.parametrize('column, population, size, rounds', [((2, 1), 5, 2, 7),
+    ((5, 1), 4, 1, 9), ((1, 2, 1), 9, 3, 8), ((3, 1), 8, 4, 5), ((1,), 4, 3, 6)])
 @pytest.mark.parametrize('clients', [2, 3])
 def test_a_person_moves_rows_by_no_more_than_is_charged(
     column, population, size, rounds, clients):
   shown = _shown(column, population, size, rounds)
-  event = _rounds(events.TurnSampled(
-      event=GAUSSIAN, column=column, turn_size=size, population=population), rounds)
+  event = _rounds(_turn(column, size, population), rounds)
   charged = _ratio(event.group(clients, known=True))
   assert charged == pytest.approx(clients**2 * _ratio(event), rel=1e-9)
-  sampled = _rounds(events.TurnSampled(**{**vars(event.event), 'sampling_rate': 0.4}),
-                    rounds)
+  sampled = _rounds(_turn(column, size, population, sampling_rate=0.4), rounds)
   assert sampled.group(clients, known=False) == event.group(clients, known=True)
   # A grid so coarse, and orders so high, that either Renyi bound may be the smaller.
   sums = [events.DistributedSkellam(
       l1_sensitivity=l1, l2_sensitivity=2.0, noise_variance=variance)
       for l1, variance in ((4.0, 30.0), (2.0, 3.0), (2.0, 1.0), (4.0, 0.5))]
-  curves = [(row, _rounds(events.TurnSampled(
-      event=row, column=column, turn_size=size, population=population), rounds).group(
-          clients, known=True).curve(400, 'none')) for row in sums]
+  curves = [(row, _rounds(_turn(column, size, population, row), rounds).group(
+      clients, known=True).curve(400, 'none')) for row in sums]
   for owned in itertools.combinations_with_replacement(range(population), clients):
     moved = shown[list(owned)].sum(axis=0)
     assert (moved**2).sum() <= charged * (1 + 1e-9)
@@ -418,16 +385,12 @@ def test_a_person_moves_rows_by_no_more_than_is_charged(
 
 def test_other_noise_of_a_person_is_charged_row_by_row():
   """Discrete Gaussian noise costs more than in proportion to the square."""
-  event = events.TurnSampled(event=events.Together(events=(
-      GAUSSIAN, events.SkellamCount(noise_variance=4.0))), column=(1,), turn_size=3,
-                             population=7)
+  event = _turn((1,), 3, 7, events.Together(events=(
+      GAUSSIAN, events.SkellamCount(noise_variance=4.0))))
   (release, count) = event.group_of_several(5, 2, known=True)
   assert release == event.event.scaled(2) and count == 5  # 3 turns of 2, in 5 rounds.
   assert event.group_of_several(9, 2, known=True)[1] == 8
   assert _rounds(event, 5).group(2, known=True) is not None
-
-
-# --- Validation.
 
 
 @pytest.mark.parametrize('changes, message', [
@@ -440,17 +403,13 @@ def test_other_noise_of_a_person_is_charged_row_by_row():
     (dict(sampling_rate=1.5), 'sampling_rate must be in'),
     (dict(pivotal_probability=0.1), 'pivotal_probability must be 0'),
     (dict(event=events.Vote(scheme='ae', noise_stddev=5.0)), 'cannot be amplified'),
-    (dict(event=events.PreliminaryRelease(
-        l2_sensitivity=4.0, noise_variance=900.0, dimension=50)), 'no rows of weighted'),
-    (dict(event=events.PreliminaryRelease(
-        l2_sensitivity=4.0, noise_variance=900.0, dimension=50, items=16,
-        threshold=200)), 'it may fail'),
+    (dict(event=PRELIMINARY(dimension=50)), 'no rows of weighted'),
+    (dict(event=PRELIMINARY(dimension=50, items=16, threshold=200)), 'it may fail'),
     (dict(event=events.Nfdp(records=9, subset_size=2)), 'cannot be amplified'),
     (dict(event=events.PoissonSampled(event=GAUSSIAN, sampling_rate=0.5)), 'cannot be')])
 def test_impossible_turns_are_named(changes, message):
   with pytest.raises(ValueError, match=message):
-    events.TurnSampled(**{**dict(
-        event=GAUSSIAN, column=(2, 1), turn_size=4, population=9), **changes})
+    _turn(**{**dict(column=(2, 1), turn_size=4, population=9), **changes})
 
 
 @pytest.mark.parametrize('changes, message', [
@@ -463,9 +422,8 @@ def test_impossible_rows_are_named(changes, message):
 
 @pytest.mark.parametrize('changes, message', [
     (dict(sampling='epochs'), r'column must not be given for epochs, found \(16, 15'),
-    (dict(sampling='poisson'), 'column must not be given for poisson'),
-    (dict(sampling='fixed'), 'column must not be given for fixed'),
-    (dict(sampling='none'), 'column must not be given for none'),
+    *((dict(sampling=sampling), f'column must not be given for {sampling}')
+      for sampling in ('poisson', 'fixed', 'none')),
     (dict(sampling='epochs', column=(1,), turn_rate=0.5),
      'turn_rate must not be given for epochs, found 0.5'),
     (dict(cohort_size=20.0), 'column must have at most 2 weights'),
@@ -480,15 +438,13 @@ def test_impossible_mechanisms_are_named(changes, message):
 
 
 def test_an_adaptive_clip_is_accounted_where_rows_have_one_sum():
-  about = _mechanism(column=(1,), adaptive_clipping=True)
   fixed = _numbers(_mechanism(column=(1,)))
-  found = _numbers(about, clients_per_person=2)
+  found = _numbers(_mechanism(column=(1,), adaptive_clipping=True), clients_per_person=2)
   assert fixed.epsilon < found.epsilon == found.server.epsilon < found.person.epsilon
 
 
 def test_a_run_has_one_event_of_its_rounds_and_its_ledger_repeats_them(tmp_path):
-  event, other = (events.TurnSampled(
-      event=GAUSSIAN, column=(2, 1), turn_size=size, population=8) for size in (4, 2))
+  event, other = (_turn((2, 1), size, 8) for size in (4, 2))
   with pytest.raises(ValueError, match='one order of the clients must all have the same'):
     combinators.composed({event: 3, other: 3})
   ledger = ledger_lib.Ledger.create(tmp_path / 'ledger.jsonl')
@@ -502,8 +458,7 @@ def test_a_run_has_one_event_of_its_rounds_and_its_ledger_repeats_them(tmp_path)
 
 def test_each_of_several_runs_has_an_order_of_its_own():
   # A client may have a turn in both, beside a run of which cohorts are sampled, too.
-  run = _rounds(events.TurnSampled(
-      event=GAUSSIAN, column=(1, 1, 1), turn_size=10, population=500), 10)
+  run = _rounds(_turn((1, 1, 1), 10, 500), 10)
   sampled = _rounds(events.PoissonSampled(event=GAUSSIAN, sampling_rate=0.01), 1)
   both = events.Composed(events=(run, run, sampled))
   assert combinators.contributions(run) == 1
@@ -518,16 +473,13 @@ def test_each_of_several_runs_has_an_order_of_its_own():
 
 
 def test_repeated_rows_of_random_cohorts_promise_participants_nothing():
-  event = events.TurnSampled(event=SHARES, column=(2, 1), turn_size=60, population=120,
-                             sampling_rate=0.5)
+  event = _turn((2, 1), 60, 120, SHARES, sampling_rate=0.5)
   once = _rounds(event, 4)
   again = events.Composed(events=(once, event.repeated()))
-  method = observers.Method(population=120)
-  for released, observer, is_finite in (
-      (once, bounds.PARTICIPANT, True), (again, bounds.SERVER, True),
-      (again, bounds.PARTICIPANT, False)):
-    assert observers.bound(
-        observers.View(released), 1e-3, method, observer).is_finite == is_finite
+  for released, observer, is_finite in ((once, bounds.PARTICIPANT, True),
+      (again, bounds.SERVER, True), (again, bounds.PARTICIPANT, False)):
+    assert is_finite == observers.bound(
+        observers.View(released), 1e-3, observers.Method(population=120), observer).is_finite
   # Nor does a server that chooses cohorts: they may be of one.
   assert event.minimum_cohort() is None
   assert accountant.epsilon(
@@ -535,8 +487,7 @@ def test_repeated_rows_of_random_cohorts_promise_participants_nothing():
 
 
 def test_sizes_of_several_rows_of_participants_are_above_independent_ones():
-  event = events.TurnSampled(event=SHARES, column=(2, 0, 1), turn_size=5, population=15,
-                             sampling_rate=0.5)
+  event = _turn((2, 0, 1), 5, 15, SHARES, sampling_rate=0.5)
   for count, depends in ((1, False), (2, True)):
     (full, _), (last, _) = event.known(
         4, base.Participants(colluders=count, shares=count))
@@ -546,9 +497,6 @@ def test_sizes_of_several_rows_of_participants_are_above_independent_ones():
     assert last.failure == 0
 
 
-# --- The scheme.
-
-
 def _scheme(**changes):
   return schemes.build('turns', **{**dict(population=60, cohort_size=10), **changes})
 
@@ -556,11 +504,10 @@ def _scheme(**changes):
 @pytest.mark.parametrize('seed', [None, 5])
 def test_all_clients_have_one_turn_in_a_cycle(seed):
   scheme = _scheme(simulation_seed=seed)
-  cycle = [scheme.sample(index) for index in range(1, 13)]
-  assert all(found.dtype == np.int64 and (np.diff(found) > 0).all() for found in cycle)
-  np.testing.assert_array_equal(np.sort(np.concatenate(cycle[:6])), np.arange(60))
-  for first, again in zip(cycle[:6], cycle[6:]):
-    np.testing.assert_array_equal(first, again)
+  cycle = np.array([scheme.sample(index) for index in range(1, 13)])
+  assert cycle.dtype == np.int64 and (np.diff(cycle) > 0).all()
+  np.testing.assert_array_equal(np.sort(cycle[:6].ravel()), np.arange(60))
+  np.testing.assert_array_equal(cycle[:6], cycle[6:])
 
 
 def test_orders_are_uniform():
@@ -630,9 +577,8 @@ def test_cohorts_follow_from_the_key_and_the_round_alone():
   assert scheme.state()['key'].tolist() != state['key'].tolist()
 
 
-@pytest.mark.parametrize('state', [
-    {}, {'key': np.zeros(3, np.int64)}, {'key': np.zeros(2)}, {'key': 7},
-    {'deck': np.zeros(2, np.int64)},
+@pytest.mark.parametrize('state', [{}, {'key': np.zeros(3, np.int64)},
+    {'key': np.zeros(2)}, {'key': 7}, {'deck': np.zeros(2, np.int64)},
     {'key': np.zeros(2, np.int64), 'deck': np.zeros(2, np.int64)}])
 def test_other_states_are_refused(state):
   with pytest.raises(ValueError, match='state must be that of sampling=turns with 60'):
@@ -647,9 +593,7 @@ def test_rows_stand_for_releases_of_neighbours_of_one_client():
 
 
 def test_rounds_of_an_order_are_no_release_of_a_coin_or_a_count():
-  turn = events.TurnSampled(
-      event=events.CentralGaussian(noise_multiplier=2.0), column=(1, 16), turn_size=2,
-      population=8)
+  turn = _turn((1, 16), 2, 8, events.CentralGaussian(noise_multiplier=2.0))
   for build in (lambda: events.Attended(event=turn, rounds=3, probability=0.5),
                 lambda: events.Coin(events=(turn,), weights=(1.0,))):
     with pytest.raises(ValueError, match='must not be a round of clients who take turns'):
