@@ -2,6 +2,7 @@
 
 import dataclasses
 import fractions
+import functools
 import itertools
 import math
 
@@ -38,18 +39,19 @@ def _epsilon(event):
   return accountant.epsilon(event, DELTA)
 
 
+def _rounds(event, count=ROUNDS):
+  return events.SelfComposed(event=event, count=count)
+
+
 @pytest.mark.parametrize('cohort, reference', [
     (100, 28.57), (10, 30.51), (5, 33.10), (2, 46.21)])
 def test_a_participant_of_all_rounds(cohort, reference):
   exact = _gaussian(math.sqrt(ROUNDS / (1 - 1 / cohort)))
   assert exact == pytest.approx(reference, abs=0.006)
-  for round_ in (
-      _sum(cohort_size=cohort),
-      events.FixedSizeSampled(event=_sum(), cohort_size=cohort, population=10_000,
-                              neighbours='zero-out'),
+  for round_ in (_sum(cohort_size=cohort), events.FixedSizeSampled(event=_sum(),
+      cohort_size=cohort, population=10_000, neighbours='zero-out'),
       events.PoissonSampled(event=_sum(), sampling_rate=0.5, least_cohort=cohort)):
-    known = events.SelfComposed(
-        event=round_, count=ROUNDS).seen_by_participants()
+    known = _rounds(round_).seen_by_participants()
     assert round_.minimum_cohort() == cohort
     assert exact <= _epsilon(known.without_sampling()) <= 1.002 * exact
 
@@ -57,8 +59,7 @@ def test_a_participant_of_all_rounds(cohort, reference):
 def test_the_server_and_a_participant_of_some_rounds():
   assert _gaussian(math.sqrt(ROUNDS)) == pytest.approx(28.37, abs=0.006)
   some = events.Composed(events=(
-      events.SelfComposed(event=_sum(cohort_size=5).seen_by_participants(), count=4),
-      events.SelfComposed(event=_sum(), count=16)))
+      _rounds(_sum(cohort_size=5).seen_by_participants(), 4), _rounds(_sum(), 16)))
   exact = _gaussian(math.sqrt(4 / 0.8 + 16))
   assert exact == pytest.approx(29.34, abs=0.006)
   assert exact <= _epsilon(some) <= 1.002 * exact
@@ -67,13 +68,13 @@ def test_the_server_and_a_participant_of_some_rounds():
 def test_colluders_and_shares_that_nobody_counts_on():
   known = _sum(cohort_size=10, min_honest_fraction=0.5).seen_by_participants(3)
   # Twice the noise is there, of which three tenths are theirs.
-  assert known.noise_variance == pytest.approx(2 * 0.7 * SENSITIVITY**2, rel=1e-11)
-  assert known.noise_variance <= 2 * 0.7 * SENSITIVITY**2
+  left = 2 * 0.7 * SENSITIVITY**2
+  assert left >= known.noise_variance == pytest.approx(left, rel=1e-11)
   sampled = events.PoissonSampled(event=_sum(cohort_size=100), sampling_rate=0.1)
   for alone, colluders in (
       (_sum(cohort_size=3), 3), (_sum(), 1), (sampled, 1), (_sum(cohort_size=1), 1)):
-    others = alone.seen_by_participants(colluders)
-    assert _epsilon(others.without_sampling()) == math.inf
+    assert _epsilon(
+        alone.seen_by_participants(colluders).without_sampling()) == math.inf
 
 
 def test_a_count_of_the_same_round_loses_its_share_too():
@@ -85,16 +86,13 @@ def test_a_count_of_the_same_round_loses_its_share_too():
 
 
 def test_a_limit_on_participations_limits_what_a_participant_sees():
-  sampled = events.PoissonSampled(
-      event=_sum(), sampling_rate=0.1, least_cohort=5, max_participations=4)
-  known = events.SelfComposed(
-      event=sampled, count=ROUNDS).seen_by_participants()
+  known = _rounds(events.PoissonSampled(event=_sum(), sampling_rate=0.1, least_cohort=5,
+      max_participations=4)).seen_by_participants()
   exact = _gaussian(math.sqrt(4 / 0.8))
   assert exact <= _epsilon(known.without_sampling()) <= 1.002 * exact
 
 
-@pytest.mark.parametrize('event', [
-    events.CentralGaussian(noise_multiplier=1.0),
+@pytest.mark.parametrize('event', [events.CentralGaussian(noise_multiplier=1.0),
     events.PoissonSampled(event=events.CentralSkellam(
         l1_sensitivity=1.0, l2_sensitivity=1.0, noise_variance=4.0),
                           sampling_rate=0.1)])
@@ -107,15 +105,11 @@ def test_colluders_are_at_least_one():
     _sum(cohort_size=5).seen_by_participants(0)
 
 
-# Drawing again, by enumeration.
-
-
 def _kept(clients: int, rate: fractions.Fraction, least: int):
   """Probability of each kept cohort, as a tuple of flags."""
-  chances = {}
-  for cohort in itertools.product((0, 1), repeat=clients):
-    if sum(cohort) >= least:
-      chances[cohort] = math.prod(rate if flag else 1 - rate for flag in cohort)
+  chances = {cohort: math.prod(rate if flag else 1 - rate for flag in cohort)
+             for cohort in itertools.product((0, 1), repeat=clients)
+             if sum(cohort) >= least}
   total = sum(chances.values())
   return {cohort: chance / total for cohort, chance in chances.items()}
 
@@ -138,39 +132,34 @@ def test_rounds_in_which_a_client_is_selected_for_certain(clients, rate, least):
 
 def test_with_a_limit_every_round_that_may_be_drawn_again_counts():
   # Three clients, two rounds, one participation each, cohorts of one at least.
-  clients = 3
   found = cohorts.redrawn_probability(
-      clients, 0.5, 1, rounds=2, max_participations=1, suppresses=False)
+      3, 0.5, 1, rounds=2, max_participations=1, suppresses=False)
   # Rounds in which the two others are not enough, if nothing is drawn again.
-  expected = 0
-  for first, second in itertools.product(
-      itertools.product((0, 1), repeat=2), repeat=2):
-    chance = fractions.Fraction(1, 16)
-    available = [b and not a for a, b in zip(first, second)]
-    expected += chance * (not any(first) or not any(available))
-  assert float(expected) <= 2 * found
+  flags = itertools.product(itertools.product((0, 1), repeat=2), repeat=2)
+  assert sum(not any(first) or not any(b and not a for a, b in zip(first, second))
+             for first, second in flags) / 16 <= 2 * found
   # Of many clients: the probabilities of all rounds add up to no more than leaks in each
   # of them have together.
+  exact = stats.binom.cdf(11, 299, 0.1)
   for rounds in (1, 40):
     found = cohorts.redrawn_probability(
         300, 0.1, 12, rounds=rounds, max_participations=rounds, suppresses=False)
-    exact = stats.binom.cdf(11, 299, 0.1)
     assert exact <= found <= 1.01 * exact
     assert -math.expm1(rounds * math.log1p(-found)) >= rounds * exact
 
 
 def test_a_cohort_is_drawn_again_until_it_has_enough():
+  build = functools.partial(
+      schemes.Poisson, population=20, cohort_size=2, min_cohort_size=3)
   for seed in (None, 3):
-    scheme = schemes.Poisson(population=20, cohort_size=2, min_cohort_size=3,
-                             simulation_seed=seed)
+    scheme = build(simulation_seed=seed)
     sizes = [scheme.sample(index).size for index in range(200)]
     assert min(sizes) == 3 and max(sizes) > 3
   assert np.array_equal(scheme.sample(7), scheme.sample(7))  # Of the seed.
   # The sizes that are kept are distributed as those of one draw that are enough.
   law = stats.binom.pmf(np.arange(3, 7), 20, 0.1) / stats.binom.sf(2, 20, 0.1)
-  counts = np.bincount(sizes + [schemes.Poisson(
-      population=20, cohort_size=2, min_cohort_size=3).sample(1).size
-                                for _ in range(2000)], minlength=7)[3:7]
+  counts = np.bincount(
+      sizes + [build().sample(1).size for _ in range(2000)], minlength=7)[3:7]
   assert np.abs(counts / 2200 - law).max() < 0.05
 
 
@@ -190,26 +179,22 @@ def test_impossible_least_cohorts_are_refused(least):
     schemes.build('fixed', population=20, cohort_size=2, min_cohort_size=2)
 
 
-_EDGES = np.arange(-6, 7, 0.5)
-
-
 def _seen(clients, rate, least, owned, contribution, limit=None):
   """Masses of two rounds' sums, in which cohorts are drawn until they are enough.
 
   `owned` clients contribute `contribution`, and all others -1; noise has variance 1.
   """
   def masses(total):
-    upper = stats.norm.cdf(_EDGES, total)
+    upper = stats.norm.cdf(np.arange(-6, 7, 0.5), total)
     return np.diff(np.concatenate([[0.0], upper, [1.0]]))
   states = {(0,) * clients: np.ones(1)}
   for _ in range(2):
     after = {}
     for counts, joint in states.items():
+      rates = [rate * (limit is None or count < limit) for count in counts]
       chances = {cohort: chance for cohort in itertools.product((0, 1), repeat=clients)
                  if sum(cohort) >= least and (chance := math.prod(
-                     rate * (limit is None or count < limit) if flag else
-                     1 - rate * (limit is None or count < limit)
-                     for flag, count in zip(cohort, counts)))}
+                     one if flag else 1 - one for flag, one in zip(cohort, rates)))}
       for cohort, chance in chances.items():
         total = contribution * sum(cohort[:owned]) - sum(cohort[owned:])
         key = counts if limit is None else tuple(map(sum, zip(counts, cohort)))
@@ -220,15 +205,13 @@ def _seen(clients, rate, least, owned, contribution, limit=None):
 
 
 @pytest.mark.parametrize('kind', ['pld', 'rdp'])
-@pytest.mark.parametrize('clients, rate, least, owned, limit', [
-    (4, 0.3, 2, 1, None), (5, 0.1, 1, 1, None), (5, 0.2, 3, 1, None),
-    (5, 0.2, 2, 2, None), (5, 0.4, 4, 2, None), (5, 0.3, 1, 3, None),
-    (5, 0.5, 1, 1, 1)])
+@pytest.mark.parametrize('clients, rate, least, owned, limit', [(4, 0.3, 2, 1, None),
+    (5, 0.1, 1, 1, None), (5, 0.2, 3, 1, None), (5, 0.2, 2, 2, None),
+    (5, 0.4, 4, 2, None), (5, 0.3, 1, 3, None), (5, 0.5, 1, 1, 1)])
 def test_cohorts_that_are_drawn_again_show_no_more(
     clients, rate, least, owned, limit, kind):
-  scheme = schemes.Poisson(
-      population=clients, cohort_size=rate * clients, min_cohort_size=least, rounds=2,
-      max_participations=limit)
+  scheme = schemes.Poisson(population=clients, cohort_size=rate * clients,
+      min_cohort_size=least, rounds=2, max_participations=limit)
   event = scheme.events(events.CentralGaussian(noise_multiplier=1.0), 2)
   assert (event.failure_probability() > 0) == (limit is not None)
   event = groups.of_group(event, owned)
@@ -249,19 +232,17 @@ def test_cohorts_that_are_drawn_again_show_no_more(
 
 
 def test_rounds_that_are_drawn_again_are_not_amplified():
-  rate, deviation, rounds, epsilon = 0.01, 1.0, 100, 3.0
-  event = schemes.Poisson(
-      population=1000, cohort_size=10, min_cohort_size=5, rounds=rounds).events(
-          events.CentralGaussian(noise_multiplier=deviation), rounds)
+  rate, rounds, epsilon = 0.01, 100, 3.0
+  event = schemes.Poisson(population=1000, cohort_size=10, min_cohort_size=5,
+      rounds=rounds).events(events.CentralGaussian(noise_multiplier=1.0), rounds)
   assert event.failure_probability() == 0
   forced = event.event.redrawn_probability
   assert forced == pytest.approx(1.928e-4, rel=1e-3)
   assert accountant.epsilon(event, 1e-5) == pytest.approx(3.472, abs=2e-3)
   assert 3.472 < accountant.epsilon(event, 1e-5, accountant='rdp') < 6
-  p, q, loss = pivotal_test.gaussian_cells(deviation)
+  p, q, loss = pivotal_test.gaussian_cells(1.0)
   losses = np.concatenate([np.log1p(rate * np.expm1(loss)), loss])
-  masses = np.concatenate([
-      (1 - forced) * ((1 - rate) * q + rate * p), forced * p])
+  masses = np.concatenate([(1 - forced) * ((1 - rate) * q + rate * p), forced * p])
   below, above = (pivotal_test.delta_by_fft(losses, masses, rounds, epsilon, up)
                   for up in (False, True))
   assert below <= accountant.delta(event, epsilon) <= 1.001 * above
@@ -271,11 +252,10 @@ def test_rounds_that_are_drawn_again_are_not_amplified():
 @pytest.mark.parametrize('limits', [
     dict(max_participations=3), dict(pivotal_probability=0.1)])
 def test_with_a_limit_or_suppression_it_is_taken_off_delta(limits):
-  def run(event, **changes):
-    return events.SelfComposed(count=10, event=events.PoissonSampled(
-        event=event, sampling_rate=0.1, redrawn_probability=1e-7, **limits, **changes))
+  run = lambda event, **changes: _rounds(events.PoissonSampled(**{**dict(
+      event=event, sampling_rate=0.1, redrawn_probability=1e-7), **limits, **changes}), 10)
   gaussian = events.CentralGaussian(noise_multiplier=1.0)
-  event = run(gaussian)
+  event, free = run(gaussian), run(gaussian, redrawn_probability=0.0)
   assert event.failure_probability() == pytest.approx(1e-6)
   # A round that is repeated, which depends on the others' as well, is not amplified.
   again = event.repeated()
@@ -285,8 +265,6 @@ def test_with_a_limit_or_suppression_it_is_taken_off_delta(limits):
   # Nor has a participant more than the least cohort in it.
   least = run(_sum(), least_cohort=4).repeated().event.seen_by_participants()
   assert least.without_sampling() == _sum().seen(1, 4)
-  free = dataclasses.replace(event, event=dataclasses.replace(
-      event.event, redrawn_probability=0.0))
   for kind in ('pld', 'rdp'):
     assert accountant.epsilon(event, 1e-4, accountant=kind) == pytest.approx(
         accountant.epsilon(free, 1e-4 - 1e-6, accountant=kind), rel=2e-3)
@@ -295,12 +273,9 @@ def test_with_a_limit_or_suppression_it_is_taken_off_delta(limits):
 
 @pytest.mark.parametrize('kind', ['pld', 'rdp'])
 def test_what_is_drawn_again_costs_in_the_amplified_number_alone(kind):
-  def run(**sampling):
-    return mechanisms.build(
-        'gaussian', noise_multiplier=1.0, rounds=30, population=1000, cohort_size=20,
-        sampling='poisson', **sampling).event()
-
-  free, least = run(), run(min_cohort_size=5)
+  free, least = (mechanisms.build(
+      'gaussian', noise_multiplier=1.0, rounds=30, population=1000, cohort_size=20,
+      sampling='poisson', **limit).event() for limit in ({}, dict(min_cohort_size=5)))
   taken = 30 * least.event.redrawn_probability
   assert 1e-6 < taken < 1e-4
   epsilon = accountant.epsilon(least, 1e-4, accountant=kind)

@@ -15,6 +15,18 @@ from tff_pipelines.accounting.sampling import cohorts, schemes
 GAUSSIAN = events.CentralGaussian(noise_multiplier=1.0)
 
 
+def _rounds(count, event=GAUSSIAN):
+  return events.SelfComposed(event=event, count=count)
+
+
+def _poisson(count, rate, event=GAUSSIAN, **limit):
+  return _rounds(count, events.PoissonSampled(event=event, sampling_rate=rate, **limit))
+
+
+def _epsilon(event):
+  return accountant.epsilon(event, 1e-5)
+
+
 def _schedule(make, rounds, kill_chance, rng):
   """How often each client is in a committed round; killed and restored at random.
 
@@ -43,33 +55,27 @@ def test_no_client_is_in_more_rounds_than_the_limit(population):
   rng, rounds, cohort = np.random.default_rng(3), 60, population // 10
   limit = cohorts.suggested_participations(0.1, rounds)
   assert limit == 9
-  counts, repeats = _schedule(
-      lambda: schemes.build('poisson', population=population, cohort_size=cohort,
-                            max_participations=limit), rounds, 0.2, rng)
+  counts, repeats = _schedule(lambda: schemes.build('poisson', population=population,
+      cohort_size=cohort, max_participations=limit), rounds, 0.2, rng)
   assert counts.max() == limit and repeats > 3
   # Independent selections up to the limit.
-  expected = stats.binom(rounds, 0.1)
-  for count in range(3, limit):
-    tolerance = 5 * math.sqrt(population * expected.pmf(count))
-    assert abs((counts == count).sum() - population * expected.pmf(count)) < tolerance
-  assert abs((counts == limit).sum() - population * expected.sf(limit - 1)) < 5 * (
-      population * expected.sf(limit - 1))**0.5
+  law = stats.binom(rounds, 0.1)
+  for count in range(3, limit + 1):
+    expected = population * (law.pmf(count) if count < limit else law.sf(limit - 1))
+    assert abs((counts == count).sum() - expected) < 5 * math.sqrt(expected)
 
 
 @pytest.mark.parametrize('population, cohort, rounds', [
     (1000, 100, 30), (1000, 300, 11), (7, 3, 20), (5, 5, 4), (10, 7, 9),
     pytest.param(100_000, 30_000, 25, marks=pytest.mark.slow)])
 def test_epochs_select_all_once_before_any_again(population, cohort, rounds):
-  counts, _ = _schedule(
-      lambda: schemes.build('epochs', population=population, cohort_size=cohort),
-      rounds, 0.2, np.random.default_rng(5))
+  make = lambda: schemes.build('epochs', population=population, cohort_size=cohort)
+  counts, _ = _schedule(make, rounds, 0.2, np.random.default_rng(5))
   slots = cohort * rounds
-  assert counts.sum() == slots
-  assert counts.max() == -(-slots // population)
-  assert counts.min() == slots // population
-  event = schemes.build('epochs', population=population, cohort_size=cohort).event(
-      GAUSSIAN, 1)
-  assert event.counted(rounds, 'tight') == ((GAUSSIAN, counts.max()),)
+  assert [counts.sum(), counts.max(), counts.min()] == [
+      slots, -(-slots // population), slots // population]
+  assert make().event(GAUSSIAN, 1).counted(rounds, 'tight') == (
+      (GAUSSIAN, counts.max()),)
 
 
 def test_orders_of_epochs_are_uniform():
@@ -102,23 +108,14 @@ def test_damaged_counts_are_refused(damaged):
     scheme.restore({'participations': np.array(damaged)})
 
 
-# --- Both numbers against all that can be seen, enumerated.
-
-_NOISE = 1.0  # As that of `groups_test.seen`.
-
-
 @pytest.mark.parametrize('rate, limit, rounds', [
     (0.5, 1, 1), (0.5, 1, 2), (0.3, 1, 3), (0.5, 2, 3), (0.7, 1, 3)])
 def test_observers_of_releases_see_no_more_than_without_the_limit(rate, limit, rounds):
-  event = events.SelfComposed(count=rounds, event=events.PoissonSampled(
-      event=events.CentralGaussian(noise_multiplier=_NOISE), sampling_rate=rate,
-      max_participations=limit))
+  event = _poisson(rounds, rate, max_participations=limit)
   p, q = (groups_test.seen(rate, limit, rounds, contribution, clients=1)
           for contribution in (1.0, 0.0))
   for epsilon in (0.0, 0.5, 1.0, 2.0):
-    bound = accountant.delta(event, epsilon)
-    for first, second in ((p, q), (q, p)):
-      assert np.maximum(first - math.exp(epsilon) * second, 0).sum() <= bound
+    assert groups_test.largest_delta(p, q, epsilon) <= accountant.delta(event, epsilon)
 
 
 def test_random_allocation_is_not_covered_by_poisson_sampling():
@@ -126,75 +123,57 @@ def test_random_allocation_is_not_covered_by_poisson_sampling():
   noise, q = 0.4, np.exp(1)
   edges = np.linspace(-3, 4, 701)
   of = lambda mean: np.diff(np.concatenate([[0], stats.norm.cdf(edges, mean, noise), [1]]))
-  with_, without = of(1.0), of(0.0)
-  allocated = 0.5 * (np.multiply.outer(with_, without) +
-                     np.multiply.outer(without, with_))
-  plain = np.multiply.outer(without, without)
-  exact = np.maximum(allocated - q * plain, 0).sum()
-  sampled = accountant.delta(events.SelfComposed(count=2, event=events.PoissonSampled(
-      event=events.CentralGaussian(noise_multiplier=noise), sampling_rate=0.5)), 1.0)
+  once, two = np.multiply.outer(of(1.0), of(0.0)), np.multiply.outer(of(0.0), of(0.0))
+  exact = np.maximum(0.5 * (once + once.T) - q * two, 0).sum()
+  sampled = accountant.delta(_poisson(
+      2, 0.5, events.CentralGaussian(noise_multiplier=noise)), 1.0)
   assert exact == pytest.approx(0.581, abs=2e-3) and exact > sampled + 0.1
 
 
-# --- Composition, ledgers and calibration.
-
-
 def test_repeated_rounds_are_beyond_the_limit(tmp_path):
-  event = events.PoissonSampled(
-      event=GAUSSIAN, sampling_rate=0.1, max_participations=3)
+  event = _poisson(1, 0.1, max_participations=3).event
   ledger = ledger_lib.Ledger.create(tmp_path / 'ledger.jsonl')
   for starts in (1, 1, 2, 2, 3, 3, 3, 3):  # Two rounds may have been repeated.
     ledger.append_line(ledger.next_line(
         event, outcome='released', configuration_hash='a', starts=starts))
-  of = lambda count: accountant.epsilon(
-      events.SelfComposed(event=GAUSSIAN, count=count), 1e-5)
-  assert accountant.epsilon(
-      ledger.event().without_sampling(), 1e-5) == pytest.approx(of(3), rel=1e-9)
-  assert accountant.epsilon(
-      ledger.seen_event().without_sampling(), 1e-5) == pytest.approx(of(5), rel=1e-9)
+  for found, count in ((ledger.event(), 3), (ledger.seen_event(), 5)):
+    assert _epsilon(found.without_sampling()) == pytest.approx(
+        _epsilon(_rounds(count)), rel=1e-9)
 
 
 def test_amplified_number_does_not_change_with_the_limit():
-  limited, free = (events.SelfComposed(count=20, event=events.PoissonSampled(
-      event=GAUSSIAN, sampling_rate=0.1, max_participations=limit))
-                   for limit in (4, None))
-  assert accountant.epsilon(limited, 1e-5) == accountant.epsilon(free, 1e-5)
+  limited, free = (_poisson(20, 0.1, max_participations=limit) for limit in (4, None))
+  assert _epsilon(limited) == _epsilon(free)
   for unsampled in (accountant.epsilon(limited, 1e-5, amplification='none'),
-                    accountant.epsilon(limited.without_sampling(), 1e-5)):
-    assert unsampled == pytest.approx(accountant.epsilon(
-        events.SelfComposed(event=GAUSSIAN, count=4), 1e-5), rel=1e-9)
+                    _epsilon(limited.without_sampling())):
+    assert unsampled == pytest.approx(_epsilon(_rounds(4)), rel=1e-9)
   assert events.from_json(limited.to_json()) == limited != free
 
 
-def test_reference_numbers_against_the_server():
-  def numbers(**changes):
-    event = mechanisms.SumMechanism(
-        mechanism='skellam', noise_multiplier=0.9762, clip=0.3, bits=18,
-        dimension=2**20, cohort_size=100, population=539, rounds=50, **changes).event()
-    return [accountant.epsilon(each, 1 / 539)
-            for each in (event, event.without_sampling())]
-  assert numbers(sampling='poisson') == pytest.approx([6.343, 46.43], rel=1e-3)
-  assert numbers(sampling='poisson', max_participations=10) == pytest.approx(
-      [6.343, 13.94], rel=1e-3)
-  assert numbers(sampling='epochs') == pytest.approx([13.94, 13.94], rel=1e-3)
+@pytest.mark.parametrize('sampling, expected', [
+    (dict(sampling='poisson'), [6.343, 46.43]), (dict(sampling='epochs'), [13.94, 13.94]),
+    (dict(sampling='poisson', max_participations=10), [6.343, 13.94])])
+def test_reference_numbers_against_the_server(sampling, expected):
+  event = mechanisms.SumMechanism(
+      mechanism='skellam', noise_multiplier=0.9762, clip=0.3, bits=18, dimension=2**20,
+      cohort_size=100, population=539, rounds=50, **sampling).event()
+  assert expected == pytest.approx([accountant.epsilon(each, 1 / 539) for each in (
+      event, event.without_sampling())], rel=1e-3)
 
 
 def test_limits_of_other_samplings_are_refused():
   with pytest.raises(ValueError, match='max_participations must not be given for'):
-    mechanisms.SumMechanism(
-        mechanism='gaussian', noise_multiplier=1.0, cohort_size=2, population=4,
-        sampling='fixed', max_participations=3).event()
+    mechanisms.SumMechanism(mechanism='gaussian', noise_multiplier=1.0, cohort_size=2,
+        population=4, sampling='fixed', max_participations=3).event()
   assert events.EpochSampled(
       event=GAUSSIAN, cohort_size=2, population=4).adjacency == base.ZERO_OUT
 
 
 def test_an_epoch_schedule_has_one_event():
   """Five rounds each of two events may be four and six rounds of a client's epochs."""
-  def rounds(noise, count):
-    return {events.EpochSampled(
-        event=events.CentralGaussian(noise_multiplier=noise), cohort_size=2,
-        population=4): count}
-  dear, cheap = rounds(0.5, 10), rounds(1.0, 10)
+  half = events.CentralGaussian(noise_multiplier=0.5)
+  dear, cheap = ({events.EpochSampled(event=event, cohort_size=2, population=4): 10}
+                 for event in (half, GAUSSIAN))
   with pytest.raises(ValueError, match='one order of the clients must all have the same'):
     combinators.composed({**dear, **cheap})
   # Rounds that were repeated are not in the order.
@@ -202,9 +181,6 @@ def test_an_epoch_schedule_has_one_event():
   assert combinators.composed({**dear, event.repeated(): 2}).adjacency == base.ZERO_OUT
   # Each of several runs has an order of its own.
   runs = events.Composed(events=(combinators.composed(dear), combinators.composed(cheap)))
-  exact = events.Composed(events=(
-      events.SelfComposed(event=events.CentralGaussian(noise_multiplier=0.5), count=5),
-      events.SelfComposed(event=GAUSSIAN, count=5)))
+  exact = events.Composed(events=(_rounds(5, half), _rounds(5)))
   for event in (runs, runs.without_sampling()):
-    assert accountant.epsilon(event, 1e-5) == pytest.approx(
-        accountant.epsilon(exact, 1e-5), rel=1e-9)
+    assert _epsilon(event) == pytest.approx(_epsilon(exact), rel=1e-9)

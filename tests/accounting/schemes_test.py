@@ -2,6 +2,7 @@
 
 import fractions
 import json
+import math
 
 import numpy as np
 import pytest
@@ -26,8 +27,7 @@ def _included(scheme, rounds=2000):
   included = np.zeros([rounds, POPULATION], bool)
   for r in range(rounds):
     chosen = scheme.sample(r)
-    assert chosen.dtype == np.int64
-    assert np.all(np.diff(chosen) > 0)
+    assert chosen.dtype == np.int64 and (np.diff(chosen) > 0).all()
     included[r, chosen] = True
   return included
 
@@ -88,16 +88,14 @@ def test_poisson_is_sampled_at_the_accounted_rate_or_just_below(
 
 @pytest.mark.parametrize('seed', [None, 3])
 def test_fixed_is_a_uniform_subset_of_the_exact_size(seed):
-  scheme = _scheme(sampling='fixed', cohort_size=37, simulation_seed=seed)
-  included = _included(scheme)
+  included = _included(_scheme('fixed', cohort_size=37, simulation_seed=seed))
   np.testing.assert_array_equal(included.sum(axis=1), 37)
-  errors = (included.mean(axis=0) - 37 / POPULATION) / (
-      37 / POPULATION * (1 - 37 / POPULATION) / len(included))**0.5
+  q = 37 / POPULATION
+  errors = (included.mean(axis=0) - q) / (q * (1 - q) / len(included))**0.5
   assert np.abs(errors).max() < 6.0
   # Pairs: each of them as often as without replacement, within 5 deviations.
-  pairs = np.mean(included[:, ::2] & included[:, 1::2])
-  expected = 37 * 36 / (POPULATION * (POPULATION - 1))
-  assert pairs == pytest.approx(expected, rel=0.08)
+  assert np.mean(included[:, ::2] & included[:, 1::2]) == pytest.approx(
+      q * 36 / (POPULATION - 1), rel=0.08)
 
 
 @pytest.mark.parametrize('arguments', [
@@ -113,18 +111,13 @@ def test_all_clients_are_selected_where_nothing_is_sampled(arguments, seed):
 
 @pytest.mark.parametrize('arguments, message', [
     (dict(sampling='shuffle'), "sampling must be .*'shuffle'"),
-    (dict(population=0), 'population .*0'),
-    (dict(population=1.5), 'population .*1.5'),
-    (dict(cohort_size=0), 'cohort_size .*0'),
-    (dict(cohort_size=-3), 'cohort_size .*-3'),
-    (dict(cohort_size=float('nan')), 'cohort_size .*nan'),
-    (dict(cohort_size=401), 'cohort_size must be at most population=400, found '
-                            '401'),
+    *((dict(population=value), f'population .*{value}') for value in (0, 1.5)),
+    *((dict(cohort_size=value), f'cohort_size .*{value}') for value in (0, -3, math.nan)),
+    (dict(cohort_size=401), 'cohort_size must be at most population=400, found 401'),
     (dict(sampling='none', cohort_size=401), 'cohort_size .*found 401'),
     (dict(sampling='fixed', cohort_size=1.5), 'integer for sampling=fixed'),
-    (dict(population=None), 'population must be given for sampling=poisson'),
-    (dict(cohort_size=None), 'cohort_size must be given for sampling=poisson'),
-])
+    *(({name: None}, f'{name} must be given for sampling=poisson')
+      for name in ('population', 'cohort_size'))])
 def test_impossible_arguments_are_named(arguments, message):
   with pytest.raises(ValueError, match=message):
     _scheme(**arguments)
@@ -145,9 +138,8 @@ def test_cohorts_of_a_seed_are_always_the_same(sampling, expected):
 def test_cohorts_are_expected_planned_for_and_bounded(
     sampling, expected, largest, planned):
   scheme = _scheme(sampling)
-  assert scheme.expected_cohort == expected
-  assert scheme.largest_cohort == largest
-  assert scheme.planned_cohort == planned
+  assert (scheme.expected_cohort, scheme.largest_cohort, scheme.planned_cohort) == (
+      expected, largest, planned)
   sizes = [len(scheme.sample(r)) for r in range(300)]
   assert max(sizes) <= largest
   assert np.mean(sizes) == pytest.approx(expected, rel=0.03)
@@ -165,21 +157,19 @@ def test_most_schemes_keep_no_state(sampling):
 GAUSSIAN = events.CentralGaussian(noise_multiplier=2.0)
 
 
-@pytest.mark.parametrize('sampling, expected', [
-    ('poisson', events.PoissonSampled(
+@pytest.mark.parametrize('sampling, expected', [('poisson', events.PoissonSampled(
         event=GAUSSIAN, sampling_rate=0.25, pivotal_probability=0.125)),
     ('fixed', events.FixedSizeSampled(
         event=GAUSSIAN, cohort_size=100, population=POPULATION)),
     ('epochs', events.EpochSampled(
-        event=GAUSSIAN, cohort_size=100, population=POPULATION)),
-    ('none', GAUSSIAN)])
+        event=GAUSSIAN, cohort_size=100, population=POPULATION)), ('none', GAUSSIAN)])
 def test_the_event_of_a_round_is_that_of_its_sampling(sampling, expected):
   scheme = _scheme(sampling)
   for r in (1, 7):
-    assert scheme.event(GAUSSIAN, r, 0.125) == expected
+    event = scheme.event(GAUSSIAN, r, 0.125)
     # A repeated round of an epoch is one more for its clients.
-    repeated = GAUSSIAN if sampling == 'epochs' else expected
-    assert scheme.event(GAUSSIAN, r, 0.125).repeated() == repeated
+    assert event == expected and event.repeated() == (
+        GAUSSIAN if sampling == 'epochs' else expected)
   assert scheme.events(GAUSSIAN, 12, 0.125) == events.SelfComposed(
       event=expected, count=12)
 
@@ -188,8 +178,8 @@ def test_pivotal_clients_are_those_of_random_cohorts():
   settings = (0.9, 1, 0.1)
   assert _scheme('poisson').pivotal_probability(*settings) == (
       cohorts.pivotal_probability(POPULATION, 0.25, *settings)) > 0
-  assert _scheme('fixed').pivotal_probability(*settings) == 0
-  assert _scheme('none').pivotal_probability(*settings) == 0
+  for sampling in ('fixed', 'none'):
+    assert _scheme(sampling).pivotal_probability(*settings) == 0
 
 
 @pytest.mark.parametrize('sampling', schemes.SCHEMES)
@@ -198,13 +188,12 @@ def test_no_client_is_selected_more_often_than_is_accounted(sampling, rounds):
   scheme = schemes.build(sampling, population=10, cohort_size=4, simulation_seed=1)
   selected = np.bincount(np.concatenate(
       [scheme.sample(r) for r in range(1, rounds + 1)]).astype(int), minlength=10)
-  event = scheme.event(GAUSSIAN, 1)
-  assert selected.max() <= sum(times for _, times in event.counted(rounds, 'none'))
+  assert selected.max() <= sum(
+      times for _, times in scheme.event(GAUSSIAN, 1).counted(rounds, 'none'))
 
 
 def test_the_names_of_the_flags_are_those_of_the_schemes():
-  assert tuple(schemes.SCHEMES) == (
-      'poisson', 'fixed', 'epochs', 'turns', 'none')
+  assert tuple(schemes.SCHEMES) == ('poisson', 'fixed', 'epochs', 'turns', 'none')
   assert all(schemes.SCHEMES[name].name == name for name in schemes.SCHEMES)
 
 
@@ -228,9 +217,8 @@ class Turn(sampled.Sampled):
     return self.event.adjacency
 
   def curve(self, max_order, amplification):
-    if not self.is_first:
-      return np.zeros(max_order - 1)
-    return self.event.curve(max_order, amplification)
+    return self.event.curve(max_order, amplification) if self.is_first else (
+        np.zeros(max_order - 1))
 
   def pure_epsilon(self, amplification):
     return self.event.pure_epsilon(amplification) if self.is_first else 0.0
@@ -271,8 +259,7 @@ class Groups(schemes.SamplingScheme):
   def __init__(self, **arguments):
     super().__init__(**arguments)
     self.groups = int(self.population / self.cohort_size)
-    self._deck = np.random.default_rng(self.simulation_seed).permutation(
-        self.population)
+    self._deck = np.random.default_rng(self.simulation_seed).permutation(self.population)
 
   def sample(self, round_index):
     return np.sort(self._deck[round_index % self.groups::self.groups])
@@ -304,6 +291,10 @@ def _mechanism(**changes):
       rounds=10, sampling='groups'), **changes})
 
 
+def _epsilon(event):
+  return accountant.epsilon(event, 1e-5, accountant='rdp')
+
+
 @pytest.mark.usefixtures('with_groups')
 def test_a_registered_scheme_is_sampled_accounted_and_restored():
   mechanism = _mechanism()
@@ -314,13 +305,13 @@ def test_a_registered_scheme_is_sampled_accounted_and_restored():
   resumed.restore(scheme.state())
   assert [resumed.sample(r).tolist() for r in range(1, 5)] == cohorts
   # Ten rounds are two passes and a half: three releases for the clients of some group.
-  assert accountant.epsilon(mechanism.event(), 1e-5, accountant='rdp') == (
-      accountant.epsilon(events.SelfComposed(event=GAUSSIAN, count=3), 1e-5,
-                         accountant='rdp'))
-  assert mechanism.round_event(1).is_first and not mechanism.round_event(2).is_first
-  assert mechanism.event() == events.Composed(events=(
-      events.SelfComposed(event=mechanism.round_event(1), count=3),
-      events.SelfComposed(event=mechanism.round_event(2), count=7)))
+  assert _epsilon(mechanism.event()) == _epsilon(
+      events.SelfComposed(event=GAUSSIAN, count=3))
+  first, second = map(mechanism.round_event, (1, 2))
+  assert first.is_first and not second.is_first
+  assert mechanism.event() == events.Composed(events=[
+      events.SelfComposed(event=event, count=count)
+      for event, count in ((first, 3), (second, 7))])
 
 
 @pytest.mark.usefixtures('with_groups')
@@ -333,11 +324,9 @@ def test_a_repeated_round_of_a_registered_scheme_costs_what_it_says(tmp_path):
     assert event.repeated() == GAUSSIAN
     ledger.append_line(ledger.next_line(
         event, outcome='released', configuration_hash='c', starts=1 + (r >= 3)))
-  def epsilon(event):
-    return accountant.epsilon(event, 1e-5, accountant='rdp')
-  assert epsilon(ledger.event()) == epsilon(GAUSSIAN)
+  assert _epsilon(ledger.event()) == _epsilon(GAUSSIAN)
   # The repeated round was the third, which is no first of a pass.
-  assert epsilon(ledger.seen_event()) == epsilon(
+  assert _epsilon(ledger.seen_event()) == _epsilon(
       events.SelfComposed(event=GAUSSIAN, count=2))
   assert base.from_json(json.loads(json.dumps(event.to_json()))) == event
 
@@ -354,9 +343,7 @@ def test_every_client_is_pivotal_in_a_scheme_that_does_not_say():
       return super().event(release, round_index, pivotal_probability)
 
   schemes.SCHEMES['groups'] = Recorder
-  mechanism = _mechanism(mechanism='skellam', clip=1.0, bits=16, dimension=8)
-  mechanism.event()
-  assert set(seen) == {1.0}
-  seen.clear()
-  mechanism.replace(mechanism='skellam_central').event()
-  assert set(seen) == {0.0}
+  for mechanism, probability in (('skellam', 1.0), ('skellam_central', 0.0)):
+    seen.clear()
+    _mechanism(mechanism=mechanism, clip=1.0, bits=16, dimension=8).event()
+    assert set(seen) == {probability}
