@@ -62,7 +62,7 @@ def test_the_mixture_of_gaussians_of_dp_accounting(
   assert reference <= ours <= reference * (1 + 1e-4)
 
 
-def largest_delta(p, q, epsilon):
+def worst_delta(p, q, epsilon):
   """The larger delta of both directions."""
   return max(np.maximum(first - math.exp(epsilon) * second, 0).sum()
              for first, second in ((p, q), (q, p)))
@@ -80,7 +80,7 @@ def test_clients_that_point_elsewhere_reveal_no_more(angle):
   without = plane([0, 0])
   group = groups.of_group(_poisson(noise, rate, 1), 2)
   for epsilon in (0.0, 0.5, 1.5):
-    assert largest_delta(with_, without, epsilon) <= accountant.delta(group, epsilon)
+    assert worst_delta(with_, without, epsilon) <= accountant.delta(group, epsilon)
 
 
 def _masses(mean):
@@ -110,8 +110,8 @@ def seen(rate, limit, rounds, contribution, clients=2):
 def test_a_limit_reveals_no_more_of_a_person(rate, limit, rounds, how):
   group = groups.of_group(_poisson(1.0, rate, rounds, max_participations=limit), 2)
   p, q = (seen(rate, limit, rounds, contribution) for contribution in (1.0, 0.0))
-  for epsilon in (0.0, 1.0, 2.0):
-    assert largest_delta(p, q, epsilon) <= accountant.delta(group, epsilon, accountant=how)
+  for value in (0.0, 1.0, 2.0):
+    assert worst_delta(p, q, value) <= accountant.delta(group, value, accountant=how)
 
 
 @pytest.mark.parametrize('how', ['pld', 'rdp'])
@@ -130,7 +130,7 @@ def test_exact_counts_of_a_sample(together, how):
       events.PoissonSampled(event=release, sampling_rate=rate), clients)
   for epsilon in (0.0, 0.5, 1.5):
     bound = accountant.delta(group, epsilon, accountant=how)
-    exact = largest_delta(p, q, epsilon)
+    exact = worst_delta(p, q, epsilon)
     assert exact <= bound
     if how == 'pld' and epsilon == 0:
       assert bound <= 1.1 * exact

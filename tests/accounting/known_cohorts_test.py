@@ -18,8 +18,7 @@ from tff_pipelines.accounting.guarantees import (
     accountant, bounds, mechanisms, observers)
 from tff_pipelines.accounting.sampling import schemes
 
-# Slack where nothing is claimed to be tight.
-ANY = math.inf
+ANY = math.inf  # Slack where nothing is claimed to be tight.
 
 
 def gaussian_delta(epsilon, ratio):
@@ -35,15 +34,13 @@ def binomial(count, rate, limit):
   return law if limit is None else np.append(law[:limit], law[limit:].sum())
 
 
-def central(noise):
-  return events.CentralGaussian(noise_multiplier=noise)
+central = lambda noise: events.CentralGaussian(noise_multiplier=noise)
 
 
 def shares(noise, grid=1e4):
   """A sum on a grid so fine that its noise is as good as Gaussian."""
-  return events.DistributedSkellam(
-      l1_sensitivity=grid, l2_sensitivity=grid, noise_variance=(noise * grid)**2,
-      dimension=1)
+  return events.DistributedSkellam(l1_sensitivity=grid, l2_sensitivity=grid,
+      noise_variance=(noise * grid)**2, dimension=1)
 
 
 def poisson(release, rate, rounds, limit=None):
@@ -65,15 +62,13 @@ def test_reference_numbers_against_the_server(
     rate, rounds, noise, delta, limit, drawn, most):
   law = binomial(rounds, rate, limit)
   ratios = np.arange(law.size) / noise**2
-  for observer, reference, weights in (
-      (bounds.SERVER, drawn, law),
+  for observer, reference, weights in ((bounds.SERVER, drawn, law),
       (bounds.SERVER_ANY_COHORTS, most, ratios == ratios[-1])):
     exact = optimize.brentq(lambda epsilon, weights=weights: weights @ gaussian_delta(
         epsilon, ratios) - delta, 1.0, 5e3)
     assert exact == pytest.approx(reference, rel=3e-5)
-    assert exact * (1 - 1e-9) <= epsilon_of(
-        poisson(central(noise), rate, rounds, limit), observer, delta) <= (
-            exact * (1 + 1e-6))
+    assert exact * (1 - 1e-9) <= epsilon_of(poisson(central(noise), rate, rounds,
+        limit), observer, delta) <= (exact * (1 + 1e-6))
 
 
 @pytest.mark.parametrize('limit, participant, person', [
@@ -81,9 +76,8 @@ def test_reference_numbers_against_the_server(
 def test_reference_numbers_of_participants_and_persons(limit, participant, person):
   for observer, release, (low, high) in ((bounds.PARTICIPANT, shares, participant),
                                          (bounds.PERSON_SERVER, central, person)):
-    assert low <= epsilon_of(
-        poisson(release(0.8633), 100 / 539, 50, limit), observer, 1 / 539,
-        population=539, clients_per_person=2) <= high
+    assert low <= epsilon_of(poisson(release(0.8633), 100 / 539, 50, limit), observer,
+        1 / 539, population=539, clients_per_person=2) <= high
 
 
 def losses_of(release):
@@ -104,18 +98,14 @@ def losses_of(release):
 def test_losses_rounded_up_and_down_bracket_the_server(release, rate, rounds, limit):
   delta, step, size = 1e-5, 5e-4, 1 << 20
   losses, masses = losses_of(release)
+  law = np.polynomial.Polynomial(binomial(rounds, rate, limit))
+  values = step * np.fft.fftfreq(size, 1 / size)
   def of(epsilon, rounding):
     index = rounding(losses / step).astype(int) % size
-    transform = np.fft.rfft(np.bincount(index, masses, size))
-    total = np.fft.irfft(np.polynomial.Polynomial(
-        binomial(rounds, rate, limit))(transform), size)
-    values = step * ((np.arange(size) + size // 2) % size - size // 2)
+    total = np.fft.irfft(law(np.fft.rfft(np.bincount(index, masses, size))), size)
     return total @ -np.expm1(np.minimum(epsilon - values, 0.0))
   found = epsilon_of(poisson(release, rate, rounds, limit), bounds.SERVER, delta)
   assert of(found, np.floor) <= delta <= of(found * (1 - 2e-3), np.ceil)
-
-
-# All cohorts of a few clients, drawn by the code that draws them.
 
 
 class _Again(Exception):
@@ -173,15 +163,13 @@ CASES = pytest.mark.parametrize('rounds, sampling', [
 
 
 def built(sampling, rounds, clients=4):
-  return schemes.build(**{
-      'name': 'poisson', 'population': clients, 'rounds': rounds, **sampling,
-      'cohort_size': sampling['cohort_size'] * clients / 4})
+  return schemes.build(**{'name': 'poisson', 'population': clients, 'rounds': rounds,
+      **sampling, 'cohort_size': sampling['cohort_size'] * clients / 4})
 
 
 def candidates(event, observer, **method):
-  return {name: found for name, found in observers.candidates(
-      observers.View(event), observer, observers.Method(
-          population=4, clients_per_person=2, **method))}
+  return {name: found for name, found in observers.candidates(observers.View(event),
+      observer, observers.Method(population=4, clients_per_person=2, **method))}
 
 
 def check(event, observer, law, ratio_of, slack=ANY, **method):
@@ -192,9 +180,8 @@ def check(event, observer, law, ratio_of, slack=ANY, **method):
       distance / NOISE)**2
   for epsilon in (0.0, 0.3, 1.0, 2.5, 6.0):
     exact = np.array(list(law.values())) @ gaussian_delta(epsilon, ratios)
-    bound, any_cohorts = (accountant.delta(
-        found[name].as_gaussian(1e-20), epsilon, amplification='none')
-                          for name in (observers.AVERAGE, 'none'))
+    bound, any_cohorts = (accountant.delta(found[name].as_gaussian(1e-20), epsilon,
+        amplification='none') for name in (observers.AVERAGE, 'none'))
     assert exact <= min(bound, any_cohorts) * (1 + 1e-9)
     assert exact > 0.05 or bound <= exact * (1 + slack)
 
@@ -208,11 +195,9 @@ def test_servers_and_persons_with_all_cohorts(rounds, sampling):
         ANY if len(limits) == 2 else 1e-6)
   check(event, bounds.PERSON_SERVER, law, lambda cohort: (
       (0 in cohort) + (1 in cohort))**2, ANY if limits or 'name' in sampling else 1e-6)
-  if len(limits) < 2:
-    return
   # Nothing is drawn again if others alone are enough in all rounds.
-  for observer, name, others in ((bounds.SERVER, 'at_most', 3),
-                                 (bounds.PERSON_SERVER, 'failure', 2)):
+  for observer, name, others in ((bounds.SERVER, 'at_most', 3), (
+      bounds.PERSON_SERVER, 'failure', 2)) if len(limits) == 2 else ():
     alone = sequences(built(
         {**sampling, 'min_cohort_size': None}, rounds, others), rounds)
     seen = candidates(event, observer)[observers.AVERAGE].event
@@ -268,9 +253,6 @@ def test_sizes_of_cohorts_of_clients_that_the_limit_never_stops(rate, rounds, li
   assert 0.97 * exact.mean() <= sizes @ found.weights <= exact.mean()
 
 
-# Means, mixtures, counts and random numbers of compositions.
-
-
 def test_rounds_that_are_seen_are_means():
   coin = events.Coin(weights=(0.25, 0.75), events=[
       events.LocalLaplace(epsilon=epsilon) for epsilon in (0.5, 0.2)])
@@ -280,9 +262,8 @@ def test_rounds_that_are_seen_are_means():
   once = sum(weight * np.exp(less * event.curve(8, 'none'))
              for weight, event in zip(coin.weights, coin.events))
   np.testing.assert_allclose(coin.curve(8, 'none'), np.log(once) / less, rtol=1e-12)
-  np.testing.assert_allclose(
-      seen.curve(8, 'none'), np.log(np.polynomial.Polynomial(law)(once)) / less,
-      rtol=1e-7)
+  np.testing.assert_allclose(seen.curve(8, 'none'),
+      np.log(np.polynomial.Polynomial(law)(once)) / less, rtol=1e-7)
   fails = dataclasses.replace(seen, failure=0.2)
   assert fails.pure_epsilon('none') == math.inf and fails.failure_probability() == 0.2
   assert accountant.delta(fails, 0.3) == pytest.approx(
@@ -309,19 +290,17 @@ def test_rounds_that_are_seen_are_means():
     ((1.0, 1.015), (1, 1.0)), ((1.0, 2 * (1 + 8e-10)), (1, 1.0)),
     ((0.05, 0.1), (150, 0.5)), ((0.05, 0.05 * 2**0.5), (120, 0.6))])
 def test_sums_are_rounded_up(monkeypatch, ratios, number, negligible, most, reach):
-  monkeypatch.setattr(gaussian_mixtures, '_NEGLIGIBLE', negligible)
-  monkeypatch.setattr(gaussian_mixtures, '_MOST_VALUES', most)
-  monkeypatch.setattr(counts, '_REACH', reach)
-  monkeypatch.setattr(counts, '_MARGIN', 3 * reach)
+  for module, name, value in (
+      (gaussian_mixtures, '_NEGLIGIBLE', negligible), (counts, '_REACH', reach),
+      (gaussian_mixtures, '_MOST_VALUES', most), (counts, '_MARGIN', 3 * reach)):
+    monkeypatch.setattr(module, name, value)
   gaussian = lambda ratio: pairs.Gaussian(noise_multiplier=ratio**-0.5)
   mixture = gaussian_mixtures.of((
       (pairs.Mixed(pairs=tuple(map(gaussian, ratios)), weights=(0.7, 0.3)),
        counts.binomial(*number)), (gaussian(1e-3), counts.binomial(60, 0.4))))
-  (trials, rate), k = number, np.arange(number[0] + 1)
-  law = np.add.outer(stats.binom.logpmf(k, trials, rate), np.zeros(k.size)) + (
-      stats.binom.logpmf(k, k[:, None], 0.3))
-  sums = ratios[0] * (k[:, None] - k) + ratios[1] * k
-  kept = law > -60
+  k = np.arange(number[0] + 1)
+  law = stats.binom.logpmf(k, *number)[:, None] + stats.binom.logpmf(k, k[:, None], 0.3)
+  sums, kept = ratios[0] * (k[:, None] - k) + ratios[1] * k, law > -60
   law, sums = np.exp(law[kept]), sums[kept]
   for epsilon in (0.1, 0.6, 2.0, 12.0):
     exact = sum(weight * law @ gaussian_delta(epsilon, sums + 1e-3 * more)
@@ -365,12 +344,11 @@ def test_epsilon_of_a_mixture_inverts_delta(convex):
 def test_counts_are_binomial_up_to_the_largest(trials, rate, most, at_most):
   found = counts.binomial(trials, rate, most, at_most)
   most = min(trials, most or trials)
-  exact = collections.Counter({most: at_most})
+  exact, p = collections.Counter({most: at_most}), mpmath.mpf(rate)
   with mpmath.workdps(60):
     for k in range(trials + 1):
       exact[min(k, most)] += (1 - at_most) * float(
-          mpmath.binomial(trials, k) * mpmath.mpf(rate)**k *
-          (1 - mpmath.mpf(rate))**(trials - k))
+          mpmath.binomial(trials, k) * p**k * (1 - p)**(trials - k))
   assert sum(chance for k, chance in exact.items() if k > found.most) <= found.missing
   assert found.missing <= 1e-30 and sum(found.weights) + found.missing >= 1 - 1e-12
   for k, weight in list(zip(found.numbers, found.weights))[1:]:
@@ -410,19 +388,17 @@ def test_rounds_that_are_lost_have_others_whom_the_limit_stopped(
   law = collections.Counter()
   for available, chance in enumerate(binomial(
       population - 2, (1 - rate)**(rounds - 1), None)):
-    sizes = {1 + 1 / (1 + more): weight
-             for more, weight in enumerate(binomial(available, rate, None))}
-    for times, selected in enumerate(binomial(lost, rate, None)):
-      total = {0.0: chance * selected}
-      for _ in range(times):
-        after = collections.Counter()
-        for (ratio, first), (more, second) in itertools.product(
-            total.items(), sizes.items()):
-          after[round(ratio + more, 6)] += first * second
-        total = after
-      for once, committed in enumerate(binomial(rounds, rate, 1)):
-        for ratio, weight in total.items():
-          law[ratio + once] += weight * committed
+    # A lost round is without the client, or with it and so many others.
+    sizes = {0.0: 1 - rate, **{1 + 1 / (1 + more): rate * weight
+        for more, weight in enumerate(binomial(available, rate, None))}}
+    total = dict(enumerate(chance * binomial(rounds, rate, 1)))
+    for _ in range(lost):
+      after = collections.Counter()
+      for (ratio, first), (more, second) in itertools.product(
+          total.items(), sizes.items()):
+        after[round(ratio + more, 6)] += first * second
+      total = after
+    law.update(total)
   ratios, weights = map(np.array, zip(*law.items()))
   positive = ratios > 0
   assert weights[positive] @ gaussian_delta(
@@ -441,8 +417,7 @@ def test_random_numbers_of_compositions_against_closed_forms(epsilon, number):
   of_losses = lambda k: sum(
       chance * max(0.0, -math.expm1(epsilon - 0.8 * (2 * hits - k)))
       for hits, chance in enumerate(binomial(int(k), truth, None)))
-  of_ratios = lambda k: sum(
-      math.prod(map(ratios.get, each)) * (
+  of_ratios = lambda k: sum(math.prod(map(ratios.get, each)) * (
           1 if math.inf in each else gaussian_delta(epsilon, sum(each)))
       for each in itertools.product(ratios, repeat=int(k)))
   leak = (pairs.Leak(probability=0.01), counts.Counts(first=0, weights=(0.5, 0.5)))
@@ -482,8 +457,7 @@ def test_less_never_costs_more(mechanism, sampling, noise, cohort, rounds, limit
     # Small cohorts have larger shares of the noise, and are drawn again more often.
     assert epsilon <= more[who] * (1 + 1e-3) or name == 'cohort_size' and (
         who == bounds.PARTICIPANT or settings.get('min_cohort_size'))
-  for weaker, stronger in (
-      (bounds.OUTSIDERS, bounds.SERVER), (bounds.SERVER, bounds.SERVER_ANY_COHORTS),
-      (bounds.OUTSIDERS, bounds.PARTICIPANT), (bounds.OUTSIDERS, bounds.PERSON),
-      (bounds.SERVER, bounds.PERSON_SERVER), (bounds.PERSON, bounds.PERSON_SERVER)):
-    assert more[weaker] <= more[stronger] * (1 + 1e-3)
+  for weaker, *stronger in ((bounds.OUTSIDERS, bounds.SERVER, bounds.PARTICIPANT,
+      bounds.PERSON), (bounds.SERVER, bounds.SERVER_ANY_COHORTS, bounds.PERSON_SERVER),
+      (bounds.PERSON, bounds.PERSON_SERVER)):
+    assert more[weaker] <= min(map(more.get, stronger)) * (1 + 1e-3)

@@ -252,8 +252,8 @@ def test_rounds_that_are_drawn_again_are_not_amplified():
 @pytest.mark.parametrize('limits', [
     dict(max_participations=3), dict(pivotal_probability=0.1)])
 def test_with_a_limit_or_suppression_it_is_taken_off_delta(limits):
-  run = lambda event, **changes: _rounds(events.PoissonSampled(**{**dict(
-      event=event, sampling_rate=0.1, redrawn_probability=1e-7), **limits, **changes}), 10)
+  run = lambda event, **changes: _rounds(events.PoissonSampled(event=event, **{**dict(
+      sampling_rate=0.1, redrawn_probability=1e-7), **limits, **changes}), 10)
   gaussian = events.CentralGaussian(noise_multiplier=1.0)
   event, free = run(gaussian), run(gaussian, redrawn_probability=0.0)
   assert event.failure_probability() == pytest.approx(1e-6)

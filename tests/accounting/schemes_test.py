@@ -112,7 +112,7 @@ def test_all_clients_are_selected_where_nothing_is_sampled(arguments, seed):
 @pytest.mark.parametrize('arguments, message', [
     (dict(sampling='shuffle'), "sampling must be .*'shuffle'"),
     *((dict(population=value), f'population .*{value}') for value in (0, 1.5)),
-    *((dict(cohort_size=value), f'cohort_size .*{value}') for value in (0, -3, math.nan)),
+    *((dict(cohort_size=size), f'cohort_size .*{size}') for size in (0, -3, math.nan)),
     (dict(cohort_size=401), 'cohort_size must be at most population=400, found 401'),
     (dict(sampling='none', cohort_size=401), 'cohort_size .*found 401'),
     (dict(sampling='fixed', cohort_size=1.5), 'integer for sampling=fixed'),
@@ -259,7 +259,8 @@ class Groups(schemes.SamplingScheme):
   def __init__(self, **arguments):
     super().__init__(**arguments)
     self.groups = int(self.population / self.cohort_size)
-    self._deck = np.random.default_rng(self.simulation_seed).permutation(self.population)
+    rng = np.random.default_rng(self.simulation_seed)
+    self._deck = rng.permutation(self.population)
 
   def sample(self, round_index):
     return np.sort(self._deck[round_index % self.groups::self.groups])

@@ -24,8 +24,7 @@ EPSILONS = (0.0, 0.5, 1.0, 2.0, 4.0)
 ROUND_OFF = 1e-9
 
 # Contributions: a sign for the history of a client, the value of the row before.
-CONSTANT, ADAPTIVE, OPPOSED = (
-    lambda last: 1, lambda last: np.where(last < 0, -1, 1),
+CONSTANT, ADAPTIVE, OPPOSED = (lambda last: 1, lambda last: np.where(last < 0, -1, 1),
     lambda last: np.where(last < 3, 1, -1))
 
 
@@ -64,15 +63,14 @@ class Rows(collections.namedtuple('Rows', [
     """
     turns = [(row, place) for row in self.sequence
              for place in clients if place in self.position(row[0])]
-    total = 0.0
-    for coins in itertools.product(*[
-        (0, 1) if 0 < self.rate < 1 else (1,)] * len(turns)):
-      chance = math.prod(self.rate if coin else 1 - self.rate for coin in coins)
-      taking_part = {turn for turn, coin in zip(turns, coins) if coin}
-      total = total + chance * self._given(clients, taking_part, victim_is_there)
-    return total
+    coins = (0, 1) if self.rate < 1 else (1,)
+    return sum(
+        math.prod(self.rate if coin else 1 - self.rate for coin in flips) * self.given(
+            clients, set(itertools.compress(turns, flips)), victim_is_there)
+        for flips in itertools.product(coins, repeat=len(turns)))
 
-  def _given(self, clients, taking_part, victim_is_there):
+  def given(self, clients, taking_part, victim_is_there):
+    """The same where these, pairs of a row and a position, take part."""
     count, result, sums = len(self.sequence), np.ones(()), {}
     victim, values = next(iter(clients)), np.arange(-self.reach, self.reach + 1)
     last = np.zeros([1] * count, int)
@@ -85,32 +83,31 @@ class Rows(collections.namedtuple('Rows', [
                       ) * is_opened
       mean = sum(weight * sums[t - j, is_lost and t - j > self.lost[0]]
                  for j, weight in enumerate(self.column[:t]))
-      shape = [1] * count
-      shape[axis] = values.size
-      last = values.reshape(shape)
-      if is_opened:
-        result = result * self.masses[last - mean + 2 * self.reach]
-      else:  # It shows that nothing was opened: an outcome of its own.
-        result = result * np.where(last == self.reach, 1.0, 0.0)
+      last = values.reshape(np.where(np.arange(count) == axis, values.size, 1))
+      # It shows if nothing was opened: an outcome of its own.
+      result = result * (self.masses[last - mean + 2 * self.reach] if is_opened else
+                         1.0 * (last == self.reach))
     return np.broadcast_to(result, [values.size] * count)
 
   def deltas(self, clients):
     """The larger delta of both directions at each epsilon."""
     p, q = (self.joint(clients, there).ravel() for there in (True, False))
     assert p.sum() > 0.999 and q.sum() > 0.999
-    return np.array([max(np.maximum(first - math.exp(epsilon) * second, 0).sum()
-                         for first, second in ((p, q), (q, p))) for epsilon in EPSILONS])
+    return np.maximum(_deltas(p, q), _deltas(q, p))
 
   def event(self, release, **more):
     """What is charged for the run, with all of its lost rows."""
-    turn = events.TurnSampled(
-        event=release, column=self.column, turn_size=self.size,
+    turn = events.TurnSampled(event=release, column=self.column, turn_size=self.size,
         population=self.population, sampling_rate=self.rate, **more)
     kept, last = self.lost
-    charges = collections.Counter({turn: self.rounds})
-    if last > kept:
-      charges[turn.repeated()] += last - kept
-    return combinators.composed(charges)
+    return combinators.composed({turn: self.rounds} | (
+        {turn.repeated(): last - kept} if last > kept else {}))
+
+
+def _deltas(p, q):
+  """Hockey-stick divergence of p from q at each epsilon."""
+  return np.array([np.maximum(p - math.exp(epsilon) * q, 0).sum()
+                   for epsilon in EPSILONS])
 
 
 @functools.cache
@@ -129,46 +126,40 @@ def _run(column=(2, 1), population=2, size=1, rounds=3, rate=1.0, lost=(0, 0), s
          stddev=6.0, noise='gaussian', suppresses=False):
   """A small run, and the event of a contribution in one row."""
   reach = math.ceil(5.5 * stddev) + shift * max(column) + 1
-  masses = _gaussian(stddev, reach) if noise == 'gaussian' else _skellam(
-      stddev**2, reach)
-  release = events.CentralGaussian(noise_multiplier=stddev / shift) if (
-      noise == 'gaussian') else events.CentralSkellam(
-          l1_sensitivity=shift, l2_sensitivity=shift, noise_variance=stddev**2,
-          dimension=1)
+  if noise == 'gaussian':
+    masses = _gaussian(stddev, reach)
+    release = events.CentralGaussian(noise_multiplier=stddev / shift)
+  else:
+    masses, release = _skellam(stddev**2, reach), events.CentralSkellam(dimension=1,
+        l1_sensitivity=shift, l2_sensitivity=shift, noise_variance=stddev**2)
   return Rows(column, population, size, rounds, rate, lost, shift, reach, masses,
               suppresses), release
 
 
-def _bounds(event):
-  return np.array([observers.delta(
-      observers.View(event), epsilon, observers.Method(), bounds.OUTSIDERS)
-                   for epsilon in EPSILONS])
+def _bounds(event, observer=bounds.OUTSIDERS):
+  return np.array([observers.delta(observers.View(event), epsilon, observers.Method(),
+                                   observer) for epsilon in EPSILONS])
 
 
-SCHEDULES = pytest.mark.parametrize('column, population, size, rounds', [
+@pytest.mark.parametrize('column, population, size, rounds', [
     ((2, 1), 2, 1, 2), ((2, 1), 2, 1, 3), ((1, 2), 2, 1, 3), ((3, 2, 1), 3, 1, 3),
     ((2, 1), 5, 2, 3), ((1,), 2, 1, 3), ((1,), 3, 2, 3)])
-
-
-@SCHEDULES
 @pytest.mark.parametrize('rate', [1.0, 0.5, 0.2])
 @pytest.mark.parametrize('noise', ['gaussian', 'skellam'])
 def test_no_schedule_reveals_more_than_is_charged(
     column, population, size, rounds, rate, noise):
   run, release = _run(column, population, size, rounds, rate, noise=noise)
   bound = _bounds(run.event(release))
-  found = []
-  for place in range(population):
-    # Alone, and with a client of the next turn, both adaptive.
-    found.append(run.deltas({place: CONSTANT}))
-    others = {(place + size) % population: OPPOSED} if size < population else {}
-    found.append(run.deltas({place: ADAPTIVE, **others}))
-  assert (np.max(found, axis=0) <= bound + ROUND_OFF).all()
+  # Alone, and with a client of the next turn, both adaptive.
+  found = np.max([run.deltas(clients) for place in range(population) for clients in (
+      {place: CONSTANT},
+      {place: ADAPTIVE, (place + size) % population: OPPOSED})], axis=0)
+  assert (found <= bound + ROUND_OFF).all()
   # It is attained, but for what rounding loses, and what so little Skellam noise in
   # several rows loses to Gaussian noise.
   if noise == 'gaussian' or len(column) == 1:
     tight = bound > 1e-2
-    assert (np.max(found, axis=0) >= 0.97 * bound)[tight].all() and tight[0]
+    assert (found >= 0.97 * bound)[tight].all() and tight[0]
 
 
 @pytest.mark.parametrize('mutation', [
@@ -193,9 +184,8 @@ def test_rows_that_are_opened_again_are_covered(lost, rate, column):
   run, release = _run(column, rounds=rounds, rate=rate, lost=lost, shift=1, stddev=1.5)
   run = run._replace(reach=8, masses=_gaussian(1.5, 8))
   bound = _bounds(run.event(release))
-  found = [run.deltas({place: one, 1 - place: OPPOSED})
-           for place in (0, 1) for one in (CONSTANT, ADAPTIVE)]
-  worst = np.max(found, axis=0)
+  worst = np.max([run.deltas({place: one, 1 - place: OPPOSED})
+                  for place in (0, 1) for one in (CONSTANT, ADAPTIVE)], axis=0)
   assert (worst <= bound + ROUND_OFF).all() and worst[0] > 0.4 * bound[0]
 
 
@@ -213,21 +203,14 @@ def test_vectors_of_skellam_noise(direction, rate, variance):
   """Two rows of two coordinates: the second row is the other coordinates of a turn."""
   reach = math.ceil(5.2 * variance**0.5) + 4
   masses = _skellam(variance, reach)[reach:3 * reach + 1]
-  release = events.DistributedSkellam(
-      l1_sensitivity=sum(map(abs, direction)), noise_variance=variance, dimension=2,
-      l2_sensitivity=math.hypot(*direction))
-  def rows(coin):
-    listed = [np.roll(masses, weight * one * coin) for weight in (2, 1)
-              for one in direction]
-    return functools.reduce(np.multiply.outer, listed)
-  event = events.SelfComposed(event=events.TurnSampled(
-      event=release, column=(2, 1), turn_size=1, population=2, sampling_rate=rate),
-                              count=2)
-  p = rate * rows(1) + (1 - rate) * rows(0)
-  q, bound = rows(0), _bounds(event)
+  release = events.DistributedSkellam(l1_sensitivity=sum(map(abs, direction)),
+      noise_variance=variance, dimension=2, l2_sensitivity=math.hypot(*direction))
+  rows = lambda coin: functools.reduce(np.multiply.outer, [
+      np.roll(masses, weight * one * coin) for weight in (2, 1) for one in direction])
+  p, q = rate * rows(1) + (1 - rate) * rows(0), rows(0)
+  bound = _bounds(_run(rounds=2, rate=rate)[0].event(release))
   for first, second in ((p, q), (q, p)):
-    exact = np.array([np.maximum(first - math.exp(epsilon) * second, 0).sum()
-                      for epsilon in EPSILONS])
+    exact = _deltas(first, second)
     assert (exact <= bound + 1e-6).all()
   if variance == 30.0:  # Accounted as Gaussian noise, which is near.
     assert bound[0] <= 1.15 * exact[0]
@@ -239,15 +222,12 @@ def test_rows_that_are_suppressed_for_a_single_client(rate):
   pivotal = cohorts.pivotal_probability(2, rate, 0.5, 1, 0.0)
   assert pivotal >= rate
   run, release = _run((2, 1), 4, 2, 2, rate, suppresses=True)
-  for places in ((0, 1), (2, 3)):
-    # The clients of the other turn open their row, or not, by themselves.
-    exact = run.deltas({place: CONSTANT for place in (*places, *({0, 1, 2, 3} - {
-        *places}))})
-    bound = _bounds(run.event(release, pivotal_probability=pivotal))
-    assert (exact <= bound + ROUND_OFF).all()
-  without = _bounds(run.event(release))
-  exact = run.deltas({0: CONSTANT, 1: CONSTANT, 2: CONSTANT, 3: CONSTANT})
-  assert (exact > without).any()
+  bound = _bounds(run.event(release, pivotal_probability=pivotal))
+  # The clients of the other turn open their row, or not, by themselves.
+  first, second = (run.deltas(dict.fromkeys(places, CONSTANT))
+                   for places in ((0, 1, 2, 3), (2, 3, 0, 1)))
+  assert (np.maximum(first, second) <= bound + ROUND_OFF).all()
+  assert (first > _bounds(run.event(release))).any()
 
 
 def test_whoever_knows_the_cohorts_sees_the_mean():
@@ -257,12 +237,9 @@ def test_whoever_knows_the_cohorts_sees_the_mean():
   exact = np.zeros(len(EPSILONS))
   for coins in itertools.product((0, 1), repeat=2):
     turns = {((t, False), 0) for t, coin in zip((1, 3), coins) if coin}
-    p, q = (run._given({0: CONSTANT}, turns, there).ravel() for there in (True, False))
-    exact += 0.25 * np.array([np.maximum(p - math.exp(epsilon) * q, 0).sum()
-                              for epsilon in EPSILONS])
-  bound = np.array([observers.delta(
-      observers.View(event), epsilon, observers.Method(), bounds.SERVER)
-                    for epsilon in EPSILONS])
+    p, q = (run.given({0: CONSTANT}, turns, there).ravel() for there in (True, False))
+    exact += 0.25 * _deltas(p, q)
+  bound = _bounds(event, bounds.SERVER)
   assert (exact <= bound + ROUND_OFF).all() and exact[0] >= 0.97 * bound[0]
   assert (bound < np.array([accountant.delta(event.without_sampling(), epsilon)
                             for epsilon in EPSILONS])).all()

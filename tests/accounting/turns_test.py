@@ -352,7 +352,7 @@ def _mean_delta(column, rows, q, size, epsilon):
         (weight**2 / 9.0 / (1 - known / (least + more)) if least + more > known else
          math.inf if known else weight**2 / 9.0, stats.binom.pmf(more, others, q))
         for more in range(others + 1)])
-  turn = [(0.0, 1 - q), *((ratio, q * chance) for ratio, chance in _sums(*parts).items())]
+  turn = [(0.0, 1 - q), *((ratio, q * also) for ratio, also in _sums(*parts).items())]
   return sum(chance * (1.0 if math.isinf(ratio) else _gaussian_delta(ratio, epsilon))
              for ratio, chance in _sums(turn, turn).items())
 
@@ -438,8 +438,9 @@ def test_impossible_mechanisms_are_named(changes, message):
 
 
 def test_an_adaptive_clip_is_accounted_where_rows_have_one_sum():
-  fixed = _numbers(_mechanism(column=(1,)))
-  found = _numbers(_mechanism(column=(1,), adaptive_clipping=True), clients_per_person=2)
+  fixed, found = (_numbers(
+      _mechanism(column=(1,), adaptive_clipping=adaptive), clients_per_person=2)
+                  for adaptive in (False, True))
   assert fixed.epsilon < found.epsilon == found.server.epsilon < found.person.epsilon
 
 
@@ -478,8 +479,9 @@ def test_repeated_rows_of_random_cohorts_promise_participants_nothing():
   again = events.Composed(events=(once, event.repeated()))
   for released, observer, is_finite in ((once, bounds.PARTICIPANT, True),
       (again, bounds.SERVER, True), (again, bounds.PARTICIPANT, False)):
-    assert is_finite == observers.bound(
-        observers.View(released), 1e-3, observers.Method(population=120), observer).is_finite
+    found = observers.bound(
+        observers.View(released), 1e-3, observers.Method(population=120), observer)
+    assert found.is_finite == is_finite
   # Nor does a server that chooses cohorts: they may be of one.
   assert event.minimum_cohort() is None
   assert accountant.epsilon(

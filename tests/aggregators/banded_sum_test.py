@@ -19,9 +19,9 @@ COLUMN = (4, 3, 2)
 
 
 def _params(**changes):
-  return DistributedSumParams(**{**dict(
-      clip=1.0, noise_multiplier=0.5, bits=20, dimension=D, cohort_size=N,
-      column=COLUMN), **changes})
+  return DistributedSumParams(**{
+      'clip': 1.0, 'noise_multiplier': 0.5, 'bits': 20, 'dimension': D,
+      'cohort_size': N, 'column': COLUMN, **changes})
 
 
 def _updates(round_index):
@@ -40,10 +40,9 @@ def _run(factory, rounds=ROUNDS, reporting=lambda index: N, updates=_updates):
     output = process.next(state, [
         collections.OrderedDict(value=vector, key=np.array([index, i], np.int64))
         for i, vector in enumerate(vectors)])
-    state = output.state
+    states.append(state := output.state)
     errors.append(output.result - vectors.sum(axis=0, dtype=np.float64))
     measured.append(output.measurements)
-    states.append(state)
   return np.array(errors), measured, states
 
 
@@ -52,11 +51,11 @@ def _matrix(column, rounds=ROUNDS):
 
 
 def test_without_noise_every_sum_comes_out_to_the_rounding(in_process):
-  errors, *_ = _run(BandedSumFactory(
-      _params(noise_multiplier=0.0), simulation_seed=1))
+  params = _params(noise_multiplier=0.0)
+  errors, *_ = _run(BandedSumFactory(params, simulation_seed=1))
   # Each client's coordinates are off by half a grid unit on average, and by less than
   # one; nothing adds up over rounds.
-  unit = 1 / _params(noise_multiplier=0.0).scale
+  unit = 1 / params.scale
   assert np.abs(errors).max() < N * unit * D**0.5
   assert np.square(errors).mean(axis=1).max() < 2 * N / 4 * unit**2
 
@@ -71,15 +70,12 @@ def test_errors_are_the_quotient_of_fresh_noise_by_the_column(in_process, kind):
   errors, *_ = _run(factory)
   # Rows of the column times the errors are the fresh noise: independent over rounds, of
   # standard deviation noise_multiplier * clip * |column|.
-  fresh = _matrix(COLUMN) @ errors
-  variance = (0.5 * np.sqrt(29))**2
+  fresh, variance = _matrix(COLUMN) @ errors, 0.25 * 29
   statistics_lib.check_variance(fresh, variance)
-  products = np.corrcoef(fresh) - np.eye(ROUNDS)
-  assert np.abs(products).max() < 5 / D**0.5
+  assert np.abs(np.corrcoef(fresh) - np.eye(ROUNDS)).max() < 5 / D**0.5
   # The sums alone have more noise, which cancels in the model: the sum of sums.
-  model = np.tril(np.ones([ROUNDS, ROUNDS])) @ np.linalg.inv(_matrix(COLUMN))
-  statistics_lib.check_variance(
-      errors.sum(axis=0), variance * np.square(model[-1]).sum())
+  model = np.linalg.inv(_matrix(COLUMN)).sum(axis=0)
+  statistics_lib.check_variance(errors.sum(axis=0), variance * np.square(model).sum())
 
 
 def test_fresh_rotations_would_undo_the_cancellation(in_process):
@@ -92,34 +88,29 @@ def test_fresh_rotations_would_undo_the_cancellation(in_process):
       return (state, *rest)
 
   column, rounds = (16, 15, 14, 13, 13), 20
-  sums = {}
-  for kind in (BandedSumFactory, Fresh):
-    errors, *_ = _run(kind(_params(column=column), simulation_seed=3), rounds)
-    sums[kind] = np.square(np.cumsum(errors, axis=0)).mean()
-  model = np.tril(np.ones([rounds, rounds])) @ np.linalg.inv(_matrix(column, rounds))
-  norm = 0.5 * np.linalg.norm(column)
-  cancelled = np.square(model).sum(axis=1).mean() * norm**2
+  one, other = (np.square(np.cumsum(_run(
+      kind(_params(column=column), simulation_seed=3), rounds)[0], axis=0)).mean()
+                for kind in (BandedSumFactory, Fresh))
+  sums, norm = np.linalg.inv(_matrix(column, rounds)), 0.5 * np.linalg.norm(column)
+  cancelled = np.square(np.cumsum(sums, axis=0)).sum(axis=1).mean() * norm**2
   # With fresh signs the noise of different rounds adds up in squares.
-  alone = np.square(np.linalg.inv(_matrix(column, rounds)))
-  independent = np.cumsum(alone.sum(axis=1)).mean() * norm**2
-  assert sums[BandedSumFactory] == pytest.approx(cancelled, rel=0.15)
-  assert sums[Fresh] > 0.5 * independent > 2 * sums[BandedSumFactory]
+  independent = np.cumsum(np.square(sums).sum(axis=1)).mean() * norm**2
+  assert one == pytest.approx(cancelled, rel=0.15)
+  assert other > 0.5 * independent > 2 * one
 
 
 def test_the_first_half_of_a_contribution_is_that_of_a_sum_without_bands():
+  def encoded(params):
+    return distributed_sum.encode(_updates(0)[0], np.array([3, 4], np.int64),
+                                  np.array([5, 6], np.int64), N, params).values
+
   params = _params()
-  vector, key = _updates(0)[0], np.array([3, 4], np.int64)
-  rotation_key = np.array([5, 6], np.int64)
   # The same noise, for a sum that has it without bands.
   alone = params.replace(
       column=(1,), fixed_scale=params.scale, noise_multiplier=0.5 * 29**0.5)
   assert alone.noise_variance == pytest.approx(params.noise_variance)
-  both = distributed_sum.encode(vector, key, rotation_key, N, params).values
-  noisy, closed = np.reshape(both, [2, -1])
-  np.testing.assert_array_equal(noisy, distributed_sum.encode(
-      vector, key, rotation_key, N, alone).values)
-  np.testing.assert_array_equal(closed, distributed_sum.encode(
-      vector, key, rotation_key, N, alone.replace(noise_multiplier=0.0)).values)
+  np.testing.assert_array_equal(np.reshape(encoded(params), [2, -1]), [
+      encoded(alone), encoded(alone.replace(noise_multiplier=0.0))])
 
 
 def test_the_state_has_the_closed_sums_and_no_client_receives_them(in_process):
@@ -135,16 +126,14 @@ def test_the_state_has_the_closed_sums_and_no_client_receives_them(in_process):
   text = process.next.to_building_block().compact_representation()
   broadcast, = {line for line in text.split('federated_broadcast(')[1:]}
   assert 'selected' not in broadcast
-  shared = factory.shared_type(
-      process.initialize.type_signature.result.member)
+  shared = factory.shared_type(process.initialize.type_signature.result.member)
   assert not {'closed_sums', 'released_sums'} & set(dir(shared))
 
 
 def test_the_row_of_a_suppressed_round_is_not_opened(in_process):
-  params = _params(min_honest_fraction=0.75)
+  factory = BandedSumFactory(_params(min_honest_fraction=0.75), simulation_seed=4)
   errors, measured, states = _run(
-      BandedSumFactory(params, simulation_seed=4),
-      reporting=lambda index: 2 if index == 5 else N)
+      factory, reporting=lambda index: 2 if index == 5 else N)
   assert [bool(m['suppressed']) for m in measured] == [i == 5 for i in range(ROUNDS)]
   # Nothing is released, and the round's sum counts as zero in later ones.
   for name in ('closed_sums', 'released_sums'):
@@ -157,14 +146,14 @@ def test_the_row_of_a_suppressed_round_is_not_opened(in_process):
 
 def test_the_row_of_an_empty_cohort_is_not_opened(in_process):
   # All of its noise would be the server's own, which sees earlier sums without it.
-  factory = BandedSumFactory(_params())
-  process = factory.create(tff.types.to_type((np.float32, [D])))
+  factory, member = BandedSumFactory(_params()), tff.types.to_type((np.float32, [D]))
+  process = factory.create(member)
   state = process.next(process.initialize(), list(_updates(0))).state
   output = process.next(factory.set_cohort_size(state, 0), [])
   assert output.measurements['suppressed'] and not np.any(output.result)
   # A server that adds all the noise adds it to a row without clients, too.
   central = BandedSumFactory(_params(mechanism='skellam_central'))
-  output = central.create(tff.types.to_type((np.float32, [D]))).next(state, [])
+  output = central.create(member).next(state, [])
   assert not output.measurements['suppressed'] and np.any(output.result)
 
 
@@ -183,8 +172,8 @@ def test_one_band_is_the_central_sum(in_process):
 
 
 def test_bits_are_sized_for_rows():
-  one, rows = (_params(column=column, bits=16, noise_multiplier=0.0, dimension=2**14)
-               for column in ((1,), (4, 3, 2)))
+  rows = _params(bits=16, noise_multiplier=0.0, dimension=2**14)
+  one = rows.replace(column=(1,))
   # A row of sums of one direction is 9 times as long.
   assert rows.scale == pytest.approx(one.scale / 9, rel=0.01)
   assert rows.l2_sensitivity / rows.clip_grid > one.l2_sensitivity / one.clip_grid
@@ -197,19 +186,16 @@ def test_bits_are_sized_for_rows():
 
 def test_rows_of_one_direction_do_not_wrap_around(in_process):
   same = np.full([N, D], 0.99 * D**-0.5, np.float32)
-  errors, measured, _ = _run(
-      BandedSumFactory(_params(noise_multiplier=0.0, bits=16), simulation_seed=8),
-      updates=lambda index: same)
+  factory = BandedSumFactory(_params(noise_multiplier=0.0, bits=16), simulation_seed=8)
+  errors, measured, _ = _run(factory, updates=lambda index: same)
   assert max(float(m['estimated_wrapped_fraction']) for m in measured) < 0.01
   assert np.abs(errors).max() < 0.2 * N * D**-0.5
 
 
 @pytest.mark.parametrize('column, message', [
     ((0, 3), r'column must begin with a positive weight, found \(0, 3\)'),
-    ((4, -1), r'column\[1\] must be .*found -1'),
-    ((4, 1.5), r'column\[1\] must be .*found 1.5'),
-    ((4, float('nan')), r'column\[1\] must be .*found nan'),
-    ((4, 2**20), r'column\[1\] must be .*found 1048576'),
+    *(((4, weight), rf'column\[1\] must be .*found {weight}')
+      for weight in (-1, 1.5, float('nan'), 2**20)),
     ((), r'column must begin with a positive weight, found \(\)'),
     ((2,), r'column of one weight must be \(1,\), found \(2,\)'),
     ((1,) * 2000, 'column must have at most 1024 weights, found 2000')])

@@ -20,6 +20,11 @@ def _constant(rounds, momentum=0.0):
   return Workload(rates=(1.0,) * rounds, momentum=momentum)
 
 
+WORKS = pytest.mark.parametrize('work', [
+    _constant(40), _constant(40, 0.9), Workload(rates=RATES, momentum=0.9)],
+                                ids=['plain', 'momentum', 'schedule'])
+
+
 def _matrix(work):
   """The workload as a dense matrix, by its definition."""
   rounds = len(work.rates)
@@ -31,11 +36,9 @@ def _matrix(work):
 def _dense_error(matrix, column):
   """The error with C as a dense matrix that is inverted."""
   rounds = len(matrix)
-  weights = np.array([*column, *[0.0] * rounds])
-  mixing = np.array([[weights[t - r] if t >= r else 0.0 for r in range(rounds)]
-                     for t in range(rounds)])
-  squares = (matrix @ np.linalg.inv(mixing))**2
-  return math.sqrt(squares.sum() / rounds) * np.linalg.norm(column)
+  mixing = sum(weight * np.eye(rounds, k=-band) for band, weight in enumerate(column))
+  models = np.linalg.norm(matrix @ np.linalg.inv(mixing))
+  return models / math.sqrt(rounds) * np.linalg.norm(column)
 
 
 @pytest.mark.parametrize('momentum', [0.0, 0.5, 0.9])
@@ -43,10 +46,9 @@ def _dense_error(matrix, column):
 @pytest.mark.parametrize('column', [(1,), (16, 11), (16, 15, 0, 13), (2, *[1] * 20)])
 def test_error_is_that_of_dense_matrices(momentum, rates, column):
   work = Workload(rates=rates, momentum=momentum)
-  expected = _dense_error(_matrix(work), column)
+  expected, alone = (_dense_error(_matrix(work), one) for one in (column, (1,)))
   assert columns.error(work, column) == pytest.approx(expected, rel=1e-10)
-  assert columns.gain(work, column) == pytest.approx(
-      _dense_error(_matrix(work), (1,)) / expected, rel=1e-10)
+  assert columns.gain(work, column) == pytest.approx(alone / expected, rel=1e-10)
 
 
 def test_error_is_that_of_models_whose_noise_was_decoded_round_by_round():
@@ -72,13 +74,13 @@ def test_workload_is_the_map_of_the_optimizer(optimizer, schedule):
   config = ServerConfig(
       learning_rate=0.5, momentum=0.7, beta_1=0.6, adaptivity=1e4, optimizer=optimizer,
       schedule=schedule, warmup_rounds=3, rounds=9)
-  tff_optimizer, rounds = config.build(), 9
-  state = tff_optimizer.initialize([tf.TensorSpec([rounds], tf.float32)])
-  weights, models = [tf.zeros(rounds)], [np.zeros(rounds)]
-  for update in np.eye(rounds, dtype=np.float32):
+  tff_optimizer = config.build()
+  state = tff_optimizer.initialize([tf.TensorSpec([9], tf.float32)])
+  weights, models = [tf.zeros(9)], [np.zeros(9)]
+  for update in np.eye(9, dtype=np.float32):
     state, weights = tff_optimizer.next(state, weights, [tf.constant(-update)])
     models.append(weights[0].numpy())
-  mine = _matrix(columns.workload(config, rounds))
+  mine = _matrix(columns.workload(config, 9))
   if optimizer == 'sgdm':
     np.testing.assert_allclose(models[1:], 0.5 * mine, atol=1e-6)
   # Adam's correction of its first moment is a factor of the round.
@@ -109,11 +111,7 @@ def test_gains_are_those_of_another_program(rounds, bands, plain, momentum):
     assert len(column) == bands and column[0] == 16
 
 
-def _works():
-  return [_constant(40), _constant(40, 0.9), Workload(rates=RATES, momentum=0.9)]
-
-
-@pytest.mark.parametrize('work', _works(), ids=['plain', 'momentum', 'schedule'])
+@WORKS
 def test_gradient_is_that_of_finite_differences(work):
   weights = np.random.default_rng(2).uniform(0.2, 1.0, size=6)
   weights[0] = 1.5
@@ -135,7 +133,7 @@ def test_general_path_is_that_of_a_constant_rate(momentum):
   assert '_form' in vars(general) and '_form' not in vars(fast)
 
 
-@pytest.mark.parametrize('work', _works(), ids=['plain', 'momentum', 'schedule'])
+@WORKS
 def test_optimum_is_below_its_neighbours_and_falls_with_the_bands(work):
   rng = np.random.default_rng(3)
   errors = [columns.error(work, (1,))]
@@ -160,14 +158,12 @@ def test_rounding_keeps_clear_of_columns_whose_inverse_does_not_decay():
   work = _constant(10_000, 0.5)
   assert columns.error(work, columns.best(work, 2)) < 1.001 * columns.error(
       work, columns._optimum(work, 2)) < columns.error(work, (1, 1)) / 1.05
-
-
-def test_noise_that_grows_without_limit_is_an_infinite_error():
+  # Noise that grows without limit.
   assert columns.error(_constant(1000), (1, 16)) == math.inf
   assert columns.gain(_constant(1000), (1, 16)) == 0
 
 
-@pytest.mark.parametrize('work', _works(), ids=['plain', 'momentum', 'schedule'])
+@WORKS
 def test_best_columns_are_columns_of_a_sum(work):
   assert columns.best(work, 1) == (1,)
   for bands in (2, 7, 64):
@@ -178,8 +174,7 @@ def test_best_columns_are_columns_of_a_sum(work):
 
 
 def test_weights_have_no_common_factor():
-  found = {columns.best(Workload(rates=(1.0, 1.0), momentum=m), 2)
-           for m in np.linspace(0, 0.9, 10)}
+  found = {columns.best(_constant(2, m), 2) for m in np.linspace(0, 0.9, 10)}
   assert all(math.gcd(*column) == 1 for column in found)
   assert any(1 < column[0] < 16 for column in found)
 
@@ -193,11 +188,10 @@ def test_one_sum_in_the_models_needs_no_past():
 @pytest.mark.parametrize('most', [1, 2, 10, 64])
 def test_auto_is_the_fewest_bands_that_lose_little(momentum, most):
   work = _constant(50, momentum)
-  column = columns.auto(work, most)
-  limit = 1.02 * columns.error(work, columns.best(work, most))
-  good = [bands for bands in range(1, most + 1)
-          if columns.error(work, columns.best(work, bands)) <= limit]
-  assert column == columns.best(work, good[0])
+  column, best = columns.auto(work, most), [
+      columns.best(work, bands) for bands in range(1, most + 1)]
+  limit = 1.02 * columns.error(work, best[-1])
+  assert column == next(one for one in best if columns.error(work, one) <= limit)
   assert (len(column) < most) == (most > 10 or most == 10 and momentum == 0)
 
 

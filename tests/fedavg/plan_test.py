@@ -1,5 +1,6 @@
 """The plan accounts for what is executed."""
 
+import functools
 import json
 import math
 
@@ -37,8 +38,8 @@ def _plan(epsilon=4.0, attributes=None, **changes):
     (0.5, 'poisson', 20.0), (8.0, 'fixed', 20.0), (0.5, 'none', 200.0)])
 def test_calibrated_epsilon_comes_close_and_never_exceeds(
     mechanism, epsilon, sampling, cohort_size):
-  plan = _plan(mechanism=mechanism, epsilon=epsilon, sampling=sampling,
-               cohort_size=cohort_size)
+  plan = _plan(
+      mechanism=mechanism, epsilon=epsilon, sampling=sampling, cohort_size=cohort_size)
   assert 0.999 * epsilon < plan.epsilon(10) <= epsilon
   assert plan.epsilon(11) > epsilon
   assert 0 == plan.epsilon(0) < plan.epsilon(1) < plan.epsilon(10)
@@ -54,21 +55,16 @@ def test_ledger_of_the_rounds_gives_the_epsilon_of_the_plan():
 
 
 def test_delta_is_well_below_one_over_the_population_unless_given():
-  # 200^-1.1 = 0.00294...
-  assert _plan().delta == 0.0029
+  assert _plan().delta == 0.0029  # 200^-1.1 = 0.00294...
   assert _plan(attributes={'delta': 1e-6}).delta == 1e-6
-
-
-def _server(plan, rounds):
-  return plan.guarantee(rounds).server.epsilon
 
 
 def test_epsilon_of_the_server_ignores_sampling():
   plan, everyone = _plan(noise_multiplier=1.0), _plan(
       noise_multiplier=1.0, sampling='none', cohort_size=200.0)
-  assert _server(plan, 10) > plan.epsilon(10)
-  assert _server(everyone, 10) == everyone.epsilon(10)
-  assert _server(plan, 11) > _server(plan, 10)
+  server = plan.guarantee(10).server.epsilon
+  assert plan.epsilon(10) < server < plan.guarantee(11).server.epsilon
+  assert everyone.guarantee(10).server.epsilon == everyone.epsilon(10)
 
 
 def test_cohorts_are_sampled_as_the_event_accounts_for_them():
@@ -89,13 +85,12 @@ def test_cohorts_are_sampled_as_the_event_accounts_for_them():
 @pytest.mark.parametrize('honest', [1.0, 0.7])
 def test_event_has_the_numbers_that_the_sum_runs_with(honest):
   plan = _plan(min_honest_fraction=honest, assumed_colluders=1 if honest < 1 else 0)
-  event = plan.event(1).event
-  assert event.noise_variance == plan.params.noise_variance
-  assert event.l1_sensitivity == plan.params.l1_sensitivity
-  assert event.l2_sensitivity == plan.params.l2_sensitivity
-  assert event.min_honest_fraction == plan.params.min_honest_fraction == honest
-  assert plan.params.total_noise_variance == pytest.approx(
-      event.noise_variance / honest)
+  event, params = plan.event(1).event, plan.params
+  assert event.noise_variance == params.noise_variance
+  assert event.l1_sensitivity == params.l1_sensitivity
+  assert event.l2_sensitivity == params.l2_sensitivity
+  assert event.min_honest_fraction == params.min_honest_fraction == honest
+  assert params.total_noise_variance == pytest.approx(event.noise_variance / honest)
 
 
 @pytest.mark.parametrize('mechanism', ('none', *PRIVATE))
@@ -110,10 +105,9 @@ def test_round_event_survives_json(mechanism, sampling, cohort_size):
 def test_none_guarantees_nothing():
   plan = _plan(mechanism='none')
   assert not plan.is_private and plan.params is None
-  assert plan.epsilon(1) == math.inf
-  assert plan.mechanism.noise_multiplier is plan.target_epsilon is None
-  assert plan.guarantee(3).outsiders is None
-  assert plan.delta == 0.0029
+  assert (plan.epsilon(1), plan.delta) == (math.inf, 0.0029)
+  assert plan.mechanism.noise_multiplier is plan.target_epsilon is (
+      plan.guarantee(3).outsiders) is None
   assert _plan(mechanism='none', population=1, cohort_size=1.0).delta is None
 
 
@@ -126,23 +120,18 @@ def test_calibrated_numbers_are_recorded_and_taken_over():
       'column': [1], 'bits': 18, 'noise_generator': 'philox'}
   settings = TrainSettings(epsilon=4.0, cohort_size=20.0, rounds=10,
                            sampling='poisson', max_participations=0)
-  build = dict(dimension=1000, population=200)
-  new = plan_lib.build(settings, **build)
-  assert new.mechanism == plan.mechanism
+  build = functools.partial(plan_lib.build, dimension=1000, population=200)
+  assert build(settings).mechanism == plan.mechanism
   # What an earlier start was calibrated to holds, even if it would be another now.
-  other = plan_lib.build(
-      settings, recorded={**recorded, 'noise_multiplier': 0.9}, **build)
-  assert other.mechanism.noise_multiplier == 0.9
-  assert other.target_epsilon == 4
+  earlier = {**recorded, 'noise_multiplier': 0.9, 'delta': 1 / 200}
+  other = build(settings, recorded=earlier)
+  assert (other.mechanism.noise_multiplier, other.target_epsilon) == (0.9, 4)
   # So does its delta, whatever the default was then, unless one is given.
-  earlier = {**recorded, 'delta': 1 / 200}
-  assert plan_lib.build(settings, recorded=earlier, **build).delta == 1 / 200
-  assert plan_lib.build(settings.replace(delta=1e-4), recorded=earlier,
-                        **build).delta == 1e-4
+  assert other.delta == 1 / 200
+  assert build(settings.replace(delta=1e-4), recorded=earlier).delta == 1e-4
   # Noise that was given is not calibrated and not recorded otherwise.
-  given = plan_lib.build(settings.replace(epsilon=None, noise_multiplier=0.8),
-                         recorded={**recorded, 'noise_multiplier': 0.9}, **build)
-  assert given.mechanism.noise_multiplier == 0.8
+  given = settings.replace(epsilon=None, noise_multiplier=0.8)
+  assert build(given, recorded=earlier).mechanism.noise_multiplier == 0.8
 
 
 def test_added_rounds_must_meet_the_target_against_the_server_too():
@@ -166,9 +155,9 @@ def test_added_rounds_must_meet_the_target_against_the_server_too():
     (dict(assumed_colluders=1, min_honest_fraction=0.8), None),
     (dict(simulated_dropout_rate=0.1, min_honest_fraction=0.8, max_participations=1), 1)])
 def test_default_limit_never_takes_the_amplification(changes, limit):
-  settings = TrainSettings(task='emnist', cohort_size=20.0, rounds=10,
-                           noise_multiplier=1.0, sampling='poisson', **changes)
-  plan = plan_lib.build(settings, dimension=1000, population=200)
+  plan = plan_lib.build(TrainSettings(
+      cohort_size=20.0, rounds=10, noise_multiplier=1.0, sampling='poisson', **changes),
+                        dimension=1000, population=200)
   assert plan.mechanism.max_participations == limit
   if limit != 1:
     assert plan.event(1).pivotal_probability < 0.5
@@ -176,10 +165,10 @@ def test_default_limit_never_takes_the_amplification(changes, limit):
 
 def test_certificates_of_all_numbers_are_stated():
   chosen = _plan(noise_multiplier=1.0).guarantee(10)
-  assert set(map(str, chosen.server.certificates)) != (
-      set(map(str, chosen.server_any_cohorts.certificates)))
-  for bound in (chosen.server, chosen.server_any_cohorts):
-    assert bound.certificates[0] in chosen.to_json()['skellam_as_gaussian']
+  one, other = chosen.server.certificates, chosen.server_any_cohorts.certificates
+  assert {*map(str, one)} != {*map(str, other)}
+  for certificates in (one, other):
+    assert certificates[0] in chosen.to_json()['skellam_as_gaussian']
   plan = _plan(noise_multiplier=1.0, sampling='fixed', cohort_size=2.0)
   guarantee = plan.guarantee(10)
   of_participant, = guarantee.participant.certificates
@@ -191,10 +180,9 @@ def test_certificates_of_all_numbers_are_stated():
 
 def test_chacha20_is_the_default_where_it_is_about_as_fast():
   def generator(dimension=2**14, recorded=None, **settings):
-    plan = plan_lib.build(
-        TrainSettings(**{'noise_multiplier': 1.0, **settings}), dimension=dimension,
-        population=1000, recorded=recorded)
-    return plan.configuration()['noise_generator']
+    return plan_lib.build(
+        TrainSettings(noise_multiplier=1.0, **settings), dimension=dimension,
+        population=1000, recorded=recorded).configuration()['noise_generator']
 
   assert generator() == generator(mechanism='discrete_gaussian', bits=14) == 'chacha20'
   # Short vectors, and noise beyond tables.
@@ -211,23 +199,20 @@ def test_chacha20_is_the_default_where_it_is_about_as_fast():
 
 @pytest.mark.slow
 def test_unit_of_privacy_and_words_reach_the_guarantee():
-  plan = plan_lib.build(TrainSettings(rounds=2), dimension=1000, population=200,
-                        privacy_unit='one writer')
-  terms = plan.guarantee(2).terms
-  assert terms.privacy_unit == 'one writer' and terms.sampling == 'turns'
-  assert terms.secure_aggregation and 'tables' in terms.sampler
-  assert '2110.04995' in terms.source
-  central = plan_lib.build(
-      TrainSettings(rounds=2, mechanism='gaussian'), dimension=1000, population=200)
-  assert not central.terms.secure_aggregation
-  assert 'trusted' in central.terms.trust_model
-  assert 'the server is trusted' in central.terms.observers_server
+  terms, central = (plan_lib.build(
+      TrainSettings(rounds=2, mechanism=mechanism), dimension=1000, population=200,
+      privacy_unit='one writer').guarantee(2).terms for mechanism in (
+          'skellam', 'gaussian'))
+  assert (terms.privacy_unit, terms.sampling) == ('one writer', 'turns')
+  assert terms.secure_aggregation and not central.secure_aggregation
+  assert 'tables' in terms.sampler and '2110.04995' in terms.source
+  assert 'trusted' in central.trust_model
+  assert 'the server is trusted' in central.observers_server
 
 
-@pytest.mark.parametrize('target', [4.0, None])
-def test_each_number_of_rounds_pays_for_its_own_draws(target):
-  plan = _plan(attributes={'delta': 1e-9}) if target else _plan(
-      noise_multiplier=1.0, attributes={'delta': 1e-9})
+@pytest.mark.parametrize('noise', [{}, {'noise_multiplier': 1.0}])
+def test_each_number_of_rounds_pays_for_its_own_draws(noise):
+  plan = _plan(attributes={'delta': 1e-9}, **noise)
   consumed = [plan.guarantee(n).outsiders.consumed_delta for n in (1, 5, 10)]
   assert 0 < consumed[0] < consumed[1] < consumed[2]
   assert consumed[2] == noise_budget.consumed_by(
@@ -238,12 +223,13 @@ def test_each_number_of_rounds_pays_for_its_own_draws(target):
     ({'epsilon': 0.0}, 'epsilon must be greater than 0'),
     ({'epsilon': None}, 'noise_multiplier must be given'),
     ({'noise_multiplier': 0.0}, 'noise_multiplier must be greater'),
-    ({'attributes': {'delta': 0.0}}, 'delta must be .*strictly between 0 and 1'),
-    ({'attributes': {'delta': 1.0}}, 'delta must be .*strictly between 0 and 1'),
+    *(({'attributes': {'delta': delta}}, 'delta must be .*strictly between 0 and 1')
+      for delta in (0.0, 1.0)),
     ({'clip': None}, 'clip must be given'),
     ({'bits': 4}, 'bits=4 are too few for a cohort'),
     ({'cohort_size': 201.0}, 'cohort_size=201 is larger than the population'),
-    ({'sampling': 'fixed', 'cohort_size': 20.5}, 'cohort_size must be an integer'),
+    *(({'sampling': 'fixed', 'cohort_size': 20.5, 'mechanism': mechanism},
+       'cohort_size must be an integer') for mechanism in ('skellam', 'none')),
     ({'sampling': 'none'}, 'cohort_size must be the population, 200'),
     ({'population': 1, 'cohort_size': 1.0}, 'delta must be strictly'),
     ({'assumed_colluders': 1}, 'assumed_colluders=1 leave fewer'),
@@ -253,13 +239,8 @@ def test_plan_that_is_impossible_is_refused_by_name(changes, message):
     _plan(**changes)
 
 
-def test_sampling_is_checked_without_privacy_too():
-  with pytest.raises(ValueError, match='cohort_size must be an integer'):
-    _plan(mechanism='none', sampling='fixed', cohort_size=20.5)
-
-
-def _caveats(plan, rounds=10):
-  return {note.name: str(note) for note in plan.guarantee(rounds).caveats}
+def _caveats(plan):
+  return {note.name: str(note) for note in plan.guarantee(10).caveats}
 
 
 def test_degenerate_grid_needs_a_flag_and_then_warns():
@@ -281,19 +262,17 @@ def test_seed_and_diagnostics_are_warned_of():
 
 @pytest.mark.parametrize('mechanism', MECHANISMS)
 def test_simulated_secure_aggregation_is_warned_of(mechanism):
-  plan = _plan(mechanism=mechanism)
-  assert ('secure aggregation simulated' in _caveats(plan)) == (
+  assert ('secure aggregation simulated' in _caveats(_plan(mechanism=mechanism))) == (
       mechanism not in ('gaussian', 'none'))
 
 
 def test_what_mechanism_and_rotation_do_not_promise_is_warned_of():
-  approximate, unrotated = 'approximate amplification', 'no rotation'
-  assert not {approximate, unrotated} & set(_caveats(_plan()))
-  result = _caveats(_plan(
-      mechanism='discrete_gaussian', rotation='none', beta=0.0, noise_multiplier=2.0))
-  assert {approximate, unrotated} <= set(result)
+  both = {'approximate amplification', 'no rotation'}
+  assert not both & _caveats(_plan()).keys()
+  assert both <= _caveats(_plan(mechanism='discrete_gaussian', rotation='none',
+                                beta=0.0, noise_multiplier=2.0)).keys()
   fixed = _caveats(_plan(mechanism='discrete_gaussian', sampling='fixed'))
-  assert approximate not in fixed
+  assert 'approximate amplification' not in fixed
 
 
 @pytest.mark.parametrize('value, text', [
@@ -310,7 +289,8 @@ def test_bits_that_would_do_are_named_where_no_noise_meets_the_target():
 
 
 def test_one_number_against_all_but_those_who_hold_sums_or_shares():
-  plan = _plan(sampling='turns', column=(2, 1), epsilon=3.0, min_honest_fraction=0.8)
+  rows = dict(sampling='turns', column=(2, 1), epsilon=3.0)
+  plan = _plan(**rows, min_honest_fraction=0.8)
   found = plan.guarantee(10)
   # Observers see all of the noise, the server what honest clients left at least.
   assert found.outsiders.epsilon < found.server.epsilon == found.of_everyone.epsilon <= 3
@@ -318,31 +298,32 @@ def test_one_number_against_all_but_those_who_hold_sums_or_shares():
   assert first.startswith(decimals.epsilon(found.server.epsilon))
   assert first.endswith(' who holds no closed sum and no share of the noise')
   assert participant.startswith(decimals.epsilon(found.participant.epsilon))
-  whole = _plan(sampling='turns', column=(2, 1), epsilon=3.0).guarantee(10)
   # A participant is not among them: it knows its share.
+  whole = _plan(**rows).guarantee(10)
   assert whole.participant.epsilon > 3 >= whole.of_everyone.epsilon
   # Rows of suppressed rounds stay closed; the sums of rows of one do not.
   assert plan.guarantee(10, suppressed=True).of_everyone == found.of_everyone
-  single = _plan(sampling='turns', epsilon=3.0, min_honest_fraction=0.8).guarantee(
+  single = _plan(**rows | dict(column=(1,), min_honest_fraction=0.8)).guarantee(
       10, suppressed=True)
   assert single.of_everyone is single.server is None
 
 
 def test_rows_have_the_bits_that_keep_rounding_small_and_keep_them():
-  build = dict(dimension=10**6, population=5000)
-  settings = TrainSettings(noise_multiplier=2.0, cohort_size=50.0, rounds=40, clip=0.3)
-  plan = plan_lib.build(settings, **build)
+  def build(recorded=None, **changes):
+    return plan_lib.build(
+        TrainSettings(noise_multiplier=2.0, cohort_size=50.0, rounds=40, clip=0.3,
+                      **changes), dimension=10**6, population=5000, recorded=recorded)
+
+  plan, params = build(), build().params
   assert len(plan.mechanism.column) > 5
-  params = plan.params
   assert 18 < params.bits == plan.configuration()['bits']
   assert params.l2_sensitivity < 1.02 * params.clip_grid
   fewer = params.replace(bits=params.bits - 1)
   assert fewer.l2_sensitivity > 1.02 * fewer.clip_grid
   # Sums alone need no more than by default, and what is given is taken.
   for changes in (dict(sampling='poisson'), dict(bands=1)):
-    assert plan_lib.build(settings.replace(**changes), **build).params.bits == 18
-  assert plan_lib.build(settings.replace(bits=22), **build).params.bits == 22
-  recorded = json.loads(json.dumps(plan.configuration()))
-  resumed = plan_lib.build(settings, recorded={**recorded, 'bits': 20}, **build)
+    assert build(**changes).params.bits == 18
+  assert build(bits=22).params.bits == 22
+  resumed = build({**json.loads(json.dumps(plan.configuration())), 'bits': 20})
   assert resumed.params.bits == 20
   assert resumed.mechanism.column == plan.mechanism.column

@@ -21,13 +21,12 @@ def _parse(*arguments):
 def test_without_argumentsthe_plan_is_skellam_at_epsilon_eight():
   settings = _parse()
   assert (settings.mechanism, settings.target_epsilon) == ('skellam', 8.0)
-  assert settings.epsilon is settings.noise_multiplier is settings.delta is None
-  assert (settings.sampling, settings.bits, settings.rounds) == ('turns', None, 50)
-  assert settings.bands is None and settings.turn_rate == 1
-  assert settings.given == frozenset()
+  assert (settings.sampling, settings.turn_rate, settings.rounds) == ('turns', 1, 50)
   assert (settings.task, settings.task_options) == ('emnist', {})
-  assert settings.seed is settings.output_dir is None
-  assert not settings.diagnostics and not settings.resume
+  assert not [name for name in (
+      'epsilon', 'noise_multiplier', 'delta', 'bits', 'bands', 'seed', 'output_dir')
+              if getattr(settings, name) is not None]
+  assert not (settings.diagnostics or settings.resume or settings.given)
   assert settings == TrainSettings()
 
 
@@ -35,16 +34,13 @@ def test_given_noise_multiplier_replaces_the_default_epsilon():
   settings = _parse('--noise_multiplier=1.5')
   assert (settings.target_epsilon, settings.noise_multiplier) == (None, 1.5)
   assert settings.given == {'noise_multiplier'}
+  none = TrainSettings(mechanism='none')
+  assert none.target_epsilon is none.noise_multiplier is None
   assert _parse('--epsilon=2').target_epsilon == 2
   # Which then differs from the default in the configuration, though not in effect.
   assert _parse('--epsilon=8').target_epsilon == TrainSettings().target_epsilon
   with pytest.raises(ValueError, match='epsilon and noise_multiplier must not both be'):
     _parse('--noise_multiplier=1.5', '--epsilon=8')
-
-
-def test_none_has_no_target_and_takes_no_noise():
-  settings = TrainSettings(mechanism='none')
-  assert settings.target_epsilon is settings.noise_multiplier is None
 
 
 def test_options_that_were_not_given_are_left_to_the_task():
@@ -82,21 +78,20 @@ def test_every_task_can_be_asked_for_with_each_of_its_models(task):
 
 @pytest.mark.slow
 def test_every_setting_of_privacy_reaches_the_plan():
-  settings = TrainSettings(
+  def build(metrics=0, **changes):
+    return plan_lib.build(
+        TrainSettings(**changes), dimension=100, population=200, metrics=metrics)
+
+  given = dict(
       noise_multiplier=1.7, delta=1e-4, clip=0.4, cohort_size=30.0, rounds=7,
-      sampling='fixed', fixed_adjacency='zero-out', adaptive_clipping=True, target_quantile=0.7,
-      clip_learning_rate=0.3, clip_count_stddev=4.0, rotation='dft', bits=20, beta=0.2,
-      k_stddevs=3.0, min_honest_fraction=0.8, assumed_colluders=2,
-      amplification='generic', accountant='rdp', allow_degenerate=True,
-      noise_generator='philox', diagnostics=True, simulated_dropout_rate=0.1, seed=5,
-      clients_per_person=3)
-  plan = plan_lib.build(settings, dimension=100, population=200)
-  mechanism = plan.mechanism
-  reached = {**dataclasses.asdict(mechanism), **{
-      name: getattr(plan, name) for name in (
-          'delta', 'target_quantile', 'clip_learning_rate', 'amplification',
-          'accountant', 'allow_degenerate', 'diagnostics', 'noise_generator',
-          'clients_per_person')}}
+      sampling='fixed', fixed_adjacency='zero-out', adaptive_clipping=True,
+      target_quantile=0.7, clip_learning_rate=0.3, clip_count_stddev=4.0, bits=20,
+      rotation='dft', beta=0.2, k_stddevs=3.0, min_honest_fraction=0.8,
+      assumed_colluders=2, amplification='generic', accountant='rdp', seed=5,
+      allow_degenerate=True, noise_generator='philox', diagnostics=True,
+      simulated_dropout_rate=0.1, clients_per_person=3)
+  settings, plan = TrainSettings(**given), build(**given)
+  reached = {**vars(plan), **dataclasses.asdict(plan.mechanism)}
   names = {name for name, field in settings_lib.declared(TrainSettings).items()
            if field.group == 'privacy'}
   assert len(names) > 20
@@ -104,58 +99,40 @@ def test_every_setting_of_privacy_reaches_the_plan():
                        'private_evaluation', 'bands'}:
     assert reached[name] == getattr(settings, name), name
   # Alone with turns: bands become the column.
-  turns = plan_lib.build(
-      TrainSettings(noise_multiplier=1.7, bands=3, turn_rate=0.5, cohort_size=30.0),
-      dimension=100, population=200).mechanism
+  turns = build(
+      noise_multiplier=1.7, bands=3, turn_rate=0.5, cohort_size=30.0).mechanism
   assert len(turns.column) == 3 and turns.turn_rate == 0.5
-  poisson = plan_lib.build(
-      TrainSettings(noise_multiplier=1.7, sampling='poisson', max_participations=50,
-                    min_cohort_size=5), dimension=100, population=200).mechanism
+  poisson = build(noise_multiplier=1.7, sampling='poisson', max_participations=50,
+                  min_cohort_size=5).mechanism
   assert (poisson.max_participations, poisson.min_cohort_size) == (50, 5)
-  assert (mechanism.dropout_rate, plan.seed) == (0.1, 5)
-  assert plan.target_epsilon is None
-  with_target = plan_lib.build(
-      TrainSettings(epsilon=3.0, noise_generator='chacha20', private_evaluation=0.5),
-      dimension=100, population=200, metrics=1)
-  assert with_target.target_epsilon == 3
-  assert with_target.noise_generator == 'chacha20'
-  assert accountant.epsilon(with_target.evaluation, with_target.delta) == pytest.approx(
-      0.5, rel=1e-4)
+  assert (plan.mechanism.dropout_rate, plan.seed, plan.target_epsilon) == (0.1, 5, None)
+  plan = build(1, epsilon=3.0, noise_generator='chacha20', private_evaluation=0.5)
+  assert (plan.target_epsilon, plan.noise_generator) == (3, 'chacha20')
+  assert accountant.epsilon(plan.evaluation, plan.delta) == pytest.approx(0.5, rel=1e-4)
 
 
-@pytest.mark.parametrize('argument, message', [
-    ('--client_learning_rate=nan', 'client_learning_rate must be a finite'),
-    ('--server_learning_rate=inf', 'server_learning_rate must be a finite'),
-    ('--server_momentum=1', 'server_momentum must be at least 0 and less than 1'),
-    ('--server_optimizer=sgd', 'server_optimizer must be one of adagrad, adam, sgdm'),
-    ('--server_optimizer=adam', 'server_learning_rate must be given with '
-     'server_optimizer=adam'),
-    ('--server_beta_2=0.9', 'server_beta_2 is not used with server_optimizer=sgdm'),
-    ('--server_warmup_rounds=3', 'server_warmup_rounds is not used with '
-     'server_schedule=constant'),
-    ('--client_proximal=-1', 'client_proximal must be at least 0'),
-    ('--client_batch_size=0', 'client_batch_size must be at least 1'),
-    ('--client_epochs=-1', 'client_epochs must be at least 1'),
-    ('--clients_per_call=0', 'clients_per_call must be at least 1'),
-    ('--simulated_dropout_rate=1', 'simulated_dropout_rate must be at least 0 and'),
-    ('--assumed_colluders=-1', 'assumed_colluders must be at least 0'),
-    ('--rounds=0', 'rounds must be at least 1'),
-    ('--epsilon=0', 'epsilon must be greater than 0'),
-    ('--noise_multiplier=0', 'noise_multiplier must be greater than 0'),
-    ('--delta=0', 'delta must be strictly between 0 and 1'),
-    ('--clip=0', 'clip must be from 1e-20'),
-    ('--bits=31', 'bits must be from 2 to 30'),
-    ('--cohort_size=0.5', 'cohort_size must be at least 1'),
-    ('--min_honest_fraction=0', 'min_honest_fraction must be greater than 0 and'),
-    ('--beta=1', 'beta must be at least 0 and less than 1'),
-    ('--mechanism=laplace', 'mechanism must be one of'),
-    ('--sampling=some', f'sampling must be one of {", ".join(sorted(schemes.SCHEMES))}'),
-    ('--task=cats', 'task must be one of emnist'),
-    ('--amplification=loose', 'amplification must be one of'),
-    ('--accountant=me', 'accountant must be one of')])
-def test_value_out_of_range_is_refused_by_name(argument, message):
-  with pytest.raises(ValueError, match=f'^{message}'):
-    _parse(argument)
+@pytest.mark.parametrize('rule, arguments', [
+    ('must be a finite', 'client_learning_rate=nan server_learning_rate=inf'),
+    ('must be at least 0 and less than 1', 'server_momentum=1 beta=1'),
+    ('must be at least 0 and', 'simulated_dropout_rate=1'),
+    ('must be at least 0', 'client_proximal=-1 assumed_colluders=-1'),
+    ('must be at least 1', 'client_batch_size=0 client_epochs=-1 clients_per_call=0 '
+     'rounds=0 cohort_size=0.5'),
+    ('must be greater than 0 and', 'min_honest_fraction=0'),
+    ('must be greater than 0', 'epsilon=0 noise_multiplier=0'),
+    ('must be strictly between 0 and 1', 'delta=0'),
+    ('must be from 1e-20', 'clip=0'), ('must be from 2 to 30', 'bits=31'),
+    ('must be from 1 to 1024, found 0', 'bands=0'),
+    ("must be a number or auto, found 'x'", 'bands=x'),
+    ('must be greater than 0 and at most 1', 'turn_rate=0'),
+    ('must be one of adagrad, adam, sgdm', 'server_optimizer=sgd'),
+    (f'must be one of {", ".join(sorted(schemes.SCHEMES))}', 'sampling=some'),
+    ('must be one of emnist', 'task=cats'),
+    ('must be one of', 'mechanism=laplace amplification=loose accountant=me')])
+def test_value_out_of_range_is_refused_by_name(rule, arguments):
+  for argument in arguments.split():
+    with pytest.raises(ValueError, match=f'^{argument.split("=")[0]} {rule}'):
+      _parse(f'--{argument}')
 
 
 @pytest.mark.parametrize('mechanism', ['skellam', 'none'])
@@ -193,14 +170,12 @@ ADAPTIVE = {'target_quantile', 'clip_count_stddev', 'clip_learning_rate'}
     ({'mechanism': 'skellam', 'adaptive_clipping': True}, set()),
     ({'mechanism': 'skellam_central', 'adaptive_clipping': True}, SHARES)])
 def test_settings_without_effect_are_refused(others, unused):
-  for name, value in VALUES.items():
-    if name in others:
-      continue
-    if name not in unused:
-      assert getattr(TrainSettings(**others, **{name: value}), name) == value
-      continue
+  for name in VALUES.keys() - others.keys() - unused:
+    settings = TrainSettings(**others, **{name: VALUES[name]})
+    assert getattr(settings, name) == VALUES[name]
+  for name in unused:
     with pytest.raises(ValueError, match=f'^{name} is not used with'):
-      TrainSettings(**others, **{name: value})
+      TrainSettings(**others, **{name: VALUES[name]})
 
 
 @pytest.mark.parametrize('task, name, value', [
@@ -213,48 +188,39 @@ def test_options_of_another_task_are_refused(task, name, value):
 
 
 def test_model_of_another_task_is_refused():
-  with pytest.raises(ValueError, match="model must be one of .* for task=shakespeare, "
-                     "found 'cnn_1m'"):
+  with pytest.raises(
+      ValueError, match="model must be one of .* for task=shakespeare, found 'cnn_1m'"):
     TrainSettings(task='shakespeare', model='cnn_1m')
 
 
 @pytest.mark.parametrize('mechanism', ['none', 'skellam'])
 @pytest.mark.parametrize('sampling', ['fixed', 'epochs', 'turns'])
-def test_cohort_of_fixed_size_is_an_integer(mechanism, sampling):
+def test_cohort_of_fixed_size_alone_is_an_integer(mechanism, sampling):
   with pytest.raises(ValueError, match=(
       f'^cohort_size must be an integer for sampling={sampling}, found 20.5: '
       'or give --sampling=poisson$')):
     TrainSettings(mechanism=mechanism, sampling=sampling, cohort_size=20.5)
-
-
-def test_cohort_of_a_turn_rate_or_of_poisson_sampling_need_not_be_an_integer():
   for others in (dict(turn_rate=0.5), dict(sampling='poisson')):
     assert TrainSettings(cohort_size=20.5, **others).cohort_size == 20.5
 
 
-@pytest.mark.parametrize('arguments, unused', [
-    (['--max_participations=5'], 'max_participations is not used with sampling=turns: '),
-    (['--min_cohort_size=5'], 'min_cohort_size is not used with sampling=turns: '),
-    (['--bands=2', '--sampling=poisson'], 'bands is not used with sampling=poisson: '),
-    (['--bands=2', '--sampling=fixed'], 'bands is not used with sampling=fixed: '),
-    (['--bands=2', '--sampling=epochs'], 'bands is not used with sampling=epochs: '),
-    (['--bands=2', '--mechanism=none'], 'bands is not used with mechanism=none: '),
-    (['--turn_rate=0.5', '--sampling=none'], 'turn_rate is not used with sampling=none')])
-def test_settings_of_another_sampling_are_refused(arguments, unused):
-  with pytest.raises(ValueError, match=f'^{unused}'):
-    _parse(*arguments)
-
-
-@pytest.mark.parametrize('arguments, message', [
-    (['--bands=60', '--rounds=50'], 'bands must be at most rounds=50, found 60'),
-    (['--bands=2', '--adaptive_clipping'],
-     'bands=2 can\'t be had with adaptive_clipping: a row'),
-    (['--bands=x'], "bands must be a number or auto, found 'x'"),
-    (['--bands=0'], 'bands must be from 1 to 1024, found 0'),
-    (['--turn_rate=0'], 'turn_rate must be greater than 0 and at most 1')])
-def test_bands_that_can_not_be_had_are_refused_by_name(arguments, message):
+@pytest.mark.parametrize('flags, message', [
+    ('--max_participations=5', 'max_participations is not used with sampling=turns: '),
+    ('--min_cohort_size=5', 'min_cohort_size is not used with sampling=turns: '),
+    *((f'--bands=2 --{other}', f'bands is not used with {other}: ') for other in (
+        'sampling=poisson', 'sampling=fixed', 'sampling=epochs', 'mechanism=none')),
+    ('--turn_rate=0.5 --sampling=none', 'turn_rate is not used with sampling=none'),
+    ('--server_beta_2=0.9', 'server_beta_2 is not used with server_optimizer=sgdm'),
+    ('--server_warmup_rounds=3',
+     'server_warmup_rounds is not used with server_schedule=constant'),
+    ('--server_optimizer=adam',
+     'server_learning_rate must be given with server_optimizer=adam'),
+    ('--bands=60 --rounds=50', 'bands must be at most rounds=50, found 60'),
+    ('--bands=2 --adaptive_clipping',
+     "bands=2 can't be had with adaptive_clipping: a row")])
+def test_settings_that_do_not_go_together_are_refused(flags, message):
   with pytest.raises(ValueError, match=f'^{message}'):
-    _parse(*arguments)
+    _parse(*flags.split())
 
 
 def test_bands_of_auto_are_those_without_the_flag():
@@ -265,12 +231,10 @@ def test_bands_of_auto_are_those_without_the_flag():
 def test_where_data_are_and_how_rounds_run_may_differ_between_starts():
   free = {name for name, field in settings_lib.declared(TrainSettings).items()
           if field.free}
-  assert free == {
-      'data_path', 'test_path', 'cache_dir', 'no_cache', 'vocabulary', 'public_bounds',
-      'public_sample', 'output_dir', 'resume',
-      'local_workers', 'engine', 'engine_address', 'slice_deadline',
-      'verbose', 'rounds_per_evaluation', 'clients_per_call',
-      'clients_by_id', 'warm_start'}
+  assert free == set((
+      'data_path test_path cache_dir no_cache vocabulary public_bounds public_sample '
+      'output_dir resume local_workers engine engine_address slice_deadline verbose '
+      'rounds_per_evaluation clients_per_call clients_by_id warm_start').split())
 
 
 def test_no_flag_of_the_trainer_is_one_of_absl():
