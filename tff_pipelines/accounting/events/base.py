@@ -232,6 +232,10 @@ class Event(abc.ABC):
     release = self.group(clients, known)
     return None if release is None else (release, count)
 
+  def may_be_chained(self, known: bool) -> bool:
+    """Whether a person may cost less from neighbour to neighbour than by `group`."""
+    return False
+
   def is_additive(self) -> bool:
     """Whether k releases with one client are proved to cost at most one with k."""
     return False
@@ -491,9 +495,3 @@ def _restored(value: Any) -> Any:
   if isinstance(value, dict):
     return from_json(value)
   return tuple(map(_restored, value)) if isinstance(value, list) else value
-
-
-def scaled(noise_variance: float, surviving_fraction: float) -> float:
-  """The variance of the noise if only a fraction of its shares is present."""
-  validate.unit_interval(surviving_fraction=surviving_fraction)
-  return noise_variance * surviving_fraction

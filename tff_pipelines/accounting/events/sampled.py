@@ -73,6 +73,16 @@ class SameNeighbours(Sampled, abstract=True):
     return self.event.adjacency
 
 
+class Ordered(SameNeighbours, abstract=True):
+  """A round of clients who follow one order; defines `group_of_several` for all."""
+
+  is_ordered = base.yes
+
+  def group(self, clients: int, known: bool) -> base.Event | None:
+    several = self.group_of_several(1, clients, known)
+    return several and several[0]
+
+
 class _Poisson(SameNeighbours, abstract=True):
   """Attributes and answers that one client and several of one person share."""
 

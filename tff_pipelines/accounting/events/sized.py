@@ -180,6 +180,9 @@ class FixedSizeSampled(_Sized):
     return dataclasses.replace(self, event=release, cohort_size=self.population) if (
         known or self._is_everyone) else None
 
+  def may_be_chained(self, known: bool) -> bool:
+    return not known and self.clients > 1  # They are exchanged for others.
+
   def to_dp_accounting(self) -> dp_event.DpEvent:
     if self.neighbours == base.ZERO_OUT or self.clients > 1:
       return super().to_dp_accounting()
@@ -192,7 +195,7 @@ class FixedSizeSampled(_Sized):
     return sampled.unique((*self.event.caveats(), *hidden))
 
 
-class EpochSampled(base.Equivalent, _Sized, sampled.SameNeighbours):
+class EpochSampled(base.Equivalent, _Sized, sampled.Ordered):
   """A release from a cohort of fixed size of a shuffled population.
 
   All clients are selected once before any is selected again, so one client is in
@@ -201,7 +204,6 @@ class EpochSampled(base.Equivalent, _Sized, sampled.SameNeighbours):
   """
 
   source = 'docs/participation.md'
-  is_ordered = base.yes
 
   @property
   def equivalent(self) -> base.Event:
@@ -231,10 +233,6 @@ class EpochSampled(base.Equivalent, _Sized, sampled.SameNeighbours):
   def repeated(self) -> base.Event:
     # A round that was not committed is outside of the order.
     return self.event.repeated()
-
-  def group(self, clients: int, known: bool) -> base.Event | None:
-    several = self.group_of_several(1, clients, known)
-    return several and several[0]
 
   def group_of_several(self, count: int, clients: int,
                        known: bool) -> tuple[base.Event, int] | None:

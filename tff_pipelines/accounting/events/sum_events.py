@@ -20,6 +20,12 @@ _MOST_LISTED = 1e6
 _ROUNDING = 1 - 1e-12
 
 
+def surviving_variance(noise_variance: float, surviving_fraction: float) -> float:
+  """The variance of the noise if only a fraction of its shares is present."""
+  validate.unit_interval(surviving_fraction=surviving_fraction)
+  return noise_variance * surviving_fraction
+
+
 class ClientSum(base.Release, abstract=True):
   """A sum over clients with noise that is symmetric about 0.
 
@@ -86,7 +92,7 @@ class _IntegerSum(ClientSum, abstract=True):
       raise ValueError(f'degenerate setting: {params.degeneracy()}')
     values = dict(
         l1_sensitivity=params.l1_sensitivity, l2_sensitivity=params.l2_sensitivity,
-        noise_variance=base.scaled(params.noise_variance, surviving_fraction),
+        noise_variance=surviving_variance(params.noise_variance, surviving_fraction),
         cohort_size=params.cohort_size, min_honest_fraction=params.min_honest_fraction,
         local_variance=params.total_noise_variance / params.most_shares,
         clients=math.ceil(params.most_shares), dimension=params.padded_dimension)

@@ -25,7 +25,7 @@ def check_turns(column: tuple[int, ...], turn_size: int, population: int) -> Non
         f'client: {population} clients, {turn_size} a round; found {len(column)}')
 
 
-class TurnSampled(base.Equivalent, sampled.SameNeighbours):
+class TurnSampled(base.Equivalent, sampled.Ordered):
   """A row of weighted sums of this round and those before, by clients who take turns.
 
   The clients have one order, which is dealt once, independently of all data. Each round
@@ -51,7 +51,6 @@ class TurnSampled(base.Equivalent, sampled.SameNeighbours):
   pivotal_probability: validate.UnitInterval = 0.0
 
   source = 'docs/correlated_noise.md'
-  is_ordered = base.yes
 
   def keeps_closed(self) -> bool:
     return len(self.column) > 1
@@ -139,9 +138,8 @@ class TurnSampled(base.Equivalent, sampled.SameNeighbours):
     return row if self.sampling_rate == 1 else sampled.PoissonSampled(
         event=row, sampling_rate=1.0)
 
-  def group(self, clients: int, known: bool) -> base.Event | None:
-    several = self.group_of_several(1, clients, known)
-    return several and several[0]
+  def may_be_chained(self, known: bool) -> bool:
+    return self.sampling_rate < 1  # That clients wait is forgotten in a group.
 
   def group_of_several(self, count: int, clients: int,
                        known: bool) -> tuple[base.Event, int] | None:

@@ -12,7 +12,7 @@ import math
 import numpy as np
 from scipy import optimize
 
-from tff_pipelines.accounting.events import base, sized, turns
+from tff_pipelines.accounting.events import base
 from tff_pipelines.common import caveats, validate
 
 # The logarithm of the delta of a chain is found to this much.
@@ -49,19 +49,13 @@ def of_group(event: base.Event, clients: int, *,
 def may_be_chained(event: base.Event, clients: int, *, known: bool) -> bool:
   """Whether a chain may cost less than `of_group`, or there is nothing else."""
   group = of_group(event, clients, known=known)
-  return group is None or not known and _exchanges(group) or _may_wait(event)
+  return group is None or any(_has_chains(one, known) for one in (event, group))
 
 
-def _exchanges(event: base.Event) -> bool:
-  """Whether clients of a person are exchanged for others."""
-  return isinstance(event, sized.FixedSizeSampled) and event.clients > 1 or any(
-      map(_exchanges, base.parts(event)))
-
-
-def _may_wait(event: base.Event) -> bool:
-  """Whether clients may not be sampled in their turn, which `of_group` forgets."""
-  return isinstance(event, turns.TurnSampled) and event.sampling_rate < 1 or any(
-      map(_may_wait, base.parts(event)))
+def _has_chains(event: base.Event, known: bool) -> bool:
+  """Whether `Event.may_be_chained` holds of an event or of a part of it."""
+  return event.may_be_chained(known) or any(
+      _has_chains(part, known) for part in base.parts(event))
 
 
 def chained(of: Callable[[float], float], clients: int, delta: float) -> float:

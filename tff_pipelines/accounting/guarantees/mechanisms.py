@@ -13,7 +13,7 @@ import math
 from typing import Any, NamedTuple, Self
 
 from aggregators import noises, params as params_lib
-from tff_pipelines.accounting.events import base, kinds as events, voting
+from tff_pipelines.accounting.events import base, kinds as events, sum_events, voting
 from tff_pipelines.accounting.sampling import schemes
 from tff_pipelines.common import declarations, validate
 from tff_pipelines.common.declarations import REQUIRED, setting
@@ -168,7 +168,7 @@ class SumMechanism(Mechanism):
     adaptive = self.adaptive_clip()
     return adaptive and events.SkellamCount(
         l1_sensitivity=adaptive.sensitivity,
-        noise_variance=base.scaled(adaptive.noise_variance, self.surviving()))
+        noise_variance=sum_events.surviving_variance(adaptive.noise_variance, self.surviving()))
 
   def surviving(self) -> float:
     """The fraction of the noise that is there; a server that adds it all misses none."""
@@ -267,7 +267,7 @@ def _gaussian(mechanism: SumMechanism) -> base.Event:
 
 
 def _count(mechanism: SumMechanism) -> base.Event:
-  return events.SkellamCount(l1_sensitivity=1, noise_variance=base.scaled(
+  return events.SkellamCount(l1_sensitivity=1, noise_variance=sum_events.surviving_variance(
       _row_stddev(mechanism)**2, mechanism.surviving()))
 
 
