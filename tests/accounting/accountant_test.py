@@ -38,14 +38,6 @@ def test_auto_takes_pld_where_the_worst_pair_is_known_and_rdp_elsewhere():
           for e in unknown] == ['rdp'] * 3
 
 
-@pytest.mark.parametrize('event', [
-    SKELLAM, sampled(SKELLAM, 0.1, 5),
-    events.FixedSizeSampled(event=SKELLAM, cohort_size=1, population=10)])
-def test_pld_is_refused_where_no_worst_pair_is_known(event):
-  with pytest.raises(ValueError, match='accountant=pld'):
-    accountant.epsilon(event, 1e-3, accountant='pld')
-
-
 def test_delta_zero_is_infinite_except_for_pure_dp():
   assert accountant.epsilon(GAUSSIAN, 0.0) == math.inf
   assert accountant.epsilon(SKELLAM, 0) == math.inf
@@ -55,26 +47,21 @@ def test_delta_zero_is_infinite_except_for_pure_dp():
   assert accountant.delta(local, 2.0) == 0.0
 
 
-@pytest.mark.parametrize('delta', [float('nan'), -1e-9, 1.0, 1.5, math.inf,
-                                   True, '0.1', None])
-def test_impossible_deltas_are_refused_by_name(delta):
-  with pytest.raises(ValueError, match='delta'):
-    accountant.epsilon(GAUSSIAN, delta)
-
-
-@pytest.mark.parametrize('epsilon', [float('nan'), -1e-9, math.inf, None])
-def test_impossible_epsilons_are_refused_by_name(epsilon):
-  with pytest.raises(ValueError, match='epsilon'):
-    accountant.delta(GAUSSIAN, epsilon)
-
-
-def test_unknown_names_are_refused():
-  with pytest.raises(ValueError, match='accountant'):
-    accountant.epsilon(GAUSSIAN, 0.1, accountant='magic')
-  with pytest.raises(ValueError, match='amplification'):
-    accountant.epsilon(GAUSSIAN, 0.1, amplification='magic')
-  with pytest.raises(ValueError, match='event'):
-    accountant.epsilon('gaussian', 0.1)
+@pytest.mark.parametrize('ask, event, number, how, message', [
+    *((accountant.epsilon, GAUSSIAN, delta, {}, 'delta')
+      for delta in (math.nan, -1e-9, 1.0, 1.5, math.inf, True, '0.1', None)),
+    *((accountant.delta, GAUSSIAN, epsilon, {}, 'epsilon')
+      for epsilon in (math.nan, -1e-9, math.inf, None)),
+    # Where no worst pair is known.
+    *((accountant.epsilon, event, 1e-3, {'accountant': 'pld'}, 'accountant=pld')
+      for event in (SKELLAM, sampled(SKELLAM, 0.1, 5), events.FixedSizeSampled(
+          event=SKELLAM, cohort_size=1, population=10))),
+    *((accountant.epsilon, GAUSSIAN, 0.1, {name: 'magic'}, name)
+      for name in ('accountant', 'amplification')),
+    (accountant.epsilon, 'gaussian', 0.1, {}, 'event')])
+def test_impossible_arguments_are_refused_by_name(ask, event, number, how, message):
+  with pytest.raises(ValueError, match=message):
+    ask(event, number, **how)
 
 
 def test_a_faulty_curve_is_an_error_not_an_epsilon(monkeypatch):

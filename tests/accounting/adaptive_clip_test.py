@@ -10,13 +10,10 @@ from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.accounting.guarantees import accountant, calibration, mechanisms
 
 MECHANISMS = tuple(noises.NOISES)
-
-
-def _mechanism(name='skellam', **changes):
-  return mechanisms.SumMechanism(**{**dict(
-      mechanism=name, noise_multiplier=1.0, clip=0.3, bits=18, dimension=1000,
-      cohort_size=50.0, population=1000, rounds=20, sampling='poisson',
-      adaptive_clipping=True), **changes})
+_mechanism = mechanisms.SumMechanism(
+    mechanism='skellam', noise_multiplier=1.0, clip=0.3, bits=18, dimension=1000,
+    cohort_size=50.0, population=1000, rounds=20, sampling='poisson',
+    adaptive_clipping=True).replace
 
 
 def _released(mechanism):
@@ -29,7 +26,7 @@ def _released(mechanism):
     events.DistributedSkellam, events.DistributedDiscreteGaussian,
     events.CentralSkellam)))
 def test_a_round_is_the_sum_and_the_count_of_one_sample(name, kind):
-  mechanism = _mechanism(name)
+  mechanism = _mechanism(mechanism=name)
   assert mechanism.event().event.sampling_rate == 0.05
   together = _released(mechanism)
   total, count = together.events
@@ -56,8 +53,8 @@ def test_the_count_has_the_variance_that_the_factory_adds():
     'poisson', 'fixed', 'none')))
 def test_epsilon_is_larger_than_without_and_than_of_the_count_alone(
     name, sampling):
-  mechanism = _mechanism(name, sampling=sampling,
-                     **(dict(population=50) if sampling == 'none' else {}))
+  mechanism = _mechanism(mechanism=name, sampling=sampling,
+                         population=50 if sampling == 'none' else 1000)
   def epsilon(event):
     return accountant.epsilon(event, 1e-3)
   both = epsilon(mechanism.event())
@@ -72,7 +69,7 @@ def test_epsilon_is_larger_than_without_and_than_of_the_count_alone(
 @pytest.mark.parametrize('name, target', [
     ('skellam', 8.0), ('discrete_gaussian', 0.7)])
 def test_calibrated_noise_never_exceeds_the_target(name, target):
-  mechanism = _mechanism(name, clip_count_stddev=5.0)
+  mechanism = _mechanism(mechanism=name, clip_count_stddev=5.0)
   z = calibration.noise_multiplier(
       lambda z: mechanism.replace(noise_multiplier=z).event(), epsilon=target,
       delta=1e-3)

@@ -13,12 +13,9 @@ from tff_pipelines.accounting.sampling import cohorts
 
 POPULATION, COHORT, ROUNDS = 3400, 100, 1500
 DELTA = 1 / POPULATION
-
-
-def emnist(bits=18, **changes):
-  return params_lib.DistributedSumParams(**{**dict(
-      clip=0.03, noise_multiplier=1.0, bits=bits, dimension=1018174,
-      cohort_size=COHORT), **changes})
+emnist = params_lib.DistributedSumParams(
+    clip=0.03, noise_multiplier=1.0, bits=18, dimension=1018174,
+    cohort_size=COHORT).replace
 
 
 def training(event):
@@ -46,7 +43,7 @@ def noise_of(params, build_event, epsilon, delta=DELTA, **how):
     (18, 'tight', 'auto', 0.7914)])
 def test_federated_emnist_noise_multipliers(bits, amplification, kind, expected):
   assert noise_of(
-      emnist(bits), skellam_training, 10, accountant=kind,
+      emnist(bits=bits), skellam_training, 10, accountant=kind,
       amplification=amplification) == pytest.approx(expected, abs=5e-5)
 
 
@@ -75,9 +72,8 @@ def test_result_meets_the_target_and_a_little_less_noise_does_not(
 
 
 def test_published_local_noise_is_reproduced():
-  params = params_lib.DistributedSumParams(
-      clip=3.0, noise_multiplier=1.0, bits=30, dimension=2**24, cohort_size=16,
-      fixed_scale=350.0)
+  params = emnist(
+      clip=3.0, bits=30, dimension=2**24, cohort_size=16, fixed_scale=350.0)
   noise = noise_of(params, lambda p: events.SelfComposed(
       event=events.DistributedSkellam.from_params(p), count=150), 6, 0.01,
                    accountant='rdp')
@@ -95,9 +91,7 @@ def test_mean_estimation_noise_variances(epsilon, gaussian, bits10, bits16):
       epsilon=epsilon, delta=1e-5)
   assert variance(z) == pytest.approx(gaussian, rel=1e-3)
   for bits, expected in ((10, bits10), (16, bits16)):
-    params = params_lib.DistributedSumParams(
-        clip=10.0, noise_multiplier=1.0, bits=bits, dimension=250,
-        cohort_size=100, k_stddevs=2.0)
+    params = emnist(clip=10.0, bits=bits, dimension=250, k_stddevs=2.0)
     assert variance(noise_of(
         params, events.DistributedSkellam.from_params, epsilon, 1e-5,
         accountant='rdp')) == pytest.approx(expected, rel=1e-3)
@@ -127,7 +121,7 @@ def test_rounds_are_the_maximum_that_keeps_the_target():
 
 def test_bits_are_the_minimum_that_keeps_the_target():
   def event_of(bits):
-    return skellam_training(emnist(bits, noise_multiplier=0.855))
+    return skellam_training(emnist(bits=bits, noise_multiplier=0.855))
   fewest = calibration.bits(event_of, epsilon=10, delta=DELTA)
   assert accountant.epsilon(event_of(fewest), DELTA) <= 10
   assert accountant.epsilon(event_of(fewest - 1), DELTA) > 10
@@ -145,7 +139,7 @@ def answered(kind, bits=None, **query):
 def test_suggested_bits_are_the_minimum_within_one_percent_of_the_gaussian():
   found = answered('bits')
   assert found.noise_multiplier <= 1.01 * 0.84794
-  assert noise_of(emnist(found.bits - 1), skellam_training, 10,
+  assert noise_of(emnist(bits=found.bits - 1), skellam_training, 10,
                   accountant='rdp') > 1.01 * 0.84793
 
 
@@ -158,7 +152,7 @@ def test_degenerate_grids_are_refused_and_the_error_names_bits_that_do():
 
 
 def test_a_grid_that_holds_nothing_says_so_in_one_line():
-  params = params_lib.DistributedSumParams(
+  params = emnist(
       clip=1.0, noise_multiplier=50.0, bits=4, dimension=1, cohort_size=10)
   assert params.l2_sensitivity_squared == 0
   with pytest.raises(ValueError, match='degenerate setting') as error:

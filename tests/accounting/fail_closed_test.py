@@ -83,28 +83,16 @@ def test_a_sampling_that_says_everything_passes_on_what_participants_see():
   assert event.skellam_coordinates() == 0 == event.event.skellam_coordinates()
 
 
-def test_a_sampling_that_forgets_the_minimum_cohort_is_refused():
-  with pytest.raises(TypeError, match='NewSampling must define minimum_cohort$'):
-    _defined('NewSampling', (sampled.Sampled,), _SAMPLING, without=['minimum_cohort'])
-
-
-def test_a_mechanism_that_forgets_what_participants_see_is_refused():
-  with pytest.raises(
-      TypeError, match='NewNoise must define honest_fraction, is_known_in_part, '
-      'minimum_cohort, seen$'):
-    _defined('NewNoise', (base.Release,), _MECHANISM)
-
-
-@pytest.mark.parametrize('missing', sorted({*_MECHANISM} - {'__annotations__'}))
-def test_every_answer_of_a_mechanism_is_needed(missing):
-  with pytest.raises(TypeError, match=f'NewNoise must define {missing}$'):
-    _defined('NewNoise', _SERVER, _MECHANISM, without=[missing])
-
-
-@pytest.mark.parametrize('missing', sorted(_SAMPLING))
-def test_every_answer_of_a_sampling_is_needed(missing):
-  with pytest.raises(TypeError, match=f'NewSampling must define {missing}$'):
-    _defined('NewSampling', (sampled.Sampled,), _SAMPLING, without=[missing])
+@pytest.mark.parametrize('bases, answers, missing', [
+    *((_SERVER, _MECHANISM, name)
+      for name in sorted({*_MECHANISM} - {'__annotations__'})),
+    *(((sampled.Sampled,), _SAMPLING, name) for name in sorted(_SAMPLING)),
+    # Without the answers that `WithoutShares` gives.
+    ((base.Release,), _MECHANISM,
+     'honest_fraction, is_known_in_part, minimum_cohort, seen')])
+def test_every_answer_is_needed(bases, answers, missing):
+  with pytest.raises(TypeError, match=f'NewKind must define {missing}$'):
+    _defined('NewKind', bases, answers, without=[missing])
 
 
 @pytest.mark.parametrize('bases, changes, message', [

@@ -22,8 +22,9 @@ def new(tmp_path, rounds=0, event=EVENT, **header):
   return ledger
 
 
-def following(ledger, event=EVENT, outcome='released'):
-  return ledger.next_line(event, outcome=outcome, configuration_hash='c0')
+def following(ledger, event=EVENT, outcome='released', **more):
+  return ledger.next_line(
+      event, outcome=outcome, **{'configuration_hash': 'c0', **more})
 
 
 def _with(line, **changes):
@@ -213,7 +214,7 @@ def test_impossible_lines_are_refused(tmp_path):
   with pytest.raises(ValueError, match='outcome'):
     following(ledger, outcome='lost')
   with pytest.raises(ValueError, match='configuration must be'):
-    ledger.next_line(EVENT, outcome='released', configuration_hash='')
+    following(ledger, configuration_hash='')
   with pytest.raises(ValueError, match='event'):
     following(ledger, event={'kind': 'CentralGaussian'})
   for read in (ledger.event, ledger.seen_event):
@@ -246,10 +247,9 @@ def test_ten_thousand_equal_lines_are_one_event_with_a_count(tmp_path):
 
 def with_starts(tmp_path, *lines):
   """A ledger of (event, starts), one a round."""
-  ledger = ledger_lib.Ledger.create(tmp_path / 'ledger.jsonl')
+  ledger = new(tmp_path)
   for event, starts in lines:
-    ledger.append_line(ledger.next_line(
-        event, outcome='released', configuration_hash='c', starts=starts))
+    ledger.append_line(following(ledger, event, starts=starts))
   return ledger
 
 

@@ -14,11 +14,9 @@ from tff_pipelines.accounting.guarantees import accountant, mechanisms, noise_bu
 from tff_pipelines.fedavg.plan import FedAvgPlan
 from tests import statistics_lib
 
-
-def _params(**changes):
-  return DistributedSumParams(**{**dict(
-      clip=0.03, noise_multiplier=0.85, bits=18, dimension=1_018_174,
-      cohort_size=100, max_cohort_size=132), **changes})
+_params = DistributedSumParams(
+    clip=0.03, noise_multiplier=0.85, bits=18, dimension=1_018_174,
+    cohort_size=100, max_cohort_size=132).replace
 
 
 def _plan(noise_generator='philox', epsilon=4.0, delta=None, **changes):

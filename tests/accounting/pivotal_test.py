@@ -126,13 +126,10 @@ def test_infinite_and_huge_losses_stay_what_they_are():
 
 
 DELTA = 1e-5
-
-
-def _mechanism(**changes):
-  return mechanisms.SumMechanism(**{**dict(
-      mechanism='skellam', sampling='poisson', clip=0.3, dimension=7346, bits=18,
-      cohort_size=10.0, population=1000, rounds=1, noise_multiplier=0.6,
-      min_honest_fraction=0.9, assumed_colluders=1), **changes})
+_mechanism = mechanisms.SumMechanism(
+    mechanism='skellam', sampling='poisson', clip=0.3, dimension=7346, bits=18,
+    cohort_size=10.0, population=1000, rounds=1, noise_multiplier=0.6,
+    min_honest_fraction=0.9, assumed_colluders=1).replace
 
 
 def delta_by_fft(loss, masses, rounds, epsilon, up):

@@ -78,16 +78,20 @@ def poisson(pair, rate):
   return pairs.Poisson(pair=pair, sampling_rate=rate)
 
 
+def check(factors, delta, exact, slack=1e-6, below=0.998):
+  """Asserts that epsilon is safe by the function `exact`, and a little less is not."""
+  epsilon = pld.epsilon(factors, delta)
+  assert exact(epsilon) <= delta * (1 + slack)
+  assert epsilon <= 1e-6 or exact(epsilon * below) > delta
+
+
 @pytest.mark.parametrize('z, count, delta', [
     (0.05, 1, 1e-5), (0.05, 100, 0.1), (0.5, 1, 0.1), (0.5, 100, 1e-12),
     (1.0, 1, 1e-12), (1.0, 100, 1e-5), (7.0, 100, 0.1), (7.0, 1, 1e-5),
     (1e4, 1, 1e-12), (1e4, 100, 1e-5)])
 def test_gaussian_epsilon_agrees_with_the_closed_form(z, count, delta):
-  epsilon = pld.epsilon(((gaussian(z), count),), delta)
-  joint = z / math.sqrt(count)
-  assert gaussian_delta(joint, epsilon) <= delta * (1 + 1e-6)
-  if epsilon > 1e-6:
-    assert gaussian_delta(joint, epsilon * 0.998) > delta
+  check(((gaussian(z), count),), delta,
+        lambda epsilon: gaussian_delta(z / math.sqrt(count), epsilon))
 
 
 @pytest.mark.slow
@@ -97,25 +101,17 @@ def test_gaussian_epsilon_agrees_with_the_closed_form(z, count, delta):
     (1e4, 1, 0.2, 1e-6), (1e4, 5, 1.0, 1e-2)])
 def test_one_skellam_release_agrees_with_its_sum(variance, shift, rate, delta):
   pair = skellam(variance, shift)
-  if rate < 1:
-    pair = poisson(pair, rate)
-  epsilon = pld.epsilon(((pair, 1),), delta)
-  assert skellam_delta(shift, variance, epsilon, rate) <= delta * (1 + 1e-6)
-  if epsilon > 1e-6:
-    assert skellam_delta(shift, variance, epsilon * 0.997, rate) > delta
+  check(((poisson(pair, rate) if rate < 1 else pair, 1),), delta,
+        lambda epsilon: skellam_delta(shift, variance, epsilon, rate), below=0.997)
 
 
 def test_composed_small_noise_agrees_with_brute_force():
-  variance, count = 1.0, 3
-  reach = 40
-  k = np.arange(-reach, reach + 1)
-  log_p = skellam_distribution.log_pmf(k - 1, variance)
-  log_q = skellam_distribution.log_pmf(k, variance)
-  p = np.exp(log_p[:, None, None] + log_p[None, :, None] + log_p[None, None, :])
-  q = np.exp(log_q[:, None, None] + log_q[None, :, None] + log_q[None, None, :])
-  epsilon = pld.epsilon(((skellam(variance), count),), 1e-3)
-  assert np.maximum(p - math.exp(epsilon) * q, 0).sum() <= 1e-3
-  assert np.maximum(p - math.exp(epsilon * 0.998) * q, 0).sum() > 1e-3
+  k = np.arange(-40, 41)
+  logs = (skellam_distribution.log_pmf(k - shift, 1.0) for shift in (1, 0))
+  p, q = (np.exp(log[:, None, None] + log[None, :, None] + log[None, None, :])
+          for log in logs)
+  check(((skellam(1.0), 3),), 1e-3, slack=0,
+        exact=lambda epsilon: np.maximum(p - math.exp(epsilon) * q, 0).sum())
 
 
 @pytest.mark.parametrize('epsilon,count', [(0.1, 100), (1.0, 10), (2.0, 1)])
@@ -124,13 +120,8 @@ def test_randomized_response_composes_as_a_binomial(epsilon, count):
   lies = np.arange(count + 1)
   p = stats.binom.pmf(lies, count, 1 - truth)
   loss = epsilon * (count - 2 * lies)
-  spent = pld.epsilon(((pairs.RandomizedResponse(epsilon=epsilon), count),), 1e-4)
-
-  def delta(at):
-    return np.sum(p * -np.expm1(np.minimum(at - loss, 0)))
-
-  assert delta(spent) <= 1e-4 * (1 + 1e-9)
-  assert delta(spent * 0.997) > 1e-4
+  check(((pairs.RandomizedResponse(epsilon=epsilon), count),), 1e-4,
+        lambda at: np.sum(p * -np.expm1(np.minimum(at - loss, 0))), 1e-9, 0.997)
 
 
 def test_a_leak_is_exact_at_and_around_its_probability():
@@ -145,14 +136,10 @@ def test_a_leak_is_exact_at_and_around_its_probability():
 
 
 def test_different_mechanisms_compose():
-  z = 3.0
-  leak = 1e-4
-  epsilon = pld.epsilon(
-      ((gaussian(z), 2), (pairs.Leak(probability=leak), 1)), 1e-3)
-  # A leak on top: delta = leak + (1 - leak) delta_gaussian.
-  inner = (1e-3 - leak) / (1 - leak)
-  assert gaussian_delta(z / math.sqrt(2), epsilon) <= inner * (1 + 1e-6)
-  assert gaussian_delta(z / math.sqrt(2), epsilon * 0.998) > inner
+  z, leak = 3.0, 1e-4
+  check(((gaussian(z), 2), (pairs.Leak(probability=leak), 1)), 1e-3, slack=9e-7,
+        exact=lambda epsilon: leak + (1 - leak) * gaussian_delta(
+            z / math.sqrt(2), epsilon))
 
 
 @pytest.mark.parametrize('pair,count,delta,logs', [
@@ -166,13 +153,9 @@ def test_different_mechanisms_compose():
     (gaussian(1.0), 1, 1e-50, gaussian_logs(1.0)),
 ])
 def test_epsilon_is_safe_and_within_a_tenth_of_a_percent(pair, count, delta, logs):
-  epsilon = pld.epsilon(((pair, count),), delta)
-
-  def exact(at):
-    return max(inverted_delta(*logs, count, at), inverted_delta(*logs[::-1], count, at))
-
-  assert exact(epsilon) <= delta * (1 + 1e-6)
-  assert exact(epsilon * 0.999) > delta
+  check(((pair, count),), delta, lambda at: max(
+      inverted_delta(*logs, count, at), inverted_delta(*logs[::-1], count, at)),
+        below=0.999)
 
 
 @pytest.mark.parametrize('epsilon', [0.05, 0.6])
@@ -189,18 +172,13 @@ def test_delta_is_safe_and_near_the_closed_form(epsilon):
       exact, rel=1e-9)
 
 
-def sampled_delta(z, rate, epsilon):
-  """Delta of one sampled Gaussian release: only a release with the client tells."""
-  return rate * gaussian_delta(z, math.log1p(math.expm1(epsilon) / rate))
-
-
 @pytest.mark.parametrize('z, rate, delta', [
     (0.5, 1e-6, 1e-8), (1.0, 1e-5, 1e-9), (2.6, 2e-5, 1e-8), (0.2, 1e-4, 1e-10),
     (20.0, 1e-3, 1e-6)])
 def test_one_release_of_rare_clients_agrees_with_the_closed_form(z, rate, delta):
-  epsilon = pld.epsilon(((poisson(gaussian(z), rate), 1),), delta)
-  assert sampled_delta(z, rate, epsilon) <= delta * (1 + 1e-6)
-  assert sampled_delta(z, rate, epsilon * 0.998) > delta
+  # Only a release with the client tells.
+  check(((poisson(gaussian(z), rate), 1),), delta,
+        lambda at: rate * gaussian_delta(z, math.log1p(math.expm1(at) / rate)))
 
 
 def transformed_epsilon(log_p, log_q, count, delta, size=1 << 21):

@@ -16,12 +16,9 @@ from tests import statistics_lib
 
 N, D, ROUNDS = 8, 1300, 12
 COLUMN = (4, 3, 2)
-
-
-def _params(**changes):
-  return DistributedSumParams(**{
-      'clip': 1.0, 'noise_multiplier': 0.5, 'bits': 20, 'dimension': D,
-      'cohort_size': N, 'column': COLUMN, **changes})
+_params = DistributedSumParams(
+    clip=1.0, noise_multiplier=0.5, bits=20, dimension=D, cohort_size=N,
+    column=COLUMN).replace
 
 
 def _updates(round_index):

@@ -81,10 +81,8 @@ def test_decoded_sums_have_the_bits_of_the_graph(case):
   assert compared > 0 and different == 0
 
 
-def _params(**changes):
-  return DistributedSumParams(**{**dict(
-      clip=1.0, noise_multiplier=1.0, bits=16, dimension=3000, cohort_size=20),
-                                 **changes})
+_params = DistributedSumParams(
+    clip=1.0, noise_multiplier=1.0, bits=16, dimension=3000, cohort_size=20).replace
 
 
 EXTREMES = {

@@ -8,12 +8,9 @@ import pytest
 
 from aggregators.params import DistributedSumParams
 
-GOOD = dict(clip=0.03, noise_multiplier=0.85, bits=18, dimension=1_018_174,
-            cohort_size=100)
-
-
-def _params(**changes):
-  return DistributedSumParams(**{**GOOD, **changes})
+_params = DistributedSumParams(
+    clip=0.03, noise_multiplier=0.85, bits=18, dimension=1_018_174,
+    cohort_size=100).replace
 
 
 @pytest.mark.parametrize('rotation, dimension, padded', [

@@ -14,12 +14,9 @@ from tests import statistics_lib
 
 RECORDS, CLASSES = 7, 4
 KINDS = ('logits', 'softmax', 'argmax')
-
-
-def _params(**changes):
-  return PredictionMeanParams(**{
-      'knowledge': 'softmax', 'records': RECORDS, 'classes': CLASSES,
-      'max_total_weight': 60, 'logit_bound': 6.0, **changes})
+_params = PredictionMeanParams(
+    knowledge='softmax', records=RECORDS, classes=CLASSES, max_total_weight=60,
+    logit_bound=6.0).replace
 
 
 def _logits(parties, seed=0):

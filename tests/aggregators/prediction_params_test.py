@@ -6,11 +6,8 @@ import pytest
 
 from aggregators.prediction_params import PredictionMeanParams
 
-
-def _params(**changes):
-  return PredictionMeanParams(**{
-      'knowledge': 'softmax', 'records': 5000, 'classes': 6, 'max_total_weight': 10,
-      **changes})
+_params = PredictionMeanParams(
+    knowledge='softmax', records=5000, classes=6, max_total_weight=10).replace
 
 
 @pytest.mark.parametrize('knowledge', ['logits', 'softmax', 'argmax'])

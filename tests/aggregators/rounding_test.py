@@ -9,12 +9,9 @@ from aggregators.params import DistributedSumParams
 from tests import statistics_lib
 
 KEY = np.array([31, -41], np.int64)
-
-
-def _params(**changes):
-  return DistributedSumParams(**{**dict(
-      clip=1.0, noise_multiplier=0.0, bits=16, dimension=64, cohort_size=10,
-      rotation='none'), **changes})
+_params = DistributedSumParams(
+    clip=1.0, noise_multiplier=0.0, bits=16, dimension=64, cohort_size=10,
+    rotation='none').replace
 
 
 def _conditional_round(vector, key, bound):

@@ -7,10 +7,8 @@ from scipy import stats
 
 from aggregators.voting_params import VotingParams
 
-
-def _params(**changes):
-  return VotingParams(**{**dict(
-      queries=10, classes=10, agents=100, noise_stddev=25.0), **changes})
+_params = VotingParams(
+    queries=10, classes=10, agents=100, noise_stddev=25.0).replace
 
 
 def test_noise_is_in_counts_and_grows_for_agents_that_are_not_counted_on():
