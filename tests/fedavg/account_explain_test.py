@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-from tests import known_cohorts
+from tests import known_cohorts, ledgers
 from tests.fedavg import account_test
 from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.guarantees import accountant, ledger as ledger_lib
+from tff_pipelines.accounting.guarantees import accountant
 
 DELTA = 1e-5
 SUM = events.DistributedSkellam(
@@ -31,21 +31,14 @@ def _steps(path, *flags):
   return result, observers
 
 
-def _ledger(path, event, rounds, **header):
-  ledger = ledger_lib.Ledger.create(path, delta=DELTA, **header)
-  for _ in range(rounds):
-    ledger.append_line(ledger.next_line(
-        event, outcome='released', configuration_hash='x'))
-  return path
-
-
 def _number(steps, text):
   (found,) = {epsilon for step, epsilon in steps if text in step}
   return found
 
 
 def test_steps_of_rounds_with_dropouts_and_a_limit(tmp_path):
-  path = _ledger(tmp_path / 'ledger', ROUND, 10, deviation_per_round=1e-12)
+  path = ledgers.written(
+      tmp_path / 'ledger', ROUND, 10, delta=DELTA, deviation_per_round=1e-12)
   result, steps = _steps(path)
   observers, server, chosen, participants = (steps[name] for name in (
       'observers of', 'the server', 'a server', 'participants who'))
@@ -78,8 +71,9 @@ def test_steps_of_rounds_with_dropouts_and_a_limit(tmp_path):
 
 
 def test_a_person_is_explained_by_one_client(tmp_path):
-  path = _ledger(tmp_path / 'ledger', events.PoissonSampled(
-      event=events.CentralGaussian(noise_multiplier=2.0), sampling_rate=0.1), 5)
+  path = ledgers.written(tmp_path / 'ledger', events.PoissonSampled(
+      event=events.CentralGaussian(noise_multiplier=2.0), sampling_rate=0.1), 5,
+                         delta=DELTA)
   result, steps = _steps(path, '--clients_per_person=2')
   person = steps['observers, for']
   assert _number(person, 'for one client') == result['epsilon']
@@ -98,7 +92,8 @@ def test_a_vote_in_lines():
 def test_local_answers_are_the_same_to_every_observer(tmp_path):
   event = events.LocalAnswers(event=events.Duchi(epsilon=0.5), groups=2,
                               queries_before=0, queries_after=6)
-  result, steps = _steps(_ledger(tmp_path / 'ledger', event, 2))
+  result, steps = _steps(
+      ledgers.written(tmp_path / 'ledger', event, 2, delta=DELTA))
   assert result['epsilon'] == result['epsilon_server'] > 1
   for found in steps.values():
     assert found[0][1] == result['epsilon'] == _number(found, 'all releases')
@@ -125,9 +120,8 @@ def test_what_has_no_steps_is_refused_in_one_line(flags, words):
 
 
 def test_participant_of_a_cohort_of_one_is_named(tmp_path):
-  path = _ledger(tmp_path / 'ledger', events.PoissonSampled(
-      event=SUM, sampling_rate=0.1), 2)
-  _, steps = _steps(path)
+  _, steps = _steps(ledgers.written(tmp_path / 'ledger', events.PoissonSampled(
+      event=SUM, sampling_rate=0.1), 2, delta=DELTA))
   (_, against), *rest = steps['participants who']
   assert against is None
   assert ('a cohort may be of one participant, who knows all of its noise; cohorts drawn '

@@ -5,23 +5,25 @@ import math
 
 import pytest
 
-from tests import known_cohorts
+from tests import known_cohorts, ledgers
 from tests.fedavg import account_test
 from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.accounting.guarantees import (
     accountant, ledger as ledger_lib, ledger_query)
 
+GAUSSIAN = events.CentralGaussian(noise_multiplier=2.0)
 
-def test_ledger_alone_gives_epsilon_and_says_whether_its_chain_holds(tmp_path):
-  path = tmp_path / 'ledger.jsonl'
-  event = events.PoissonSampled(
-      event=events.CentralGaussian(noise_multiplier=0.848),
-      sampling_rate=100 / 3400)
-  ledger = ledger_lib.Ledger.create(
-      path, population=3400, trust_model='a trusted server', warnings=['mock'])
-  for _ in range(20):
-    ledger.append_line(ledger.next_line(
-        event, outcome='released', configuration_hash='x'))
+
+@pytest.fixture(name='path')
+def _path(tmp_path):
+  return tmp_path / 'ledger.jsonl'
+
+
+def test_ledger_alone_gives_epsilon_and_says_whether_its_chain_holds(path):
+  ledgers.written(path, events.PoissonSampled(
+      event=events.CentralGaussian(noise_multiplier=0.848), sampling_rate=100 / 3400),
+                  20, population=3400, trust_model='a trusted server',
+                  warnings=['mock'])
   result = account_test.as_json(f'--ledger={path}')
   expected = account_test.as_json(
       '--mechanism=gaussian', '--noise_multiplier=0.848', '--rounds=20',
@@ -61,17 +63,12 @@ def test_a_ledger_that_is_no_file_is_named(tmp_path, name):
 
 
 @pytest.mark.parametrize('share, exact', [(0.2, False), (1e3, True)])
-def test_sampling_error_of_the_noise_consumes_delta(tmp_path, share, exact):
-  path, delta = tmp_path / 'ledger.jsonl', 1e-5
-  event = events.CentralGaussian(noise_multiplier=5.0)
+def test_sampling_error_of_the_noise_consumes_delta(path, share, exact):
+  delta, event = 1e-5, events.CentralGaussian(noise_multiplier=5.0)
   all_rounds = events.SelfComposed(event=event, count=20)
   at_half = accountant.epsilon(all_rounds, delta / 2, accountant='rdp')
   per_round = share * delta / (1 + math.exp(at_half)) / 20
-  ledger = ledger_lib.Ledger.create(
-      path, delta=delta, deviation_per_round=per_round)
-  for _ in range(20):
-    ledger.append_line(ledger.next_line(
-        event, outcome='released', configuration_hash='x'))
+  ledgers.written(path, event, 20, delta=delta, deviation_per_round=per_round)
   result = account_test.as_json(f'--ledger={path}')
   left = delta if exact else delta * (1 - share)
   assert result['epsilon'] == pytest.approx(
@@ -89,8 +86,7 @@ def test_noisy_predictions_that_a_restart_repeated_count_for_every_observer(tmp_
     path = tmp_path / f'{starts}.jsonl'
     ledger = ledger_lib.Ledger.create(path, delta=1e-5)
     for start in (1, 1, starts):
-      ledger.append_line(ledger.next_line(
-          event, outcome='released', configuration_hash='x', starts=start))
+      ledgers.append(ledger, event, starts=start)
     result[starts] = account_test.as_json(f'--ledger={path}')
     assert any('never repeated' in text for text in result[starts]['warnings'])
   for starts, rounds in ((1, 3), (3, 5)):
@@ -99,13 +95,11 @@ def test_noisy_predictions_that_a_restart_repeated_count_for_every_observer(tmp_
         events.SelfComposed(event=event, count=rounds), 1e-5), rel=1e-9)
 
 
-def test_every_repeated_round_costs_the_server_what_that_round_costs(tmp_path):
+def test_every_repeated_round_costs_the_server_what_that_round_costs(path):
   dear, cheap = (events.CentralGaussian(noise_multiplier=z) for z in (1.0, 100.0))
-  path = tmp_path / 'ledger.jsonl'
   ledger = ledger_lib.Ledger.create(path, delta=1e-5)
   for event, starts in ((dear, 1), (dear, 3), (cheap, 3)):
-    ledger.append_line(ledger.next_line(
-        event, outcome='released', configuration_hash='x', starts=starts))
+    ledgers.append(ledger, event, starts=starts)
   result = account_test.as_json(f'--ledger={path}')
   def epsilon(count):
     return accountant.epsilon(events.Composed(events=(
@@ -116,39 +110,30 @@ def test_every_repeated_round_costs_the_server_what_that_round_costs(tmp_path):
 
 
 @pytest.mark.parametrize('amplification', ['tight', 'none'])
-def test_records_that_agents_sample_are_hidden_from_the_server(tmp_path, amplification):
+def test_records_that_agents_sample_are_hidden_from_the_server(path, amplification):
   event = events.NoisyGradients(noise_multiplier=1.1, sampling_rate=0.05)
-  ledger = ledger_lib.Ledger.create(tmp_path / 'ledger.jsonl', deviation_per_round=0.0)
-  for _ in range(5):
-    ledger.append_line(ledger.next_line(
-        event, outcome='released', configuration_hash='a'))
-  row = ledger_query.answer(ledger.path, delta=1e-5, amplification=amplification)
+  ledgers.written(path, event, 5, deviation_per_round=0.0)
+  row = ledger_query.answer(path, delta=1e-5, amplification=amplification)
   assert row.epsilon_server == row.epsilon == accountant.epsilon(
       events.SelfComposed(event=event, count=5), 1e-5, amplification=amplification)
   # Nor does it choose them.
   assert row.server_any_cohorts.epsilon == row.epsilon
 
 
-def test_answers_that_are_charged_before_they_are_given_can_not_be_missing(tmp_path):
-  path = tmp_path / 'ledger.jsonl'
-  ledger = ledger_lib.Ledger.create(path)
-  ledger.append_line(ledger.next_line(
-      events.LocalAnswers(event=events.Duchi(epsilon=0.5), groups=2,
-                          queries_before=0, queries_after=6),
-      outcome='released', configuration_hash='x'))
+def test_answers_that_are_charged_before_they_are_given_can_not_be_missing(path):
+  ledgers.written(path, events.LocalAnswers(
+      event=events.Duchi(epsilon=0.5), groups=2, queries_before=0, queries_after=6))
   result = account_test.as_json(f'--ledger={path}', '--delta=1e-9')
   assert 0 < result['epsilon'] <= 1.5
   assert not any('never repeated' in text for text in result['warnings'])
 
 
-def test_a_suppressed_round_leaves_no_epsilon_against_the_server(tmp_path):
-  path = tmp_path / 'ledger.jsonl'
+def test_a_suppressed_round_leaves_no_epsilon_against_the_server(path):
   ledger = ledger_lib.Ledger.create(path, delta=1e-5)
   for outcome in ('released', 'suppressed', 'released'):
-    ledger.append_line(ledger.next_line(
-        events.DistributedSkellam(
-            l1_sensitivity=900.0, l2_sensitivity=30.0, noise_variance=2500.0,
-            cohort_size=100.0), outcome=outcome, configuration_hash='x'))
+    ledgers.append(ledger, events.DistributedSkellam(
+        l1_sensitivity=900.0, l2_sensitivity=30.0, noise_variance=2500.0,
+        cohort_size=100.0), outcome=outcome)
   answer = account_test.as_json(f'--ledger={path}')
   assert answer['epsilon'] > 0
   assert answer['epsilon_server'] is answer['epsilon_server_any_cohorts'] is None
@@ -157,15 +142,12 @@ def test_a_suppressed_round_leaves_no_epsilon_against_the_server(tmp_path):
   assert 'does not hold against the server' in text
 
 
-def test_function_answers_as_the_program_and_refuses_a_broken_chain(tmp_path):
-  path = tmp_path / 'ledger.jsonl'
+def test_function_answers_as_the_program_and_refuses_a_broken_chain(path):
   ledger = ledger_lib.Ledger.create(path, delta=1e-5)
   with pytest.raises(ValueError, match='at least one round'):
     ledger_query.answer(path)
   for _ in range(3):
-    ledger.append_line(ledger.next_line(
-        events.CentralGaussian(noise_multiplier=2.0), outcome='released',
-        configuration_hash='x'))
+    ledgers.append(ledger, GAUSSIAN)
   assert ledger_query.answer(path).to_json() == account_test.as_json(f'--ledger={path}')
   assert ledger_query.answer(path, accountant='rdp').outsiders.order is not None
   larger = ledger_query.answer(path, delta=1e-3)
@@ -175,10 +157,6 @@ def test_function_answers_as_the_program_and_refuses_a_broken_chain(tmp_path):
     ledger_query.answer(path)
 
 
-def test_ledger_without_delta_and_population_needs_one(tmp_path):
-  path = tmp_path / 'ledger.jsonl'
-  ledger = ledger_lib.Ledger.create(path)
-  ledger.append_line(ledger.next_line(
-      events.CentralGaussian(noise_multiplier=2.0), outcome='released',
-      configuration_hash='x'))
+def test_ledger_without_delta_and_population_needs_one(path):
+  ledgers.written(path, GAUSSIAN)
   assert 'delta must be given' in account_test.run(f'--ledger={path}', code=2).stderr

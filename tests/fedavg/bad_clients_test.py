@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests import tiny_task
+from tests import interrupts, tiny_task
 from tests.fedavg import failing_task, tiny_run
 from tff_pipelines.accounting.sampling import schemes
 from tff_pipelines.common import files
@@ -186,12 +186,8 @@ def test_all_of_a_cohort_may_fail_if_the_population_does_not(tmp_path):
 
 def test_a_resumed_run_finds_its_bad_clients_again(tmp_path, without):
   folder = tmp_path / 'run'
-
-  def interrupt(index, metrics):
-    raise KeyboardInterrupt
-
   experiment = _Experiment(_settings(folder), {CLIENT: _out_of_range})
-  experiment.callbacks = [interrupt]
+  experiment.callbacks = [interrupts.interrupt]
   with pytest.raises(KeyboardInterrupt):
     experiment.run()
   weights, told = _run(folder, {CLIENT: _out_of_range}, resume=True)

@@ -1,6 +1,5 @@
 """Rounds on a tiny task: what clients get, what is released, committed and resumed."""
 
-import csv
 import functools
 
 import numpy as np
@@ -8,7 +7,8 @@ import pytest
 import tensorflow as tf
 import tqdm
 
-from tests import tiny_task
+from tests import interrupts, tiny_task
+from tests.programs import in_process
 from tff_pipelines.accounting.guarantees import mechanisms
 from tff_pipelines.accounting.sampling import schemes
 from tff_pipelines.common import files
@@ -107,8 +107,7 @@ def _bits(state):
 
 
 def _rows(folder):
-  with open(folder / files.METRICS, encoding='utf-8') as file:
-    return list(csv.DictReader(file))
+  return in_process.rows(folder / files.METRICS)
 
 
 @pytest.mark.parametrize('mechanism, public', [
@@ -191,18 +190,15 @@ def _whole(_in_process_context, tmp_path_factory):
     return folder, _run(_plan(**SEEDED), folder)[1]
 
 
-def _stop(*args, **kwargs):
-  raise KeyboardInterrupt
-
-
 @pytest.mark.parametrize('window', ['before the rename', 'after the metrics'])
 def test_run_stopped_anywhere_continues_to_the_same_bits(
     whole, tmp_path, monkeypatch, window):
   plan = _plan(**SEEDED)
   with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
     _run(plan, tmp_path / 'run', on_commit=lambda index: (
-        patch.setattr(files.os, 'replace', _stop) if window == 'before the rename' else
-        _stop() if index == 2 else None))
+        patch.setattr(files.os, 'replace', interrupts.interrupt)
+        if window == 'before the rename' else
+        interrupts.interrupt() if index == 2 else None))
   seen = []
   records, results = _run(
       plan, tmp_path / 'run', resume=True, on_commit=seen.append)

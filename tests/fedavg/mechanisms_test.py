@@ -1,11 +1,11 @@
 """Training with every mechanism, rotation, rounding bound and adaptive clip."""
 
-import csv
 import json
 
 import pytest
 
 from tests.fedavg import tiny_run
+from tests.programs import in_process
 from tff_pipelines.accounting.events import base
 from tff_pipelines.accounting.guarantees import (
     accountant, ledger as ledger_lib, mechanisms)
@@ -46,11 +46,6 @@ def runs(shared_context, tmp_path_factory):
     return result[name]
 
   return run
-
-
-def _rows(folder):
-  with open(folder / 'metrics.csv', encoding='utf-8') as file:
-    return list(csv.DictReader(file))
 
 
 @pytest.mark.slow
@@ -100,7 +95,7 @@ def test_run_meets_its_target_and_its_ledger_says_the_same(runs, name):
 @pytest.mark.parametrize('name', ADAPTING)
 def test_an_adaptive_clip_is_published_and_moves(runs, name):
   result, folder = runs(name)
-  rows = _rows(folder)
+  rows = in_process.rows(folder / 'metrics.csv')
   clips = [float(row['public/clip']) for row in rows]
   assert clips[0] == 0.3 and clips[1] != 0.3 and 0.1 < clips[1] < 1
   grid = [float(row['public/scale']) * clip for row, clip in zip(rows, clips)]

@@ -1,6 +1,5 @@
 """Releases before the first round: drawn once, charged first, kept."""
 
-import csv
 import dataclasses
 import json
 import math
@@ -10,7 +9,8 @@ import numpy as np
 import pytest
 
 from tasks import registry, task as task_lib
-from tests import tiny_task
+from tests import interrupts, tiny_task
+from tests.programs import in_process
 from tests.tasks.tabular import people
 from tff_pipelines.accounting.events import (
     kinds as events, preliminary as preliminary_lib)
@@ -99,16 +99,10 @@ def test_vocabulary_is_the_first_line_and_epsilon_covers_it(whole):
                  for w in summary['warnings'])
 
 
-def test_release_that_a_crash_lost_stays_charged(
-    tmp_path, monkeypatch, whole, capsys):
-  def killed(*_):
-    raise KeyboardInterrupt
-
+def test_release_that_a_crash_lost_stays_charged(tmp_path, whole, capsys):
   folder = tmp_path / 'run'
-  with monkeypatch.context() as patch:
-    patch.setattr(preliminary, 'draw', killed)
-    with pytest.raises(KeyboardInterrupt):
-      _run(folder)
+  with interrupts.interrupted(preliminary, 'draw'):
+    _run(folder)
   assert _kinds(folder) == ['PreliminaryRelease']
   capsys.readouterr()
   summary = _run(folder, resume=True)
@@ -118,8 +112,7 @@ def test_release_that_a_crash_lost_stays_charged(
   # What is printed before the first round, and after each, counts it twice, too.
   plan = capsys.readouterr().out.split('\n\n')[0]
   assert f'epsilon     {decimals.epsilon(summary["epsilon"])} at delta' in plan
-  with open(folder / 'metrics.csv', encoding='utf-8') as file:
-    *_, last = csv.DictReader(file)
+  last = in_process.rows(folder / 'metrics.csv')[-1]
   assert float(last['epsilon']) == pytest.approx(summary['epsilon'], rel=1e-9)
   assert summary['details']['epsilon_preliminary'] > 30
   assert 'charged 2 times' in (folder / 'report.txt').read_text()
@@ -130,15 +123,10 @@ def test_release_that_a_crash_lost_stays_charged(
     ('header', 'has no charge for .*vocabulary.json'),
     ('damaged', 'ledger.jsonl line 2 must be JSON'),
     ('of no release', 'ledger.jsonl line 2 must be an object with a hash')])
-def test_release_without_its_charge_is_not_used(tmp_path, monkeypatch, left, message):
-  def killed(*_, **__):
-    raise KeyboardInterrupt
-
+def test_release_without_its_charge_is_not_used(tmp_path, left, message):
   folder = tmp_path / 'run'
-  with monkeypatch.context() as patch:
-    patch.setattr(run_lib.TrainExperiment, 'keep', killed)
-    with pytest.raises(KeyboardInterrupt):
-      _run(folder)
+  with interrupts.interrupted(run_lib.TrainExperiment, 'keep'):
+    _run(folder)
   ledger = folder / 'ledger.jsonl'
   kept = ledger.read_text().splitlines(keepends=True)
   assert len(kept) == 2 and (folder / 'vocabulary.json').exists()

@@ -1,7 +1,6 @@
 """Metrics of training clients' held-out examples, released once with noise."""
 
 import collections
-import csv
 import dataclasses
 import json
 import math
@@ -13,8 +12,9 @@ import numpy as np
 import pytest
 
 from tasks import task as task_lib
-from tests import tiny_task
+from tests import interrupts, tiny_task
 from tests.fedavg import tiny_run
+from tests.programs import in_process
 from tff_pipelines.accounting.events import (
     kinds as events, preliminary as preliminary_lib)
 from tff_pipelines.accounting.guarantees import (
@@ -69,10 +69,14 @@ class _Experiment(tiny_run.TinyExperiment):
     return self._with_sets(_task(), {})
 
 
-def _run(folder, **changes):
+def _experiment(folder, **changes):
   return _Experiment(tiny_run.settings(folder, **{
       'private_evaluation': 2.0, 'mechanism': 'gaussian', 'delta': 1e-3,
-      'cohort_size': 10.0, **changes})).run()
+      'cohort_size': 10.0, **changes}))
+
+
+def _run(folder, **changes):
+  return _experiment(folder, **changes).run()
 
 
 def _lines(folder):
@@ -234,9 +238,8 @@ def test_exact_metrics_are_in_no_file(whole, tmp_path):
   kept = json.loads((folder / private_evaluation.FILE).read_text())
   assert [kept['sums']['accuracy'], kept['clients']] != _totals(
       weights, _task()).tolist()
-  with open(folder / 'metrics.csv', encoding='utf-8') as file:
-    assert set(next(csv.reader(file))) == {
-        'round', 'epsilon', 'test_clients/accuracy', 'test_clients/loss'}
+  assert set(in_process.rows(folder / 'metrics.csv')[0]) == {
+      'round', 'epsilon', 'test_clients/accuracy', 'test_clients/loss'}
   in_report = 'test_examples: accuracy [0-9.]+, loss '
   assert not re.search(in_report, (folder / 'report.txt').read_text())
   # The power of the search: without the setting they are there.
@@ -267,9 +270,12 @@ def _oracle(oracle, summary, folder):
   return oracle.get_epsilon(summary['delta'])
 
 
-def _epsilons(folder):
+def _check_ledger(folder, summary):
+  """Checks that the ledger alone gives the numbers of the summary."""
   answer = ledger_query.answer(folder / 'ledger.jsonl')
-  return answer.epsilon, answer.epsilon_server, answer.server_any_cohorts.epsilon
+  found = answer.epsilon, answer.epsilon_server, answer.server_any_cohorts.epsilon
+  assert found == pytest.approx([summary[name] for name in (
+      'epsilon', 'epsilon_server', 'epsilon_server_any_cohorts')], rel=1e-9)
 
 
 @pytest.mark.parametrize('kind, changes', [
@@ -287,12 +293,9 @@ def test_epsilon_is_that_of_the_rounds_and_the_evaluation(
   assert summary['epsilon'] == pytest.approx(oracle, rel=1e-3)
   assert 1.02 * summary['epsilon'] < _oracle(
       rdp.RdpAccountant(list(range(2, 65))), summary, folder)
-  assert _epsilons(folder) == pytest.approx(
-      [summary[name] for name in ('epsilon', 'epsilon_server',
-                                  'epsilon_server_any_cohorts')], rel=1e-9)
+  _check_ledger(folder, summary)
   assert summary['details']['epsilon_private_evaluation'] == pytest.approx(2, rel=1e-4)
-  with open(folder / 'metrics.csv', encoding='utf-8') as file:
-    *_, last = csv.DictReader(file)
+  last = in_process.rows(folder / 'metrics.csv')[-1]
   assert float(last['epsilon']) == pytest.approx(summary['epsilon'], rel=1e-9)
   found = verdict.verdict_on(folder)
   assert not found.problems and found.proves(summary)
@@ -321,9 +324,7 @@ def test_calibrated_noise_leaves_room_for_the_evaluation(tmp_path):
 def test_ledger_has_the_same_epsilon_by_every_sampling(tmp_path, changes):
   folder = tmp_path / 'run'
   summary = _run(folder, **changes)
-  assert _epsilons(folder) == pytest.approx(
-      [summary[name] for name in ('epsilon', 'epsilon_server',
-                                  'epsilon_server_any_cohorts')], rel=1e-9)
+  _check_ledger(folder, summary)
   assert verdict.verdict_on(folder).proves(summary)
   *_, last = _lines(folder)
   event = events.from_json(last['event'])
@@ -337,21 +338,16 @@ def test_ledger_has_the_same_epsilon_by_every_sampling(tmp_path, changes):
   assert summary['details']['epsilon_private_evaluation'] == pytest.approx(2, rel=1e-4)
 
 
-def test_release_that_a_crash_lost_stays_charged(tmp_path, monkeypatch, whole):
-  def killed(*_, **__):
-    raise KeyboardInterrupt
-
+def test_release_that_a_crash_lost_stays_charged(tmp_path, whole):
   folder = tmp_path / 'run'
-  with monkeypatch.context() as patch:
-    patch.setattr(private_evaluation, 'draw', killed)
-    with pytest.raises(KeyboardInterrupt):
-      _run(folder)
+  with interrupts.interrupted(private_evaluation, 'draw'):
+    _run(folder)
   assert _kinds(folder)[3:] == ['EvaluationRelease']
   assert not (folder / private_evaluation.FILE).exists()
   summary = _run(folder, resume=True)
   assert _kinds(folder)[3:] == ['EvaluationRelease'] * 2
   assert summary['rounds'] == 3 and summary['epsilon'] > whole[0]['epsilon']
-  assert _epsilons(folder)[0] == pytest.approx(summary['epsilon'], rel=1e-9)
+  _check_ledger(folder, summary)
   assert summary['details']['epsilon_private_evaluation'] > 2.5
   assert 'charged 2 times' in (folder / 'report.txt').read_text()
 
@@ -375,9 +371,7 @@ def test_release_without_its_charge_is_not_used(tmp_path, whole):
 
 @pytest.mark.slow
 def test_run_that_was_stopped_is_evaluated_once_after_its_charges(tmp_path):
-  experiment = _Experiment(tiny_run.settings(
-      tmp_path / 'run', private_evaluation=2.0, mechanism='gaussian', delta=1e-3,
-      cohort_size=10.0))
+  experiment = _experiment(tmp_path / 'run')
   seen = []
   experiment.callbacks = [lambda index, metrics: seen.append(metrics) or index == 1]
   summary = experiment.run()
@@ -387,7 +381,7 @@ def test_run_that_was_stopped_is_evaluated_once_after_its_charges(tmp_path):
   assert not any(name.startswith('test_examples') for name in seen[0])
   again = _run(tmp_path / 'run', resume=True)
   assert again == {**summary, 'starts': 2} and len(_lines(tmp_path / 'run')) == 4
-  assert _epsilons(tmp_path / 'run')[0] == pytest.approx(summary['epsilon'], rel=1e-9)
+  _check_ledger(tmp_path / 'run', again)
 
 
 def test_noise_is_fresh_unless_it_is_seeded(whole):

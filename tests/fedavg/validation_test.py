@@ -7,9 +7,9 @@ import pytest
 
 from tasks import registry
 from tasks.task import VALIDATION
-from tests import tiny_task
+from tests import interrupts, tiny_task
 from tests.fedavg import tiny_run
-from tff_pipelines.experiment import metrics as metrics_lib, records as records_lib
+from tff_pipelines.experiment import metrics as metrics_lib
 from tff_pipelines.fedavg import run, validation
 
 # So large a rate that the last model is not the best.
@@ -68,20 +68,10 @@ def test_choice_costs_nothing_and_changes_no_round(whole, tmp_path):
   assert plain['details']['chosen_round'] is None
 
 
-def test_resumed_run_keeps_the_best_model_of_its_first_start(
-    whole, tmp_path, monkeypatch):
+def test_resumed_run_keeps_the_best_model_of_its_first_start(whole, tmp_path):
   best = whole[1]['details']['chosen_round']
-  commit = records_lib.RunRecords.commit
-
-  def commit_until(self, state, rounds, *arguments, **named):
-    commit(self, state, rounds, *arguments, **named)
-    if rounds == best + 1:
-      raise KeyboardInterrupt
-
-  with monkeypatch.context() as patch:
-    patch.setattr(records_lib.RunRecords, 'commit', commit_until)
-    with pytest.raises(KeyboardInterrupt):
-      _experiment(tmp_path / 'run').run()
+  with interrupts.after_commit(best + 1), pytest.raises(KeyboardInterrupt):
+    _experiment(tmp_path / 'run').run()
   resumed = _experiment(tmp_path / 'run', resume=True).run()
   assert resumed['starts'] == 2
   assert resumed['details'] == whole[1]['details']

@@ -5,7 +5,7 @@ import json
 import matplotlib.image
 import pytest
 
-from tests import modules
+from tests import ledgers, modules
 from tests.experiment import page_example_run as example_run
 from tests.programs import in_process
 from tff_pipelines import sweep
@@ -132,8 +132,7 @@ def test_all_runs_together_have_the_numbers_of_their_ledgers(tmp_path, capsys):
   for run in runs:
     ledger = ledger_lib.Ledger.create(
         run.output / files.LEDGER, population=1000, delta=1e-5)
-    ledger.append_line(ledger.next_line(
-        event, outcome='released', configuration_hash=str(run.repeat)))
+    ledgers.append(ledger, event, configuration_hash=str(run.repeat))
   row, = _reported(tmp_path, runs)
   answer = ledger_query.together([run.output / files.LEDGER for run in runs])
   numbers = {**answer.numbers(), 'delta': 1e-5}
