@@ -405,7 +405,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                       help='print this alone')
   parser.add_argument('--generators', action='store_true',
                       help='ChaCha20 against Philox, and nothing else')
-  parser.add_argument('--bands', type=int, help='rows of so many sums against sums '
+  parser.add_argument('--bands', type=int, help='rows of this many sums against sums '
                       f'alone, at most {MOST_BANDS}, and nothing else')
   parser.add_argument('--only', help='settings whose sizes start like this')
   flags = parser.parse_args(arguments)

@@ -76,9 +76,9 @@ class Rows(collections.namedtuple('Rows', [
     last = np.zeros([1] * count, int)
     for axis, (t, is_lost) in enumerate(self.sequence):
       row = (t, is_lost)
-      came = [place for place in clients if (row, place) in taking_part]
-      is_opened = not self.suppresses or len(came) >= 2
-      sums[row] = sum((self.shift * clients[place](last) for place in came
+      reporting = [place for place in clients if (row, place) in taking_part]
+      is_opened = not self.suppresses or len(reporting) >= 2
+      sums[row] = sum((self.shift * clients[place](last) for place in reporting
                        if victim_is_there or place != victim), np.zeros_like(last)
                       ) * is_opened
       mean = sum(weight * sums[t - j, is_lost and t - j > self.lost[0]]

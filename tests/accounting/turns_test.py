@@ -118,8 +118,9 @@ def test_clients_that_are_missed_and_added_rounds_cost_no_more(schedule, more, r
   charged = [_ratio(_rounds(event, count)) for count in range(1, rounds + more + 1)]
   assert (np.diff(charged) >= -1e-9).all()  # Epsilon of the rounds so far is the least.
   for selected in _turns_of(arguments, rounds + more):
-    came = [index - 1 for index in selected if random.random() < 0.7]
-    assert _squares(arguments['column'], came, rounds + more) <= charged[-1] * (1 + 1e-9)
+    reporting = [index - 1 for index in selected if random.random() < 0.7]
+    assert _squares(arguments['column'], reporting, rounds + more) <= (
+        charged[-1] * (1 + 1e-9))
 
 
 @SETTINGS

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures('shared_context')
 
 # Of the tiny task: 8 clients, 4 a round, so that a turn is every second round.
 SEED = 8
-EVERYBODY = 'everybody who holds no closed sum and no share of the noise'
+ANYONE = 'any observer who holds no closed sum and no share of the noise'
 
 
 def _state(folder, rounds=3):
@@ -81,20 +81,20 @@ def test_one_number_holds_against_observers_server_and_any_cohorts(tmp_path, cap
   assert {'secure aggregation simulated', 'closed sums simulated'} <= caveats
   assert 'cohorts assumed to be hidden' not in caveats
   # The plan, and the report: one line each.
-  number = f'epsilon {summary["epsilon"] + 5e-5:.4f} at delta 0.1 against {EVERYBODY} '
+  number = f'epsilon {summary["epsilon"] + 5e-5:.4f} at delta 0.1 against {ANYONE} '
   assert printed.count(number) == 2 and 'against the server' not in printed
   assert printed.count('run 3 rounds, 4 of 8 clients exactly, turns sampling') == 2
   gain = columns.gain(columns.Workload(rates=(1.0,) * 3, momentum=0.9), (2, 1))
   assert f'rows of 2 rounds: {gain:.2f} times less noise in models (' in printed
-  assert EVERYBODY in (folder / files.REPORT).read_text()
+  assert ANYONE in (folder / files.REPORT).read_text()
   with open(folder / files.METRICS, encoding='utf-8') as file:
     *_, last = csv.DictReader(file)
   assert float(last['epsilon']) == summary['epsilon']
 
 
 @pytest.mark.parametrize('mechanism, against', [
-    ('gaussian', 'everybody but the server'),
-    ('skellam_central', 'everybody but the server'), ('skellam', EVERYBODY)])
+    ('gaussian', 'any observer but the server'),
+    ('skellam_central', 'any observer but the server'), ('skellam', ANYONE)])
 def test_epsilon_is_that_of_the_rows_that_a_client_is_in(tmp_path, mechanism, against):
   plan = _plan(tmp_path / 'run', mechanism=mechanism)
   assert plan.mechanism.column == (2, 1)
@@ -116,7 +116,7 @@ def test_sums_of_one_band_are_opened_each_against_all_observers(tmp_path):
   plan = _plan(tmp_path / 'run', bands=1)
   assert plan.mechanism.column == (1,) and not plan.has_closed_sums
   assert plan.guarantee(3).lines()[0].endswith(
-      'against everybody who holds no share of the noise')
+      'against any observer who holds no share of the noise')
   # The client of the first round has another turn in the third.
   assert plan.epsilon(1) == plan.epsilon(2) < plan.epsilon(3) == plan.epsilon(4)
 

@@ -106,7 +106,7 @@ def _error(mechanism: mechanisms.SumMechanism, work: columns.Workload) -> float:
 
 def _of_turns(query: answers.Query, mechanism: mechanisms.SumMechanism,
               work: columns.Workload, error: float, most: int) -> Row:
-  """The row of turns with up to so many bands; if there is none, the reason."""
+  """The row of turns with up to `most` bands; if there is none, the reason."""
   try:
     allowed, rate = mechanism.sampling_scheme().most_bands, mechanism.turn_rate
     if rate == allowed == 1 < most:

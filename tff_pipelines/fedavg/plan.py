@@ -297,9 +297,9 @@ class FedAvgPlan(guarantee.Plan):
     trust, sampler, everyone = mechanism.family.trust_model, None, None
     if self.scheme.hides_nothing and not beside:
       # Participants, who hold shares, have a number of their own.
-      everyone = ('everybody who holds no closed sum and no share of the noise'
-                  if closed else 'everybody who holds no share of the noise'
-                  if shares else 'everybody but the server')
+      everyone = ('any observer who holds no closed sum and no share of the noise'
+                  if closed else 'any observer who holds no share of the noise'
+                  if shares else 'any observer but the server')
     if closed:
       trust += ('; sums stay closed: they are opened in weighted rows of '
                 f'{len(mechanism.column)} rounds alone')
