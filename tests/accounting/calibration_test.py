@@ -18,6 +18,10 @@ emnist = params_lib.DistributedSumParams(
     cohort_size=COHORT).replace
 
 
+def gaussian(z):
+  return events.CentralGaussian(noise_multiplier=z)
+
+
 def training(event):
   return events.SelfComposed(
       event=events.PoissonSampled(
@@ -49,7 +53,7 @@ def test_federated_emnist_noise_multipliers(bits, amplification, kind, expected)
 
 def test_federated_emnist_gaussian_noise_multipliers():
   def event_of(z):
-    return training(events.CentralGaussian(noise_multiplier=z))
+    return training(gaussian(z))
   by_rdp = calibration.noise_multiplier(
       event_of, epsilon=10, delta=DELTA, accountant='rdp')
   assert by_rdp == pytest.approx(0.8479, abs=5e-5)
@@ -81,15 +85,13 @@ def test_published_local_noise_is_reproduced():
       pytest.approx(11.435854, rel=1e-6))
 
 
-@pytest.mark.parametrize('epsilon,gaussian,bits10,bits16', [
+@pytest.mark.parametrize('epsilon,exact,bits10,bits16', [
     (1, 0.1392, 0.1787, 0.1637), (6, 0.00583, 0.00713, 0.00667)])
-def test_mean_estimation_noise_variances(epsilon, gaussian, bits10, bits16):
+def test_mean_estimation_noise_variances(epsilon, exact, bits10, bits16):
   def variance(z):
     return (z * 10 / 100)**2
-  z = calibration.noise_multiplier(
-      lambda noise: events.CentralGaussian(noise_multiplier=noise),
-      epsilon=epsilon, delta=1e-5)
-  assert variance(z) == pytest.approx(gaussian, rel=1e-3)
+  z = calibration.noise_multiplier(gaussian, epsilon=epsilon, delta=1e-5)
+  assert variance(z) == pytest.approx(exact, rel=1e-3)
   for bits, expected in ((10, bits10), (16, bits16)):
     params = emnist(clip=10.0, bits=bits, dimension=250, k_stddevs=2.0)
     assert variance(noise_of(
@@ -160,30 +162,21 @@ def test_a_grid_that_holds_nothing_says_so_in_one_line():
   assert 'bits=4' in str(error.value) and '\n' not in str(error.value)
 
 
-@pytest.mark.parametrize('target', [
-    dict(epsilon=0.0, delta=0.1), dict(epsilon=-1.0, delta=0.1),
-    dict(epsilon=float('nan'), delta=0.1), dict(epsilon=1.0, delta=1.0),
-    dict(epsilon=1.0, delta=float('nan'))])
-def test_impossible_targets_are_refused(target):
-  with pytest.raises(ValueError, match='epsilon|delta'):
-    calibration.noise_multiplier(
-        lambda z: events.CentralGaussian(noise_multiplier=z), **target)
-
-
-def test_targets_out_of_reach_are_refused():
-  with pytest.raises(ValueError, match='cannot be reached'):
-    calibration.noise_multiplier(
-        lambda z: events.CentralGaussian(noise_multiplier=z), epsilon=1.0,
-        delta=0.0)
-  with pytest.raises(ValueError, match='without noise'):
-    calibration.noise_multiplier(
-        lambda z: events.Nfdp(records=10, subset_size=1), epsilon=1.0, delta=0.5)
-  with pytest.raises(ValueError, match='not even 1'):
-    calibration.rounds(
-        lambda n: events.SelfComposed(event=events.NoPrivacy(), count=n),
-        epsilon=1.0, delta=0.1)
-  with pytest.raises(ValueError, match='unbounded'):
-    calibration.rounds(lambda _: events.PostProcessing(), epsilon=1.0, delta=0.1)
+@pytest.mark.parametrize('ask, event_of, epsilon, delta, message', [
+    *((calibration.noise_multiplier, gaussian, epsilon, delta, message)
+      for epsilon, delta, message in (
+          (0.0, 0.1, 'epsilon|delta'), (-1.0, 0.1, 'epsilon|delta'),
+          (math.nan, 0.1, 'epsilon|delta'), (1.0, 1.0, 'epsilon|delta'),
+          (1.0, math.nan, 'epsilon|delta'), (1.0, 0.0, 'cannot be reached'))),
+    (calibration.noise_multiplier, lambda z: events.Nfdp(records=10, subset_size=1),
+     1.0, 0.5, 'without noise'),
+    (calibration.rounds, lambda n: events.SelfComposed(
+        event=events.NoPrivacy(), count=n), 1.0, 0.1, 'not even 1'),
+    (calibration.rounds, lambda _: events.PostProcessing(), 1.0, 0.1, 'unbounded')])
+def test_targets_that_are_impossible_or_out_of_reach_are_refused(
+    ask, event_of, epsilon, delta, message):
+  with pytest.raises(ValueError, match=message):
+    ask(event_of, epsilon=epsilon, delta=delta)
 
 
 def test_cohort_quantile_is_exceeded_once_in_a_thousand_rounds():

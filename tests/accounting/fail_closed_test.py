@@ -13,10 +13,6 @@ def _curve(self, max_order, amplification):
   return curves.gaussian(self.noise_multiplier, max_order)
 
 
-def _of_event(name):
-  return property(lambda self: getattr(self.event, name))
-
-
 def _forwarded(name):
   return lambda self, amplification: getattr(self.event, name)(amplification)
 
@@ -29,7 +25,7 @@ _MECHANISM = dict(
     caveats=base.no_caveats, scaled=base.no_known_group)
 # The answers of a way to sample clients that amplifies nothing.
 _SAMPLING = dict(
-    source='here', adjacency=_of_event('adjacency'),
+    source='here', adjacency=property(lambda self: self.event.adjacency),
     curve=lambda self, max_order, amplification: self.event.curve(
         max_order, amplification),
     pure_epsilon=_forwarded('pure_epsilon'), factors=_forwarded('factors'),

@@ -3,7 +3,6 @@
 from fractions import Fraction as F
 import math
 
-import mpmath
 import numpy as np
 import pytest
 

@@ -5,7 +5,6 @@ zero: the true releases of 1,500 rounds of the federated EMNIST setting with
 Gaussian noise, composed by their privacy loss distribution.
 """
 
-
 import numpy as np
 import pytest
 from scipy import stats

@@ -14,12 +14,8 @@ from aggregators.params import AdaptiveClipParams, DistributedSumParams
 from tests import statistics_lib
 
 N, D = 40, 12
-
-
-def _params(**changes):
-  return DistributedSumParams(**{**dict(
-      clip=1.0, noise_multiplier=0.0, bits=18, dimension=D, cohort_size=N),
-      **changes})
+_params = DistributedSumParams(
+    clip=1.0, noise_multiplier=0.0, bits=18, dimension=D, cohort_size=N).replace
 
 
 def _factory(params=None, count_stddev=0.0, seed=None, **settings):

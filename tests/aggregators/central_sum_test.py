@@ -28,23 +28,23 @@ def _updates(count=8):
   return vectors.astype(np.float32)
 
 
-def _clipped_sum(vectors, clip):
-  norms = np.linalg.norm(np.float64(vectors), axis=1, keepdims=True)
+def clipped_sum(vectors, clip=1.0):
+  vectors = np.asarray(vectors, np.float64)
+  norms = np.linalg.norm(vectors, axis=1, keepdims=True)
   return np.sum(vectors * np.minimum(1, clip / norms), axis=0)
 
 
 def test_without_noise_it_is_the_clipped_sum(in_process):
   vectors = _updates()
   np.testing.assert_allclose(
-      _sum(_process(), list(vectors)), _clipped_sum(vectors, 1.0), atol=1e-6)
+      _sum(_process(), list(vectors)), clipped_sum(vectors), atol=1e-6)
 
 
 @pytest.mark.parametrize('clients', [8, 1, 0])
 def test_noise_is_that_of_the_multiplier_for_any_cohort(in_process, clients):
   vectors = _updates()[:clients]
   process = _process(clip=0.5, noise_multiplier=3.0)
-  errors = _sum(process, list(vectors)) - (
-      _clipped_sum(vectors, 0.5) if clients else 0)
+  errors = _sum(process, list(vectors)) - clipped_sum(vectors, 0.5)
   statistics_lib.check_variance(errors, 1.5**2)
   statistics_lib.check_mean(errors, 0, 1.5**2)
 

@@ -16,16 +16,13 @@ from aggregators.params import DistributedSumParams
 from tests import statistics_lib
 
 D = 4096
+_params = DistributedSumParams(
+    clip=1.0, noise_multiplier=1.0, bits=14, dimension=D, cohort_size=20,
+    rotation='none').replace
 
 
-def _params(**changes):
-  return DistributedSumParams(**{**dict(
-      clip=1.0, noise_multiplier=1.0, bits=14, dimension=D, cohort_size=20,
-      rotation='none'), **changes})
-
-
-def _release(params, num_reporting, num_selected, value=0.0, seed=0):
-  """The release of a round, grid units, and its measurements."""
+def _total(params, num_reporting, num_selected, value=0.0, seed=0):
+  """The sum of what clients send."""
   vector = np.full(D, value, np.float32)
   encode = tf.function(lambda k: distributed_sum.encode(
       tf.constant(vector), k, [0, 0], num_selected, params).values, autograph=False)
@@ -33,9 +30,14 @@ def _release(params, num_reporting, num_selected, value=0.0, seed=0):
   for i in range(num_reporting):
     sent = encode(tf.constant([seed, i], tf.int64))
     total = modular_sum.add(total, sent, params.bits)
+  return tf.constant(total)
+
+
+def _release(params, num_reporting, num_selected, value=0.0, seed=0):
+  """The release of a round, grid units, and its measurements."""
   out = distributed_sum.decode(
-      tf.constant(total), num_reporting, num_selected,
-      tf.constant([seed, -1], tf.int64), [0, 0], params)
+      _total(params, num_reporting, num_selected, value, seed), num_reporting,
+      num_selected, tf.constant([seed, -1], tf.int64), [0, 0], params)
   return out.vector.numpy() * params.scale, out.measurements
 
 
@@ -95,14 +97,8 @@ def test_a_trusted_server_may_tell_any_cohort():
 def test_reporting_clients_at_the_honest_fraction_carry_the_noise_of_the_guarantee():
   # What the server sees before it adds anything.
   params = _params(min_honest_fraction=0.6)
-  encode = tf.function(lambda k: distributed_sum.encode(
-      tf.zeros([D]), k, [0, 0], 20, params).values, autograph=False)
-  total = np.zeros(D, np.int32)
-  for i in range(12):
-    total = modular_sum.add(
-        total, encode(tf.constant([i, 2], tf.int64)), params.bits)
-  statistics_lib.check_variance(
-      modular_sum.unwrap(total, params.bits).numpy(), params.noise_variance)
+  total = modular_sum.unwrap(_total(params, 12, 20), params.bits)
+  statistics_lib.check_variance(total.numpy(), params.noise_variance)
 
 
 @pytest.mark.parametrize('fraction, colluders, num_selected, minimum', [

@@ -14,15 +14,11 @@ from aggregators.params import DistributedSumParams
 from tests import statistics_lib
 
 
-def _params(dimension, **changes):
-  return DistributedSumParams(**{**dict(
-      clip=1.0, noise_multiplier=1.0, bits=16, dimension=dimension,
-      cohort_size=10), **changes})
-
-
 def _roundtrip(dimension, **changes):
   """The errors of one client's sum, grid units, and what they should be."""
-  params = _params(dimension, cohort_size=1, **changes)
+  params = DistributedSumParams(
+      clip=1.0, noise_multiplier=1.0, bits=16, dimension=dimension, cohort_size=1,
+      **changes)
   factory = DistributedSumFactory(params)
   state = factory.initial_state()
   vector = np.full(dimension, 0.5 * dimension**-0.5, np.float32)

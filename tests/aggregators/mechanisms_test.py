@@ -13,12 +13,9 @@ from aggregators.params import DistributedSumParams, ROTATIONS
 from tests import statistics_lib
 
 N = 20
-
-
-def _params(**changes):
-  return DistributedSumParams(**{**dict(
-      clip=1.0, noise_multiplier=1.0, bits=18, dimension=4096, cohort_size=N,
-      rotation='none'), **changes})
+_params = DistributedSumParams(
+    clip=1.0, noise_multiplier=1.0, bits=18, dimension=4096, cohort_size=N,
+    rotation='none').replace
 
 
 def _sent(params, num_selected=N, key=1, table=None, vector=None):
@@ -155,9 +152,8 @@ def test_a_trusted_server_adds_all_the_noise_and_clients_none():
     statistics_lib.check_variance(noise, params.noise_variance)
 
 
-def _wide(**changes):
-  """Parameters whose shares may need several draws from a table."""
-  return _params(**{**dict(dimension=2**16, cohort_size=2), **changes})
+# Shares may need several draws from a table.
+_wide = _params(dimension=2**16, cohort_size=2).replace
 
 
 def test_tables_of_one_draw_are_used_as_far_as_they_reach():

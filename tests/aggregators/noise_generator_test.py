@@ -12,12 +12,9 @@ from aggregators.params import AdaptiveClipParams, DistributedSumParams
 from tests import statistics_lib
 
 D = 4096
-
-
-def _params(**changes):
-  return DistributedSumParams(**{**dict(
-      clip=1.0, noise_multiplier=1.0, bits=14, dimension=D, cohort_size=20,
-      rotation='none', noise_generator='chacha20'), **changes})
+_params = DistributedSumParams(
+    clip=1.0, noise_multiplier=1.0, bits=14, dimension=D, cohort_size=20,
+    rotation='none', noise_generator='chacha20').replace
 
 
 def _encode(params, num_selected, key=(1, 2), vector=None):

@@ -18,9 +18,7 @@ def _next(process, values):
   return process.next(process.initialize(), values)
 
 
-@pytest.mark.parametrize('context', ['in_process', 'one_worker'])
-def test_it_is_the_sum_and_nothing_is_measured(request, context):
-  request.getfixturevalue(context)
+def test_it_is_the_sum_and_nothing_is_measured(anywhere):
   output = _next(PlainSumFactory().create(VECTOR), list(VECTORS))
   np.testing.assert_array_equal(output.result, VECTORS.sum(axis=0))
   assert not output.measurements

@@ -16,17 +16,8 @@ from tests import statistics_lib
 
 Q, C = 300, 10
 NOISES = ('skellam', 'gaussian', 'gaussian_central')
-
-
-@pytest.fixture(params=['in_process', 'one_worker'])
-def anywhere(request):
-  """The test runs in this process, and then on a worker."""
-  request.getfixturevalue(request.param)
-
-
-def _params(**changes):
-  return VotingParams(**{**dict(
-      queries=Q, classes=C, agents=5, noise_stddev=0.0), **changes})
+_params = VotingParams(
+    queries=Q, classes=C, agents=5, noise_stddev=0.0).replace
 
 
 def _type(params):
@@ -199,24 +190,17 @@ def test_of_too_many_attributes_a_random_tau_are_kept():
   assert 0.7 < np.mean((kept != again).any(axis=1)) < 1
 
 
-@pytest.mark.parametrize('row', [
-    [2, 0, 0], [1, 1, 0], [0, -1, 1], [-1, 0, 0], [2**31 - 1, 2, 2**31 - 1],
-    [-2**31, 1, 0]])
-def test_votes_beyond_the_sensitivity_count_as_abstentions(row):
-  params = _params(queries=2, classes=3)
-  votes = np.array([row, [0, 0, 1]], np.int32)
+@pytest.mark.parametrize('weight, votes, other, row, is_counted', [
+    *((1, 1, [0, 0, 1], row, False) for row in (
+        [2, 0, 0], [1, 1, 0], [0, -1, 1], [-1, 0, 0], [2**31 - 1, 2, 2**31 - 1],
+        [-2**31, 1, 0])),
+    (4, 2, [4, 0, 4], [8, 0, 0], True), (4, 2, [4, 0, 4], [8, 1, 0], False)])
+def test_votes_beyond_the_sensitivity_count_as_abstentions(
+    weight, votes, other, row, is_counted):
+  params = _params(queries=2, classes=3, max_weight=weight, votes=votes)
   np.testing.assert_array_equal(
-      voting.cast(tf.constant(votes), _key(1), params), [[0, 0, 0], [0, 0, 1]])
-
-
-def test_weights_count_up_to_the_one_that_is_accounted_for():
-  params = _params(queries=2, classes=3, max_weight=4, votes=2)
-  votes = np.array([[8, 0, 0], [4, 0, 4]], np.int32)
-  np.testing.assert_array_equal(
-      voting.cast(tf.constant(votes), _key(1), params), votes)
-  beyond = votes + np.array([[0, 1, 0], [0, 0, 0]], np.int32)
-  np.testing.assert_array_equal(
-      voting.cast(tf.constant(beyond), _key(1), params), [[0, 0, 0], [4, 0, 4]])
+      voting.cast(tf.constant([row, other]), _key(1), params),
+      [row if is_counted else [0, 0, 0], other])
 
 
 @pytest.mark.parametrize(
