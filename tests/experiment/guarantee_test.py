@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from tests import known_cohorts
+from tests import known_cohorts, ledgers
 from tests.experiment.example_plan import ExamplePlan, TERMS
 from tff_pipelines.accounting.events import base, kinds as events
 from tff_pipelines.accounting.guarantees import (
@@ -275,8 +275,7 @@ def test_nothing_that_is_guaranteed_is_printed_below_what_it_is(seed):
 def _ledger(plan, path, outcomes, starts, more=()):
   result = ledger_lib.Ledger.create(path, **plan.header(len(outcomes), more))
   for index, (outcome, start) in enumerate(zip(outcomes, starts), start=1):
-    result.append_line(result.next_line(
-        plan.event(index), outcome=outcome, starts=start, configuration_hash='abc'))
+    ledgers.append(result, plan.event(index), outcome=outcome, starts=start)
   return result
 
 

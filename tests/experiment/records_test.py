@@ -1,7 +1,6 @@
 """Records of a run on disk, and how a run resumes from them."""
 
 import collections
-import csv
 import shutil
 import time
 
@@ -9,6 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import interrupts
+from tests.programs import in_process
 from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.common import files
 from tff_pipelines.experiment import (
@@ -33,6 +34,12 @@ def _open(folder, resume=False, **changes):
       folder, {**CONFIGURATION, **changes}, HEADER, resume=resume)
 
 
+def _started(folder, resume=False):
+  records = _open(folder, resume)
+  records.restore(_state(0))
+  return records
+
+
 def _commit(records, number, metrics=None, suppressed=False):
   records.commit(
       _state(number), number, EVENT, suppressed=suppressed,
@@ -40,9 +47,8 @@ def _commit(records, number, metrics=None, suppressed=False):
 
 
 def _rows(folder):
-  with open(folder / files.METRICS, encoding='utf-8') as file:
-    return [{key: float(value) for key, value in row.items()}
-            for row in csv.DictReader(file)]
+  return [{key: float(value) for key, value in row.items()}
+          for row in in_process.rows(folder / files.METRICS)]
 
 
 @pytest.fixture
@@ -54,8 +60,7 @@ def folder(tmp_path):
 def _committed(tmp_path_factory):
   """A folder with two committed rounds, which no test may touch."""
   folder = tmp_path_factory.mktemp('committed') / 'run'
-  records = _open(folder)
-  records.restore(_state(0))
+  records = _started(folder)
   _commit(records, 1)
   _commit(records, 2)
   return folder
@@ -86,8 +91,7 @@ def test_initial_state_of_a_run_survives_a_stop_before_the_first_round(folder):
 
 
 def test_metrics_have_a_row_a_round_and_events_are_flushed(folder):
-  records = _open(folder)
-  records.restore(_state(0))
+  records = _started(folder)
   _commit(records, 1)
   _commit(records, 2)
   assert _rows(folder) == [
@@ -116,12 +120,10 @@ def test_times_of_events_do_not_tell_how_long_rounds_took(tmp_path):
   written = []
   for pause in (0.0, 0.05):
     folder = tmp_path / str(pause)
-    records = _open(folder)
-    records.restore(_state(0))
+    records = _started(folder)
     for number in (1, 2, 3):
       if number == 3:
-        records = _open(folder, resume=True)
-        records.restore(_state(0))
+        records = _started(folder, resume=True)
       time.sleep(number * pause)
       _commit(records, number)
     written.append({path.name: path.read_bytes()
@@ -133,18 +135,15 @@ def test_times_of_events_do_not_tell_how_long_rounds_took(tmp_path):
 
 
 def test_metric_that_comes_later_gets_a_column(two_rounds):
-  records = _open(two_rounds, resume=True)
-  records.restore(_state(0))
+  records = _started(two_rounds, resume=True)
   _commit(records, 3, {'epsilon': float('inf'), 'new': 4.0})
-  with open(two_rounds / files.METRICS, encoding='utf-8') as file:
-    rows = list(csv.DictReader(file))
+  rows = in_process.rows(two_rounds / files.METRICS)
   assert [row['new'] for row in rows] == ['', '', '4.0']
   assert [row['epsilon'] for row in rows] == ['0.5', '1.0', 'inf']
 
 
 def test_suppressed_round_is_recorded_as_such_and_costs_the_same(two_rounds):
-  records = _open(two_rounds, resume=True)
-  records.restore(_state(0))
+  records = _started(two_rounds, resume=True)
   _commit(records, 3, suppressed=True)
   lines = records.ledger.lines()
   assert [line['outcome'] for line in lines] == ['released', 'released', 'suppressed']
@@ -153,28 +152,14 @@ def test_suppressed_round_is_recorded_as_such_and_costs_the_same(two_rounds):
   assert [line['starts'] for line in lines] == [1, 1, 2]
 
 
-def _stop(*args, **kwargs):
-  raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize('window', [
-    'before the rename', 'before the ledger', 'before TensorBoard',
-    'before the CSV file'])
-def test_run_that_stops_inside_a_commit_is_completed(two_rounds, monkeypatch, window):
-  records = _open(two_rounds, resume=True)
-  records.restore(_state(0))
-  with monkeypatch.context() as patch:
-    if window == 'before the rename':
-      patch.setattr(files.os, 'replace', _stop)
-    elif window == 'before the ledger':
-      patch.setattr(records.ledger, 'append_line', _stop)
-    elif window == 'before TensorBoard':
-      patch.setattr(records, '_release', _stop)
-    else:
-      patch.setattr(metrics_lib.Table, 'add', _stop)
-    with pytest.raises(KeyboardInterrupt):
-      _commit(records, 3)
-  happened = window != 'before the rename'
+@pytest.mark.parametrize('before, name, happened', [
+    (files.os, 'replace', False), (records_lib.ledger_lib.Ledger, 'append_line', True),
+    (records_lib.RunRecords, '_release', True), (metrics_lib.Table, 'add', True)])
+def test_run_that_stops_inside_a_commit_is_completed(
+    two_rounds, before, name, happened):
+  records = _started(two_rounds, resume=True)
+  with interrupts.interrupted(before, name):
+    _commit(records, 3)
   records = _open(two_rounds, resume=True)
   state, rounds = records.restore(_state(0))
   assert rounds == 2 + happened
@@ -200,8 +185,7 @@ def test_leftovers_of_a_killed_save_are_no_checkpoint(two_rounds):
 
 
 def test_the_last_three_checkpoints_are_kept_for_the_operator(two_rounds):
-  records = _open(two_rounds, resume=True)
-  records.restore(_state(0))
+  records = _started(two_rounds, resume=True)
   for number in (3, 4, 5):
     _commit(records, number)
   paths = sorted((two_rounds / 'private/checkpoints').iterdir())
@@ -262,13 +246,11 @@ def test_ledger_that_lost_or_changed_a_round_is_refused(two_rounds, damage):
     _open(two_rounds, resume=True).restore(_state(0))
 
 
-def test_atomic_write_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):
+def test_atomic_write_leaves_the_old_file_or_the_new_one(tmp_path):
   path = tmp_path / 'file.json'
   files.write_atomically(path, 'old')
-  with monkeypatch.context() as patch:
-    patch.setattr(files.os, 'replace', _stop)
-    with pytest.raises(KeyboardInterrupt):
-      files.write_atomically(path, 'new')
+  with interrupts.interrupted(files.os, 'replace'):
+    files.write_atomically(path, 'new')
   assert path.read_text() == 'old'
   files.write_atomically(path, 'new')
   assert path.read_text() == 'new'

@@ -1,15 +1,16 @@
 """Folders of runs that were changed: refused, or charged as if more had been released."""
 
 import dataclasses
-import json
 import re
 import shutil
 import signal
 
 import pytest
 
+from tests import interrupts
 from tests.experiment import fuzz_folder
 from tests.fedavg import still_run
+from tests.programs import in_process
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.common import files
 from tff_pipelines.experiment import (
@@ -25,42 +26,19 @@ def _run(folder, *more):
   return still_run.main([*ARGUMENTS, f'--output_dir={folder}', *more])
 
 
-def _terminated(patch, rounds):
-  """Lets a run get SIGTERM after a number of rounds."""
-  commit = records_lib.RunRecords.commit
-
-  def commit_and_signal(self, state, index, *arguments, **named):
-    commit(self, state, index, *arguments, **named)
-    if index == rounds:
-      signal.raise_signal(signal.SIGTERM)
-
-  patch.setattr(records_lib.RunRecords, 'commit', commit_and_signal)
-
-
 @pytest.fixture(scope='module', name='stopped')
 def _stopped(tmp_path_factory):
   """The folders of two runs that were ended by SIGTERM after four of eight rounds."""
   folders = [tmp_path_factory.mktemp('stopped') / name for name in ('run', 'other')]
   for folder in folders:
-    with pytest.MonkeyPatch.context() as patch:
-      _terminated(patch, 4)
+    with interrupts.after_commit(4, lambda: signal.raise_signal(signal.SIGTERM)):
       assert _run(folder) == 128 + signal.SIGTERM
     # A start that was killed before it committed a round: the server saw round 5.
-    with pytest.MonkeyPatch.context() as patch:
-      patch.setattr(still_run.Still, 'next', _killed)
-      with pytest.raises(KeyboardInterrupt):
-        still_run.train(_settings(folder))
+    with interrupts.interrupted(still_run.Still, 'next'):
+      still_run.experiment(
+          folder, rounds=8, cohort_size=8.0, epsilon=8.0, delta=0.01, clip=None,
+          noise_multiplier=None, resume=True).run()
   return folders
-
-
-def _killed(*_, **__):
-  raise KeyboardInterrupt
-
-
-def _settings(folder):
-  return still_run.tiny_run.settings(
-      folder, rounds=8, cohort_size=8.0, epsilon=8.0, delta=0.01, clip=None,
-      noise_multiplier=None, resume=True)
 
 
 @pytest.fixture(scope='module', name='undisturbed')
@@ -68,16 +46,12 @@ def _undisturbed(stopped, tmp_path_factory):
   """The summary of the run that is resumed as it was left."""
   folder = shutil.copytree(stopped[0], tmp_path_factory.mktemp('whole') / 'run')
   assert _run(folder, '--resume') == 0
-  return _summary(folder)
+  return in_process.summary(folder)
 
 
 @pytest.fixture(name='folder')
 def _folder(stopped, tmp_path):
   return shutil.copytree(stopped[0], tmp_path / 'run')
-
-
-def _summary(folder):
-  return json.loads((folder / files.SUMMARY).read_text(encoding='utf-8'))
 
 
 def _refused(folder, capsys, *names):
@@ -128,7 +102,7 @@ def test_edited_configuration_with_a_right_hash_is_not_that_of_the_ledger(
 def test_recorded_noise_that_exceeds_the_target_is_refused(tmp_path, capsys):
   folder = tmp_path / 'run'
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(records_lib.RunRecords, 'restore', _killed)
+    patch.setattr(records_lib.RunRecords, 'restore', interrupts.interrupt)
     assert _run(folder) == 130
   changed = _resealed(folder, noise_multiplier=0.01)
   header = ledger_lib.Ledger(folder / files.LEDGER).header()
@@ -163,7 +137,7 @@ def test_record_of_starts_may_be_lost_once(
     folder, capsys, undisturbed, lost, damage, warns):
   damage(folder / lost)
   assert _run(folder, '--resume') == 0
-  summary, shown = _summary(folder), capsys.readouterr().err
+  summary, shown = in_process.summary(folder), capsys.readouterr().err
   for name in ('starts', 'epsilon', 'epsilon_server'):
     assert summary[name] == undisturbed[name]
   warnings = [line for line in shown.splitlines() if line.startswith('warning: ')]
@@ -189,8 +163,8 @@ def test_starts_are_at_least_those_of_the_ledger(stopped, tmp_path, undisturbed)
   for name in (files.STARTS, f'{files.PRIVATE}/{files.STARTS}'):
     (folder / name).write_text(one_start)
   assert _run(folder, '--resume') == 0
-  assert _summary(folder)['starts'] == 4
-  assert _summary(folder)['epsilon_server'] == undisturbed['epsilon_server']
+  assert in_process.summary(folder)['starts'] == 4
+  assert in_process.summary(folder)['epsilon_server'] == undisturbed['epsilon_server']
 
 
 def _cut_ledger(folder, lines):
@@ -219,7 +193,7 @@ def test_ledger_without_its_rounds_is_refused_by_what_they_left(
   if checkpoints == 'the first':
     new = folder.parent / 'new'
     with pytest.MonkeyPatch.context() as patch:
-      patch.setattr(still_run.Still, 'next', _killed)
+      patch.setattr(still_run.Still, 'next', interrupts.interrupt)
       assert _run(new) == 130
     recorded = configurations.read(folder)
     (folder / 'private/checkpoints').mkdir()
@@ -241,7 +215,7 @@ def test_ledger_that_was_cut_comes_back_from_the_checkpoint_or_is_refused(
   copy = shutil.copytree(folder, folder.parent / 'copy')
   assert _run(folder, '--resume') == 0
   assert (folder / files.LEDGER).read_bytes().startswith(whole)
-  assert _summary(folder)['epsilon_server'] == undisturbed['epsilon_server']
+  assert in_process.summary(folder)['epsilon_server'] == undisturbed['epsilon_server']
   (copy / 'private/checkpoints/round_000004').unlink()
   _refused(copy, capsys, files.LEDGER, 'has a round without a line in ledger.jsonl, 4')
 
@@ -278,7 +252,7 @@ def test_file_of_another_run_is_refused_or_changes_nothing(
     line, = capsys.readouterr().err.splitlines()
     assert line.startswith('error: ') and str(folder) in line
     return
-  summary = _summary(folder)
+  summary = in_process.summary(folder)
   assert code == 0 and summary['epsilon'] >= undisturbed['epsilon']
   assert summary['epsilon_server'] >= undisturbed['epsilon_server']
 

@@ -41,10 +41,6 @@ def _loss(weights, batch, seed):
 MODEL = dataclasses.replace(tiny_task.MODEL, loss=_loss)
 
 
-def _assertion(examples):
-  return {**examples, 'x': np.full_like(examples['x'], FEATURE)}
-
-
 def _index(examples):
   x = examples['x'].copy()
   x[:, 1] = INDEX
@@ -55,25 +51,18 @@ def _memory(examples):
   raise MemoryError(f'{LABEL} bytes')
 
 
-def _shape(examples):
-  return {**examples, 'x': np.full([len(examples['x']), 9], FEATURE, np.float32)}
+def _filled(value):
+  return lambda examples: {**examples, 'x': np.full_like(examples['x'], value)}
 
 
-def _number_of_examples(examples):
-  return {**examples, 'x': examples['x'][1:]}
-
-
-def _dtype(examples):
-  return {**examples, 'y': np.array([str(LABEL)] * len(examples['y']), object)}
-
-
-def _not_finite(examples):
-  return {**examples, 'x': np.full_like(examples['x'], np.nan)}
-
-
-FAILING = {'label': _out_of_range, 'assertion': _assertion, 'index': _index,
-           'memory': _memory, 'shape': _shape, 'dtype': _dtype,
-           'number of examples': _number_of_examples}
+FAILING = {
+    'label': _out_of_range, 'assertion': _filled(FEATURE), 'index': _index,
+    'memory': _memory,
+    'shape': lambda examples: {
+        **examples, 'x': np.full([len(examples['x']), 9], FEATURE, np.float32)},
+    'dtype': lambda examples: {
+        **examples, 'y': np.array([str(LABEL)] * len(examples['y']), object)},
+    'number of examples': lambda examples: {**examples, 'x': examples['x'][1:]}}
 
 
 def _task(changes):
@@ -157,7 +146,7 @@ def test_a_failing_client_contributes_noise_alone_and_no_message_has_its_data(
 
 
 @pytest.mark.parametrize('changes, same', [
-    ({}, False), ({CLIENT: _not_finite}, True)])
+    ({}, False), ({CLIENT: _filled(np.nan)}, True)])
 def test_an_update_that_is_not_finite_is_that_of_no_examples(
     tmp_path, without, changes, same):
   weights, told = _run(tmp_path / 'run', changes)

@@ -4,7 +4,6 @@ No weight moves, and noise and cohorts follow from a seed: the release is the sa
 and without the client, and whatever else told of it would be seen.
 """
 
-import dataclasses
 import json
 
 import numpy as np
@@ -12,57 +11,32 @@ import pytest
 
 from tasks import task as task_lib
 from tests import tiny_task
-from tests.fedavg import tiny_run
+from tests.fedavg import failing_task, tiny_run
 from tff_pipelines.common import files
 from tff_pipelines.experiment import configurations
 
 pytestmark = pytest.mark.usefixtures('shared_context')
 
-_CLIENT = '3'
 # Keys of a line of the ledger that follow from the time and the run's secret key.
 _OF_TIME = {'time', 'hash', 'previous', 'configuration_hash'}
 
 
-class _Without:
-  """A source of which one client has no examples, or reading it is an error."""
-
-  def __init__(self, source, error):
-    self._source, self._error = source, error
-    self.client_ids, self.element_spec = source.client_ids, source.element_spec
-
-  def examples(self, client_id):
-    examples = self._source.examples(client_id)
-    if client_id != _CLIENT:
-      return examples
-    if self._error is not None:
-      raise self._error(f'client {client_id!r}: y is missing')
-    return {name: value[:0] for name, value in examples.items()}
+def _experiment(name, change):
+  """Runs in which one client has no examples, or reading them is an error."""
+  return type(name, (tiny_run.TinyExperiment,), {
+      'build_task': lambda self: failing_task.task({failing_task.CLIENT: change})})
 
 
-class _Empty(tiny_run.TinyExperiment):
+def _bad(error):
+  def read(examples):
+    del examples
+    raise error(f'client {failing_task.CLIENT!r}: y is missing')
 
-  def build_task(self):
-    task = super().build_task()
-    return dataclasses.replace(task, train=_Without(task.train, None))
-
-
-class _Bad(tiny_run.TinyExperiment):
-
-  error = task_lib.BadClientError
-
-  def build_task(self):
-    task = super().build_task()
-    return dataclasses.replace(task, train=_Without(task.train, self.error))
+  return _experiment(error.__name__, read)
 
 
-class _Raises(_Bad):
-  """With a reader that does not know `BadClientError`."""
-
-  error = KeyError
-
-
-class _OutOfMemory(_Bad):
-  error = MemoryError
+_Empty = _experiment('_Empty', failing_task.nothing)
+_Bad = _bad(task_lib.BadClientError)
 
 
 def _run(experiment, folder, **changes):
@@ -102,7 +76,7 @@ def public(folder):
 
 @pytest.mark.parametrize('mechanism, others', [
     pytest.param('skellam', (_Bad,), marks=pytest.mark.slow),
-    ('gaussian', (_Empty, _Bad, _Raises, _OutOfMemory))])
+    ('gaussian', (_Empty, _Bad, _bad(KeyError), _bad(MemoryError)))])
 def test_no_public_byte_but_the_release_depends_on_a_client(
     tmp_path, mechanism, others):
   whole = _run(tiny_run.TinyExperiment, tmp_path / 'whole' / 'run', mechanism=mechanism)
@@ -117,7 +91,7 @@ def test_no_public_byte_but_the_release_depends_on_a_client(
     assert [name for name in wanted if found[name] != wanted[name]] == []
     if experiment is not _Empty:
       told = (folder / files.PRIVATE / 'bad_clients.jsonl').read_text()
-      assert json.loads(told)['client'] == _CLIENT
+      assert json.loads(told)['client'] == failing_task.CLIENT
 
 
 @pytest.mark.slow
@@ -143,4 +117,5 @@ def test_client_that_is_bad_is_not_named(tmp_path, capsys):
     if path.is_file() and files.PRIVATE not in path.parts:
       assert b'y is missing' not in path.read_bytes(), path
   assert np.isfinite(files.read_arrays(folder / 'model.npz')['output/bias']).all()
-  assert tiny_task.task().train.client_ids[int(_CLIENT)] == _CLIENT
+  client = failing_task.CLIENT
+  assert tiny_task.task().train.client_ids[int(client)] == client

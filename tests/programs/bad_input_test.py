@@ -29,18 +29,10 @@ WRONG = [
      'x.npz does not exist')]
 
 
-def _is_one_line_error(run, message):
-  assert run.code == 2, (run.stdout, run.stderr)
-  assert run.stderr.startswith('error: ')
-  assert run.stderr.count('\n') == 1 and run.stderr.endswith('\n')
-  assert message in run.stderr
-  assert 'Traceback' not in run.stderr
-
-
 @pytest.mark.parametrize('arguments, message', WRONG)
 def test_wrong_flag_is_named_and_nothing_is_written(arguments, message, tmp_path):
   run = in_process.run(TRAIN, *TINY, *arguments, '--output_dir=run', folder=tmp_path)
-  _is_one_line_error(run, message)
+  in_process.check_refused(run, message)
   assert not list(tmp_path.iterdir())
 
 
@@ -73,7 +65,7 @@ def test_bad_data_file_is_named_and_nothing_is_written(make, message, tmp_path):
   run = in_process.run(
       TRAIN, '--data_source=npz', f'--data_path={path}', '--cohort_size=5',
       '--output_dir=run', folder=tmp_path)
-  _is_one_line_error(run, message)
+  in_process.check_refused(run, message)
   assert str(path) in run.stderr
   assert not (tmp_path / 'run').exists()
 
@@ -83,7 +75,8 @@ def test_folder_that_cannot_be_is_named(tmp_path, name):
   (tmp_path / 'file').write_text('mine')
   run = in_process.run(
       TRAIN, *TINY, f'--output_dir={tmp_path / name}', folder=tmp_path)
-  _is_one_line_error(run, name if name.startswith('/') else str(tmp_path / 'file'))
+  in_process.check_refused(
+      run, name if name.startswith('/') else str(tmp_path / 'file'))
   assert (tmp_path / 'file').read_text() == 'mine'
 
 
@@ -116,7 +109,7 @@ def _snapshot(folder):
 def test_folder_of_another_run_is_left_as_it_was(finished, arguments, message):
   before = _snapshot(finished)
   run = _train('--mechanism=none', *arguments, folder=finished)
-  _is_one_line_error(run, message)
+  in_process.check_refused(run, message)
   assert _snapshot(finished) == before
 
 
@@ -125,7 +118,7 @@ def test_run_of_another_program_is_not_resumed(finished, tmp_path):
   recorded = {**configurations.read(folder), 'family': 'vote'}
   configurations.write(folder, {**recorded, 'hash': configurations.hash_of(recorded)})
   run = _train('--mechanism=none', '--resume', folder=folder)
-  _is_one_line_error(run, 'holds a run of another program, vote')
+  in_process.check_refused(run, 'holds a run of another program, vote')
 
 
 def test_finished_run_can_be_resumed_and_stays_the_same(finished, tmp_path):

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests import shells
+from tests import interrupts, shells
 from tests.programs import in_process
 from tests.publish import checked
 from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.experiment import checkpoints, records
+from tff_pipelines.experiment import checkpoints
 from tff_pipelines.fedmd import run as fedmd_run
 from tff_pipelines.fedmd.settings import FedMdSettings
 
@@ -34,12 +34,6 @@ def runs(programs, tmp_path_factory):
                  base / name) for name, arguments in RUNS.items()}
 
 
-def _folder(runs, name):
-  run, folder = runs[name]
-  assert run.code == 0, run.stderr
-  return folder
-
-
 def _checkpoint(folder, number):
   """The flat leaves of a checkpoint's state."""
   path = checkpoints.path_of(folder / 'private/checkpoints', number)
@@ -53,7 +47,7 @@ def _subsets(leaves):
 
 @pytest.mark.parametrize('name', list(RUNS))
 def test_run_leaves_all_its_files(runs, name):
-  folder = _folder(runs, name)
+  folder = in_process.folder_of(runs, name)
   assert sorted(path.name for path in folder.iterdir()) == [
       'configuration.json', 'ledger.jsonl', 'metrics.csv', 'paths.json', 'private',
       'progress.png', 'report.html', 'report.txt',
@@ -66,7 +60,7 @@ def test_run_leaves_all_its_files(runs, name):
 
 
 def test_guarantee_of_a_draw_is_reported_in_numbers_and_words(runs):
-  folder = _folder(runs, 'nfdp')
+  folder = in_process.folder_of(runs, 'nfdp')
   summary = in_process.summary(folder)
   event = events.Nfdp(records=286, subset_size=20)
   assert {party['records'] for party in summary['details']['parties']} == {286}
@@ -90,7 +84,7 @@ def test_guarantee_of_a_draw_is_reported_in_numbers_and_words(runs):
 
 
 def test_parties_that_missed_rounds_are_counted(runs):
-  folder = _folder(runs, 'np')
+  folder = in_process.folder_of(runs, 'np')
   reporting = sum(
       int(row['parties']) for row in in_process.rows(folder / 'metrics.csv'))
   summary = in_process.summary(folder)
@@ -99,29 +93,16 @@ def test_parties_that_missed_rounds_are_counted(runs):
   assert summary['epsilon'] is None and summary['delta'] is None
 
 
-class _Killed(BaseException):
-  """Ends a run after a commit, as a kill would."""
-
-
-def test_subsets_of_an_unseeded_run_are_drawn_once(
-    runs, programs, tmp_path, monkeypatch):
+def test_subsets_of_an_unseeded_run_are_drawn_once(runs, programs, tmp_path):
   arguments = [*RUNS['nfdp'], f'--output_dir={tmp_path / "a"}']
-  commit = records.RunRecords.commit
-
-  def stopped(self, *args, **named):
-    commit(self, *args, **named)
-    raise _Killed
-
-  with monkeypatch.context() as patch, pytest.raises(_Killed):
-    patch.setattr(records.RunRecords, 'commit', stopped)
-    programs.run(FEDMD, *arguments)
+  with interrupts.after_commit(1):
+    assert programs.run(FEDMD, *arguments).code == 130
   subsets = _subsets(_checkpoint(tmp_path / 'a', 1))
-  again = programs.run(FEDMD, *arguments, '--resume')
-  assert again.code == 0, again.stderr
+  programs.done(FEDMD, *arguments, '--resume')
   np.testing.assert_array_equal(
       _subsets(_checkpoint(tmp_path / 'a', ROUNDS + 1)), subsets)
   assert {len(subset) for subset in subsets} == {20}
-  other = _subsets(_checkpoint(_folder(runs, 'nfdp'), ROUNDS + 1))
+  other = _subsets(_checkpoint(in_process.folder_of(runs, 'nfdp'), ROUNDS + 1))
   assert all(np.any(a != b) for a, b in zip(other, subsets))
 
 
@@ -133,9 +114,8 @@ def test_subsets_of_an_unseeded_run_are_drawn_once(
 def test_wrong_flag_is_named_and_nothing_is_written(
     programs, arguments, message, tmp_path):
   run = programs.run(FEDMD, *TINY, *arguments, f'--output_dir={tmp_path / "run"}')
-  assert run.code == 2 and run.stdout == '' and run.stderr.count('\n') == 1
-  assert run.stderr.startswith('error: ') and message in run.stderr
-  assert not (tmp_path / 'run').exists()
+  in_process.check_refused(run, message)
+  assert run.stdout == '' and not (tmp_path / 'run').exists()
 
 
 # In this process.
@@ -270,7 +250,7 @@ def test_noisy_consensus_reveals_almost_nothing(start, in_process):
 
 
 def test_model_of_a_party_leaves_the_run_as_its_own(runs, programs, tmp_path):
-  folder = _folder(runs, 'nfdp')
+  folder = in_process.folder_of(runs, 'nfdp')
   summary = in_process.summary(folder)
   assert checked.own_figures(programs, folder) == summary['held_out']
   own = checked.own_figures(programs, folder, '--party=party_1')

@@ -47,6 +47,22 @@ def rows(path: pathlib.Path) -> list[dict[str, str]]:
     return list(csv.DictReader(file))
 
 
+def check_refused(finished: Finished, message: str) -> None:
+  """Checks that a program ended by one line with this message, and exit code 2."""
+  assert finished.code == 2, (finished.stdout, finished.stderr)
+  error = finished.stderr
+  assert error.startswith('error: ') and message in error, error
+  assert error.count('\n') == 1 and error.endswith('\n'), error
+  assert 'Traceback' not in error
+
+
+def folder_of(runs, name: str) -> pathlib.Path:
+  """The folder of one of several finished runs, which must have succeeded."""
+  finished, folder = runs[name]
+  assert finished.code == 0, finished.stderr
+  return folder
+
+
 class Programs:
   """Runs programs one after the other, each in a new folder."""
 
@@ -56,3 +72,9 @@ class Programs:
   def run(self, module: str, *arguments: str) -> Finished:
     """As `run`, in a folder of its own."""
     return run(module, *arguments, folder=self._make_folder('started'))
+
+  def done(self, module: str, *arguments: str) -> Finished:
+    """As `run`, of a program that must end with exit code 0."""
+    finished = self.run(module, *arguments)
+    assert finished.code == 0, finished.stderr
+    return finished

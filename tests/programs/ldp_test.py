@@ -28,8 +28,7 @@ def _check_figure(path):
 def finished(programs, tmp_path_factory):
   """A finished run, and its folder."""
   folder = tmp_path_factory.mktemp('runs') / 'run'
-  run = programs.run(LDP, *SMALL, f'--output_dir={folder}')
-  assert run.code == 0, run.stderr
+  run = programs.done(LDP, *SMALL, f'--output_dir={folder}')
   return run, folder
 
 
@@ -65,9 +64,8 @@ def test_nothing_on_disk_is_of_one_owner_alone(finished):
 def test_mistakes_are_one_line_and_write_nothing(
     programs, tmp_path, program, arguments, message):
   run = programs.run(program, f'--output_dir={tmp_path / "run"}', *arguments)
-  assert run.code == 2
-  assert run.stderr.startswith('error: ') and run.stderr.count('\n') == 1
-  assert message in run.stderr and not (tmp_path / 'run').exists()
+  in_process.check_refused(run, message)
+  assert not (tmp_path / 'run').exists()
 
 
 # Baselines.
@@ -85,9 +83,8 @@ def baselines(programs, tmp_path_factory):
   base, finished = tmp_path_factory.mktemp('baselines'), {}
   for name, arguments in BASELINES.items():
     folder = base / name
-    run = programs.run(BASELINE, f'--algorithm={name}', '--num_clients=20', *arguments,
-                       f'--output_dir={folder}')
-    assert run.code == 0, run.stderr
+    run = programs.done(BASELINE, f'--algorithm={name}', '--num_clients=20', *arguments,
+                        f'--output_dir={folder}')
     finished[name] = (run, folder)
   return finished
 
@@ -108,9 +105,8 @@ def test_a_baseline_stays_just_below_its_epsilon_and_says_of_what(
 def test_epsilon_of_a_baseline_is_that_of_its_ledger(baselines, programs, name):
   _, folder = baselines[name]
   accountant = ['--accountant=rdp'] if name == 'pate' else []
-  run = programs.run(ACCOUNT, f'--ledger={folder / "ledger.jsonl"}', '--format=json',
-                     '--delta=1e-5', *accountant)
-  assert run.code == 0, run.stderr
+  run = programs.done(ACCOUNT, f'--ledger={folder / "ledger.jsonl"}', '--format=json',
+                      '--delta=1e-5', *accountant)
   assert json.loads(run.stdout)['epsilon'] == pytest.approx(
       in_process.summary(folder)['epsilon'], rel=1e-3)
 
@@ -128,8 +124,7 @@ def test_labels_of_pate_are_limited_and_votes_are_not_kept(baselines):
 
 def test_the_figure_is_drawn(programs, tmp_path):
   path = tmp_path / 'figures' / 'mechanisms.png'
-  run = programs.run(FIGURE, f'--output={path}', '--draws=2000', '--num_clients=500')
-  assert run.code == 0, run.stderr
+  programs.done(FIGURE, f'--output={path}', '--draws=2000', '--num_clients=500')
   _check_figure(path)
 
 
@@ -137,8 +132,7 @@ def test_the_figure_is_drawn(programs, tmp_path):
     (['--draws=1'], 'draws must be at least 2'),
     (['--output=/dev/null/figure.png'], "can't be written")])
 def test_a_figure_that_can_not_be_drawn_is_one_line(programs, arguments, message):
-  run = programs.run(FIGURE, *arguments)
-  assert run.code == 2 and message in run.stderr and run.stderr.count('\n') == 1
+  in_process.check_refused(programs.run(FIGURE, *arguments), message)
 
 
 def test_student_leaves_the_run_with_its_feature_map(finished, programs, tmp_path):

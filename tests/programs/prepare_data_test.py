@@ -30,8 +30,7 @@ def _jsonl(folder):
 
 def test_fields_are_copied_and_a_second_start_leaves_them_alone(programs, tmp_path):
   flags = _jsonl(tmp_path)
-  run = programs.run(PREPARE, *flags)
-  assert run.code == 0, run.stderr
+  run = programs.done(PREPARE, *flags)
   path = tmp_path / 'out.sqlite'
   assert run.stdout == f'{path}: 4 clients, 7 examples\n'
   for split, population in (('train', populations.POPULATION),
@@ -98,8 +97,7 @@ def test_chosen_fields_have_their_kinds(programs, tmp_path):
   assert 'there is no field' in programs.run(PREPARE, *flags).stderr
   assert 'kind must be one of' in programs.run(
       PREPARE, *flags, '--fields=v:word').stderr
-  run = programs.run(PREPARE, *flags, '--fields=v:float,w:integer?')
-  assert run.code == 0, run.stderr
+  programs.done(PREPARE, *flags, '--fields=v:float,w:integer?')
   examples = source_sqlite.SqliteSource(tmp_path / 'out.sqlite', 'train').examples('a')
   assert examples['v'].dtype == np.float64 and examples['v'].tolist() == [1, 3]
   assert examples['w'].dtype == np.int64 and examples['w'].tolist() == [2, 0]
@@ -113,8 +111,7 @@ def test_bad_clients_are_skipped_and_counted(programs, tmp_path):
   run = programs.run(PREPARE, *flags)
   assert run.code == 2 and "line 2, client 'b': field 'v'" in run.stderr
   assert sorted(p.name for p in tmp_path.iterdir()) == ['f.jsonl']
-  run = programs.run(PREPARE, *flags, '--skip_bad_clients')
-  assert run.code == 0, run.stderr
+  run = programs.done(PREPARE, *flags, '--skip_bad_clients')
   assert '1 clients, 1 examples' in run.stdout
   assert 'skipped 1 bad clients and 1 bad records of no known client' in run.stdout
 
@@ -172,9 +169,8 @@ def test_sqlite_files_without_an_index_get_one(programs, tmp_path):
   with sqlite3.connect(path) as connection:
     connection.execute('DROP INDEX examples_by_client')
   assert source_sqlite.SqliteSource(path, 'train').read_in_graph is None
-  run = programs.run(PREPARE, '--data_source=sqlite', f'--data_path={path}',
-                     f'--output={output}')
-  assert run.code == 0, run.stderr
+  programs.done(PREPARE, '--data_source=sqlite', f'--data_path={path}',
+                f'--output={output}')
   source = source_sqlite.SqliteSource(output, 'train')
   assert source.read_in_graph is not None
   for client, rows in populations.POPULATION.items():
@@ -225,16 +221,14 @@ def test_a_damaged_copy_ends_a_start_and_the_run_resumes_after_purging(
   assert options['data_path'] not in run.stderr
   assert (folder / 'ledger.jsonl').read_bytes() == ledger
   assert programs.run(*shlex.split(command)).code == 0 and not copy.exists()
-  run = programs.run(TRAIN, *flags, '--rounds=2', '--resume')
-  assert run.code == 0, run.stderr
+  programs.done(TRAIN, *flags, '--rounds=2', '--resume')
 
 
 @pytest.mark.slow
 def test_simulated_clients_are_copied_and_drawn(programs, tmp_path):
   output = tmp_path / 'digits.sqlite'
   flags = ['--partition=labels', '--labels_per_client=3', '--num_clients=30']
-  run = programs.run(PREPARE, '--task=emnist', f'--output={output}', *flags)
-  assert run.code == 0, run.stderr
+  programs.done(PREPARE, '--task=emnist', f'--output={output}', *flags)
   figure = matplotlib.image.imread(f'{output}.clients.png')
   assert len(np.unique(figure.reshape([-1, figure.shape[-1]]), axis=0)) > 10
   direct = emnist_task.load(partition='labels', labels_per_client=3, num_clients=30)

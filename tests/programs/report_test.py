@@ -84,8 +84,8 @@ def test_ledger_that_does_not_prove_the_summary_is_reported(folders, tmp_path):
 def test_mistakes_are_one_line(folders, tmp_path, arguments, message):
   done = _run(*(argument.format(one=folders[0]) for argument in arguments),
               folder=tmp_path)
-  assert done.code == 2 and message in done.stderr
-  assert done.stderr.count('\n') == 1 and not done.stdout
+  in_process.check_refused(done, message)
+  assert not done.stdout
 
 
 # Shows a page in a frame of a width, and then says how wide its content is.

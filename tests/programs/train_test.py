@@ -1,7 +1,6 @@
 """The trainer as a user runs it, from flags to files."""
 
 import json
-import pathlib
 
 import matplotlib.image
 import pytest
@@ -43,12 +42,6 @@ def runs(shared_context, tmp_path_factory):
   return finished
 
 
-def _folder(runs, name) -> pathlib.Path:
-  run, folder = runs[name]
-  assert run.code == 0, run.stderr
-  return folder
-
-
 def _checkpoint(folder):
   return checkpoints.read(
       checkpoints.path_of(folder / 'private/checkpoints', ROUNDS))
@@ -60,7 +53,7 @@ def _leaves(folder):
 
 @pytest.mark.parametrize('name', RUNS)
 def test_run_leaves_all_its_files(runs, name):
-  folder = _folder(runs, name)
+  folder = in_process.folder_of(runs, name)
   assert sorted(path.name for path in folder.iterdir()) == [
       'clients.png', 'configuration.json', 'ledger.jsonl', 'metrics.csv',
       'model.json', 'model.npz', 'paths.json', 'private', 'progress.png', 'report.html',
@@ -74,7 +67,7 @@ def test_run_leaves_all_its_files(runs, name):
 
 @pytest.mark.parametrize('name', RUNS)
 def test_metrics_have_a_row_a_round(runs, name):
-  folder = _folder(runs, name)
+  folder = in_process.folder_of(runs, name)
   rows = in_process.rows(folder / 'metrics.csv')
   assert [int(row['round']) for row in rows] == [1, 2]
   final = in_process.summary(folder)
@@ -84,7 +77,7 @@ def test_metrics_have_a_row_a_round(runs, name):
 
 
 def test_run_without_privacy_claims_none(runs):
-  summary = in_process.summary(_folder(runs, 'none'))
+  summary = in_process.summary(in_process.folder_of(runs, 'none'))
   assert summary['epsilon'] is summary['epsilon_server'] is None
   assert summary['epsilon_server_any_cohorts'] is None
   assert 'epsilon     none: nothing is guaranteed' in runs['none'][0].stdout
@@ -95,7 +88,7 @@ def test_run_without_privacy_claims_none(runs):
 
 @pytest.mark.parametrize('name', ['none', 'skellam'])
 def test_nothing_tells_who_participated_unless_asked_for(runs, name):
-  run, folder = runs[name][0], _folder(runs, name)
+  run, folder = runs[name][0], in_process.folder_of(runs, name)
   public = [] if name == 'none' else [
       'public/estimated_wrapped_fraction', 'public/scale']
   columns = ['round', 'epsilon', *public, 'test/accuracy', 'test/loss']
@@ -116,7 +109,7 @@ def test_nothing_tells_who_participated_unless_asked_for(runs, name):
 
 
 def test_seeded_run_of_another_interpreter_is_the_same_to_the_last_bit(runs, tmp_path):
-  one, two = _folder(runs, 'seeded'), tmp_path / 'run'
+  one, two = in_process.folder_of(runs, 'seeded'), tmp_path / 'run'
   process = launcher_lib.python(
       TRAIN, *TINY, *RUNS['seeded'], f'--output_dir={two}', mark='own')
   stdout, stderr = process.communicate(timeout=400)

@@ -41,12 +41,6 @@ def runs(programs, tmp_path_factory):
                  folders[name]) for name, arguments in RUNS.items()}
 
 
-def _folder(runs, name):
-  run, folder = runs[name]
-  assert run.code == 0, run.stderr
-  return folder
-
-
 def _report(folder):
   return (folder / files.REPORT).read_text(encoding='utf-8')
 
@@ -68,7 +62,7 @@ def _tags(folder):
 
 @pytest.mark.parametrize('name', RUNS)
 def test_run_leaves_all_its_files(runs, name):
-  folder = _folder(runs, name)
+  folder = in_process.folder_of(runs, name)
   expected = {'configuration.json', 'features.npz', 'ledger.jsonl', 'metrics.csv',
               'model.json', 'model.npz', 'paths.json', 'private', 'progress.png',
               'report.html', 'report.txt', 'starts.log',
@@ -81,7 +75,8 @@ def test_run_leaves_all_its_files(runs, name):
 
 
 def test_all_algorithms_report_the_same_fields(runs):
-  summaries = {name: in_process.summary(_folder(runs, name)) for name in RUNS}
+  summaries = {name: in_process.summary(in_process.folder_of(runs, name))
+               for name in RUNS}
   assert len({frozenset(summary['details']) for summary in summaries.values()}) == 1
   for name, summary in summaries.items():
     report.validate_summary(summary)
@@ -96,7 +91,7 @@ def test_all_algorithms_report_the_same_fields(runs):
     ('gaussian', 4.3, 'agent', 'zero-out'), ('dp_fedavg', 4.3, 'agent', 'zero-out'),
     ('dp_fedsgd', 4.3, 'instance', 'record-zero-out')])
 def test_epsilon_is_just_below_the_target(runs, name, epsilon, level, adjacency):
-  summary = in_process.summary(_folder(runs, name))
+  summary = in_process.summary(in_process.folder_of(runs, name))
   assert 0.99 * epsilon < summary['epsilon'] <= epsilon
   assert (summary['details']['level'], summary['adjacency']) == (level, adjacency)
   for key in ('adjacency_in_words', 'trust_model', 'observers', 'source',
@@ -145,16 +140,16 @@ def test_summary_says_what_the_labels_are_worth(runs, name):
 
 
 def test_uplink_is_that_of_what_is_sent(runs):
-  summary = in_process.summary(_folder(runs, 'ae'))
+  summary = in_process.summary(in_process.folder_of(runs, 'ae'))
   assert summary['details']['uplink_bytes_per_agent'] == 12 * 10 * summary['bits'] / 8
-  averaging = in_process.summary(_folder(runs, 'dp_fedsgd'))
+  averaging = in_process.summary(in_process.folder_of(runs, 'dp_fedsgd'))
   assert averaging['details']['uplink_bytes_per_agent'] == (
       averaging['parameters'] * 4 * 2)
 
 
 def test_the_part_of_delta_that_sampling_error_consumes_is_reported(runs):
   for name in ('ae', 'knn'):
-    folder = _folder(runs, name)
+    folder = in_process.folder_of(runs, name)
     summary = in_process.summary(folder)
     assert 0 < summary['consumed_delta'] < 1e-15 * summary['delta']
     assert 'noise: exact tables' in _report(folder)
@@ -162,19 +157,19 @@ def test_the_part_of_delta_that_sampling_error_consumes_is_reported(runs):
     header = ledger_lib.Ledger(folder / 'ledger.jsonl').header()
     assert header['deviation_per_round'] == 12 * 10 * 6 * 2.0**-86
   for name in ('gaussian', 'dp_fedsgd'):
-    folder = _folder(runs, name)
+    folder = in_process.folder_of(runs, name)
     assert in_process.summary(folder)['consumed_delta'] is None
     assert 'no bound on its deviation is proved' in _report(folder)
 
 
 def test_a_trusted_server_has_no_epsilon_of_its_own(runs):
-  summary = in_process.summary(_folder(runs, 'gaussian'))
+  summary = in_process.summary(in_process.folder_of(runs, 'gaussian'))
   assert summary['epsilon_server'] is None
   assert 'server is trusted' in summary['trust_model']
 
 
 def test_the_server_of_dp_fedsgd_does_not_know_the_sampled_records(runs):
-  summary = in_process.summary(_folder(runs, 'dp_fedsgd'))
+  summary = in_process.summary(in_process.folder_of(runs, 'dp_fedsgd'))
   assert summary['epsilon_server'] == summary['epsilon']
   assert summary['sampling'] == 'poisson, of records, rate 0.05'
 
@@ -185,14 +180,12 @@ def test_the_server_of_dp_fedsgd_does_not_know_the_sampled_records(runs):
      'the largest number of queries that fits is')])
 def test_bad_input_is_one_clear_line(programs, tmp_path, arguments, message):
   run = programs.run(VOTE, *TINY_VOTE, *arguments, f'--output_dir={tmp_path / "out"}')
-  assert run.code == 2, run.stderr
-  line, = run.stderr.strip().splitlines()
-  assert line.startswith('error: ') and message in line
+  in_process.check_refused(run, message)
 
 
 @pytest.mark.parametrize('name', ['ae', 'knn', 'gaussian', 'fedavg', 'dp_fedsgd'])
 def test_model_leaves_the_run_with_its_feature_map(runs, name, programs, tmp_path):
-  folder = _folder(runs, name)
+  folder = in_process.folder_of(runs, name)
   assert checked.own_figures(programs, folder) == in_process.summary(folder)['held_out']
   content = checked.images(programs, folder, (16, 16), tmp_path)
   assert content['private'] == (name != 'fedavg')

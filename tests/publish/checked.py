@@ -1,33 +1,21 @@
 """Checks what export, evaluate and predict make of a finished run of any family."""
 
-import csv
 import json
 
 import numpy as np
 
 from tasks.sources import records
+from tests.programs import in_process
 from tests.publish import alone
 from tff_pipelines.common import files
 from tff_pipelines.experiment import models
 from tff_pipelines.publish import run as run_lib, statement
 
 
-def _run(programs, name, *arguments):
-  done = programs.run(f'tff_pipelines.{name}', *arguments)
-  assert done.code == 0, done.stderr
-  return done
-
-
-def own_figures(programs, folder, *party):
-  """The metrics that evaluate prints of a run without data."""
-  return json.loads(_run(
-      programs, 'evaluate', f'--run={folder}', '--format=json', *party).stdout)
-
-
-def rows(path):
-  """The rows of a CSV file of predictions."""
-  with open(path, encoding='utf-8') as file:
-    return list(csv.DictReader(file))
+def own_figures(programs, folder, *flags):
+  """The metrics that evaluate prints of a run, without flags of data of its own."""
+  return json.loads(programs.done(
+      'tff_pipelines.evaluate', f'--run={folder}', '--format=json', *flags).stdout)
 
 
 def images(programs, folder, shape, tmp_path, *party):
@@ -43,8 +31,7 @@ def images(programs, folder, shape, tmp_path, *party):
   table, content = round_trip(programs, folder, tmp_path, data, *party)
   assert [(row['client'], int(row['index'])) for row in table] == [
       ('nobody', i) for i in range(7)]
-  measured = json.loads(_run(
-      programs, 'evaluate', f'--run={folder}', *party, *data, '--format=json').stdout)
+  measured = own_figures(programs, folder, *party, *data)
   named = np.array([int(row['class']) for row in table])
   assert np.isclose(measured['data']['accuracy'], np.mean(named == np.arange(7) % 3))
   return content
@@ -55,9 +42,9 @@ def round_trip(programs, folder, tmp_path, data, *party):
 
   `data` are flags of `predict`. Returns rows of the predictions, and the statement.
   """
-  _run(programs, 'predict', f'--run={folder}', *party, *data,
-       f'--output={tmp_path / "rows.csv"}')
-  table = rows(tmp_path / 'rows.csv')
+  programs.done('tff_pipelines.predict', f'--run={folder}', *party, *data,
+                f'--output={tmp_path / "rows.csv"}')
+  table = in_process.rows(tmp_path / 'rows.csv')
   content = exported(programs, folder, tmp_path / 'export', *party)
   described = json.loads((tmp_path / 'export' / models.DESCRIPTION).read_text())
   run = run_lib.read_finished(str(folder), *(flag.partition('=')[2] for flag in party))
@@ -87,7 +74,8 @@ def round_trip(programs, folder, tmp_path, data, *party):
 
 def exported(programs, folder, target, *party):
   """Exports a SavedModel; returns the statement."""
-  _run(programs, 'export', f'--run={folder}', *party, f'--output_dir={target}')
+  programs.done(
+      'tff_pipelines.export', f'--run={folder}', *party, f'--output_dir={target}')
   content = json.loads((target / statement.JSON).read_text())
   summary = json.loads((folder / files.SUMMARY).read_text())
   assert tuple(content) == statement.KEYS

@@ -10,7 +10,9 @@ import numpy as np
 from pyarrow import parquet
 import pytest
 
-from tests.publish import alone, checked
+from tests import ledgers
+from tests.programs import in_process
+from tests.publish import alone
 from tests.tasks.sources import populations
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.common import files
@@ -40,15 +42,10 @@ def trained(programs, tmp_path_factory):
   """The folder of the data, and that of a run on them."""
   folder = tmp_path_factory.mktemp('trained')
   populations.jsonl(folder, population(), 'private.jsonl')
-  run = programs.run(
+  programs.done(
       TRAIN, *FIELDS, f'--data_path={folder / "private.jsonl"}', '--rounds=2',
       '--cohort_size=4', f'--output_dir={folder / "run"}')
-  assert run.code == 0, run.stderr
   return folder, folder / 'run'
-
-
-def _summary(run):
-  return json.loads((run / files.SUMMARY).read_text())
 
 
 @pytest.fixture(scope='module')
@@ -56,9 +53,8 @@ def exported(programs, trained, tmp_path_factory):
   """Format -> folder of an export."""
   base, folders = tmp_path_factory.mktemp('exported'), {}
   for name in ('npz', 'savedmodel'):
-    run = programs.run(EXPORT, f'--run={trained[1]}', f'--format={name}',
-                       f'--output_dir={base / name}')
-    assert run.code == 0, run.stderr
+    run = programs.done(EXPORT, f'--run={trained[1]}', f'--format={name}',
+                        f'--output_dir={base / name}')
     assert f'{statement.TEXT}, {models.DESCRIPTION}' in run.stdout
     folders[name] = base / name
   return folders
@@ -68,15 +64,14 @@ def exported(programs, trained, tmp_path_factory):
 def predicted(programs, trained):
   """Rows of the predictions of the run's own file."""
   folder, run = trained
-  done = programs.run(PREDICT, f'--run={run}', f'--output={folder / "rows.csv"}',
-                      f'--data_path={folder / "private.jsonl"}')
-  assert done.code == 0, done.stderr
-  return checked.rows(folder / 'rows.csv')
+  programs.done(PREDICT, f'--run={run}', f'--output={folder / "rows.csv"}',
+                f'--data_path={folder / "private.jsonl"}')
+  return in_process.rows(folder / 'rows.csv')
 
 
 def test_statement_has_the_numbers_of_the_summary_and_no_other_keys(
     trained, exported):
-  summary = _summary(trained[1])
+  summary = in_process.summary(trained[1])
   for folder in exported.values():
     content = json.loads((folder / statement.JSON).read_text())
     assert tuple(content) == statement.KEYS
@@ -157,9 +152,8 @@ def test_tensorflow_alone_serves_the_saved_model_with_the_same_predictions(
 
 
 def test_evaluation_of_files_is_over_all_their_clients(programs, trained, predicted):
-  done = programs.run(EVALUATE, f'--run={trained[1]}', '--format=json',
-                      f'--data_path={trained[0] / "private.jsonl"}')
-  assert done.code == 0, done.stderr
+  done = programs.done(EVALUATE, f'--run={trained[1]}', '--format=json',
+                       f'--data_path={trained[0] / "private.jsonl"}')
   measured = json.loads(done.stdout)['data']
   truth = {(client, i): record['number'] for client, records in population().items()
            for i, record in enumerate(records)}
@@ -172,10 +166,9 @@ def test_evaluation_of_files_is_over_all_their_clients(programs, trained, predic
 def test_predictions_need_no_labels_and_have_the_same_rows_in_parquet(
     programs, trained, predicted, tmp_path):
   populations.jsonl(tmp_path, population(labels=False), 'unlabelled.jsonl')
-  done = programs.run(PREDICT, f'--run={trained[1]}',
-                      f'--data_path={tmp_path / "unlabelled.jsonl"}',
-                      f'--output={tmp_path / "rows.parquet"}')
-  assert done.code == 0, done.stderr
+  programs.done(PREDICT, f'--run={trained[1]}',
+                f'--data_path={tmp_path / "unlabelled.jsonl"}',
+                f'--output={tmp_path / "rows.parquet"}')
   table = parquet.read_table(tmp_path / 'rows.parquet').to_pylist()
   # The labels came from the same generator: only the first image is the same.
   assert table[0] == {
@@ -193,10 +186,9 @@ def test_resuming_a_finished_run_writes_its_model_again(programs, trained, tmp_p
   (folder / models.ARRAYS).unlink()
   done = programs.run(EXPORT, f'--run={folder}', f'--output_dir={tmp_path / "x"}')
   assert done.code == 2 and '--resume writes it' in done.stderr
-  done = programs.run(
+  programs.done(
       TRAIN, *FIELDS, f'--data_path={trained[0] / "private.jsonl"}', '--rounds=2',
       '--cohort_size=4', f'--output_dir={folder}', '--resume')
-  assert done.code == 0, done.stderr
   kept, again = (files.read_arrays(path / models.ARRAYS) for path in (run, folder))
   assert list(kept) == list(again)
   for name in kept:
@@ -208,18 +200,16 @@ def test_run_that_was_stopped_is_finished_if_its_summary_has_all_that_is_charged
   folder = tmp_path / 'run'
   shutil.copytree(trained[1], folder)
   ledger = ledger_lib.Ledger(folder / files.LEDGER)
-  ledger.append_line(ledger.next_line(
-      ledger.event(), outcome=ledger_lib.UNUSED,
-      configuration_hash=ledger.lines()[0]['configuration']))
+  ledgers.append(ledger, ledger.event(), outcome=ledger_lib.UNUSED,
+                 configuration_hash=ledger.lines()[0]['configuration'])
   export = (EXPORT, f'--run={folder}', '--format=npz',
             f'--output_dir={tmp_path / "export"}')
   done = programs.run(*export)
   assert done.code == 2 and 'its ledger does not prove the guarantee' in done.stderr
   charged = verdict.verdict_on(folder)
   files.write_json(folder / files.SUMMARY, {
-      **_summary(folder), **charged.guarantee.numbers()})
-  done = programs.run(*export)
-  assert done.code == 0, done.stderr
+      **in_process.summary(folder), **charged.guarantee.numbers()})
+  programs.done(*export)
 
 
 def test_a_run_whose_data_are_gone_still_serves(programs, trained, tmp_path):
@@ -235,7 +225,7 @@ def test_a_run_whose_data_are_gone_still_serves(programs, trained, tmp_path):
 
 def _summarised(name, change):
   def damage(run):
-    summary = _summary(run)
+    summary = in_process.summary(run)
     files.write_json(run / files.SUMMARY, {**summary, name: change(summary[name])})
   return damage
 
@@ -266,9 +256,9 @@ def test_runs_that_cannot_be_exported_say_why_in_one_line(
     programs, trained, tmp_path, damage, message):
   shutil.copytree(trained[1], tmp_path / 'run')
   damage(tmp_path / 'run')
-  done = programs.run(EXPORT, f'--run={tmp_path / "run"}',
-                      f'--output_dir={tmp_path / "export"}')
-  assert done.code == 2 and message in done.stderr and done.stderr.count('\n') == 1
+  in_process.check_refused(programs.run(
+      EXPORT, f'--run={tmp_path / "run"}', f'--output_dir={tmp_path / "export"}'),
+                           message)
   assert sorted(path.name for path in tmp_path.iterdir()) == ['run']
 
 

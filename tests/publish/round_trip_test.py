@@ -1,15 +1,14 @@
 """Models of every task that others' tests leave out, served by TensorFlow alone."""
 
 import importlib
-import json
 
 import numpy as np
 import pytest
 
+from tests.programs import in_process
 from tests.publish import alone, checked
 from tests.tasks.sources import populations
 from tests.tasks.tabular import people
-from tff_pipelines.common import files
 
 SMALL = ('--mechanism=none', '--rounds=1', '--cohort_size=3')
 
@@ -17,9 +16,8 @@ pytestmark = [pytest.mark.usefixtures('shared_context'), pytest.mark.slow]
 
 
 def _trained(programs, folder, *flags):
-  run = programs.run('tff_pipelines.train', *SMALL, *flags, f'--output_dir={folder}')
-  assert run.code == 0, run.stderr
-  return json.loads((folder / files.SUMMARY).read_text())
+  programs.done('tff_pipelines.train', *SMALL, *flags, f'--output_dir={folder}')
+  return in_process.summary(folder)
 
 
 def _table(folder):

@@ -10,7 +10,7 @@ import pytest
 from tasks.sources import labelled
 from tasks.task import Note
 from tasks.text import vocabulary as vocabulary_lib
-from tests import tiny_task
+from tests import ledgers, tiny_task
 from tests.fedavg import tiny_run
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.experiment import report
@@ -24,12 +24,10 @@ def _summary(folder, outcomes=('released',) * ROUNDS, starts=(1,) * ROUNDS, **ch
   """The summary of a run with this ledger; outcomes and starts are by round."""
   settings, task = tiny_run.settings(folder, **changes), tiny_task.task()
   plan = plan_lib.build(settings, dimension=tiny_task.DIMENSION, population=8)
-  ledger = ledger_lib.Ledger.create(
-      folder / 'ledger.jsonl', **plan.header(ROUNDS))
+  folder.mkdir(exist_ok=True)
+  ledger = ledger_lib.Ledger.create(folder / 'ledger.jsonl', **plan.header(ROUNDS))
   for index, (outcome, start) in enumerate(zip(outcomes, starts), 1):
-    ledger.append_line(ledger.next_line(
-        plan.event(index), outcome=outcome, starts=start,
-        configuration_hash='0' * 64))
+    ledgers.append(ledger, plan.event(index), outcome=outcome, starts=start)
   guarantee = plan.guarantee_of(ledger)
   return report.summary_of(
       'train', guarantee, report.Outcome(result='', fields={
@@ -155,7 +153,6 @@ def test_a_participant_has_a_number_of_its_own(tmp_path):
       ('poisson', None, 'in cohorts drawn by the rule'),
       ('turns', 4, 'in cohorts of at least 4, drawn by the rule'),
       ('epochs', 4, 'in cohorts of at least 4, drawn by the rule')):
-    (tmp_path / sampling).mkdir()
     content = statement.statement(_summary(tmp_path / sampling, sampling=sampling))
     assert content['least_cohort'] == least
     participant = content['epsilon_participant']
@@ -184,8 +181,6 @@ def test_suppressed_rounds_leave_no_number_against_the_server(tmp_path):
 
 
 def test_suppressed_rows_leave_the_number_against_the_server(tmp_path):
-  for name in ('suppressed', 'released'):
-    (tmp_path / name).mkdir()
   suppressed, released = (statement.statement(_summary(
       tmp_path / name, outcomes=('released', name, 'released')))
                           for name in ('suppressed', 'released'))
@@ -195,11 +190,8 @@ def test_suppressed_rows_leave_the_number_against_the_server(tmp_path):
 
 
 def test_restarted_rounds_count_against_the_server(tmp_path):
-  folders = [tmp_path / name for name in ('plain', 'restarted')]
-  for folder in folders:
-    folder.mkdir()
-  plain = statement.statement(_summary(folders[0]))
-  content = statement.statement(_summary(folders[1], starts=(1, 2, 3)))
+  plain = statement.statement(_summary(tmp_path / 'plain'))
+  content = statement.statement(_summary(tmp_path / 'restarted', starts=(1, 2, 3)))
   assert content['epsilon'] == plain['epsilon']
   assert content['epsilon_server'] > plain['epsilon_server']
   assert content['private']
