@@ -89,11 +89,11 @@ def test_ldp_can_have_its_own_epsilon():
 
 @pytest.mark.parametrize('noise', ['gaussian', 'laplace'])
 def test_noise_of_an_earlier_start_is_taken_over(noise):
-  settings = dict(mode='ldp', noise=noise, subset_size=60, rounds=2, knowledge='softmax')
-  plan = _plan(**settings, public_per_round=100)
-  again = _plan(**settings, public_per_round=100, recorded=plan.configuration())
+  common = dict(mode='ldp', noise=noise, subset_size=60, rounds=2, knowledge='softmax')
+  plan = _plan(**common, public_per_round=100)
+  again = _plan(**common, public_per_round=100, recorded=plan.configuration())
   assert again.mean == plan.mean and again.event(1) == plan.event(1)
-  other = _plan(**settings, recorded={'noise_multiplier': 7.0, 'public_per_round': 9})
+  other = _plan(**common, recorded={'noise_multiplier': 7.0, 'public_per_round': 9})
   assert other.noise_multiplier == 7.0 and other.mean.records == 9
   assert _plan(subset_size=60).configuration() == {
       'public_per_round': 5000, 'noise_multiplier': None}
