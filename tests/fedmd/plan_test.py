@@ -89,13 +89,11 @@ def test_ldp_can_have_its_own_epsilon():
 
 @pytest.mark.parametrize('noise', ['gaussian', 'laplace'])
 def test_noise_of_an_earlier_start_is_taken_over(noise):
-  plan = _plan(mode='ldp', noise=noise, subset_size=60, rounds=2, knowledge='softmax',
-               public_per_round=100)
-  again = _plan(mode='ldp', noise=noise, subset_size=60, rounds=2, knowledge='softmax',
-                public_per_round=100, recorded=plan.configuration())
+  common = dict(mode='ldp', noise=noise, subset_size=60, rounds=2, knowledge='softmax')
+  plan = _plan(**common, public_per_round=100)
+  again = _plan(**common, public_per_round=100, recorded=plan.configuration())
   assert again.mean == plan.mean and again.event(1) == plan.event(1)
-  other = _plan(mode='ldp', noise=noise, subset_size=60, rounds=2, knowledge='softmax',
-                recorded={'noise_multiplier': 7.0, 'public_per_round': 9})
+  other = _plan(**common, recorded={'noise_multiplier': 7.0, 'public_per_round': 9})
   assert other.noise_multiplier == 7.0 and other.mean.records == 9
   assert _plan(subset_size=60).configuration() == {
       'public_per_round': 5000, 'noise_multiplier': None}
@@ -188,13 +186,10 @@ def test_every_start_except_the_first_may_have_repeated_a_round():
 
 
 def test_kinds_of_knowledge_have_their_own_noise_or_a_reason():
-  plan = _plan(mode='ldp', knowledge='softmax', epsilon=3.0, delta=1e-3, rounds=2,
-               public_per_round=10)
-  kinds = plan.kinds_of_knowledge()
+  settings = dict(mode='ldp', epsilon=3.0, delta=1e-3, rounds=2, public_per_round=10)
+  kinds = _plan(**settings, knowledge='softmax').kinds_of_knowledge()
   for kind, mean in kinds.items():
-    other = _plan(mode='ldp', knowledge=kind, epsilon=3.0, delta=1e-3, rounds=2,
-                  public_per_round=10)
-    assert mean == other.mean
+    assert mean == _plan(**settings, knowledge=kind).mean
   assert kinds['logits'].noise_scale > 10 * kinds['softmax'].noise_scale
   votes = _plan((300,) * 2**17, knowledge='argmax').kinds_of_knowledge()
   assert 'found 20' in votes['logits'] and 'found 20' in votes['softmax']

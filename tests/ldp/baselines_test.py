@@ -6,6 +6,7 @@ import types
 import numpy as np
 import pytest
 
+from tests.ldp import run_test
 from tff_pipelines.accounting.guarantees import accountant, ledger as ledger_lib
 from tff_pipelines.baselines import pate
 from tff_pipelines.common import files
@@ -13,10 +14,6 @@ from tff_pipelines.ldp import baselines, run as ldp_run
 from tff_pipelines.ldp.settings import BaselineSettings
 
 NUM_CLIENTS = 20
-
-
-class Killed(Exception):
-  """Stands for a kill."""
 
 
 @pytest.fixture(scope='module')
@@ -81,17 +78,10 @@ def test_what_an_earlier_start_calibrated_is_taken_over(prepared, algorithm, nam
       prepared, recorded).configuration()[name] == recorded[name]
 
 
-def test_an_interrupted_vote_is_charged_again_and_counts_twice(
-    prepared, tmp_path, monkeypatch):
+def test_an_interrupted_vote_is_charged_again_and_counts_twice(prepared, tmp_path):
   folder = tmp_path / 'run'
-
-  def fails(*_):
-    raise Killed
-
-  monkeypatch.setattr(files, 'write_arrays', fails)
-  with pytest.raises(Killed):
+  with run_test.killed_at(1, files, 'write_arrays'):
     _run(prepared, folder)
-  monkeypatch.undo()
   summary = _run(prepared, folder, resume=True)
   assert len(ledger_lib.Ledger(folder / 'ledger.jsonl').lines()) == 2
   assert 1.3 * 8 < summary['epsilon'] < 2 * 8

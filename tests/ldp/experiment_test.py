@@ -22,12 +22,6 @@ def _ldp(folder, **changes):
       'output_dir': str(folder), **changes}), _prepared(40))
 
 
-def _baseline(folder, **changes):
-  settings = BaselineSettings(**{
-      'num_clients': 20, 'seed': 8, 'output_dir': str(folder), **changes})
-  return baselines.EXPERIMENTS[settings.algorithm](settings, _prepared(20))
-
-
 class TestLdp(contract.ExperimentContract):
 
   commits = 4
@@ -49,9 +43,23 @@ class TestLdp(contract.ExperimentContract):
     return _ldp(folder, **changes)
 
 
-class TestPate(contract.ExperimentContract):
+class _Baseline(contract.ExperimentContract):
+
+  given = {}
+
+  def settings_class(self):
+    return BaselineSettings
+
+  def experiment(self, folder, **changes):
+    settings = BaselineSettings(**{'num_clients': 20, 'seed': 8, **self.given,
+                                   'output_dir': str(folder), **changes})
+    return baselines.EXPERIMENTS[settings.algorithm](settings, _prepared(20))
+
+
+class TestPate(_Baseline):
 
   commits = 1
+  given = {'answers': 40}
   accountant = 'rdp'
   in_vain = (('clip', 0.1, {}), ('rounds', 3, {}), ('client_epochs', 2, {}),
              ('local_workers', 1, {}))
@@ -59,21 +67,10 @@ class TestPate(contract.ExperimentContract):
   def lost_when(self, when):
     return when == 'before'
 
-  def settings_class(self):
-    return BaselineSettings
-
-  def experiment(self, folder, **changes):
-    return _baseline(folder, answers=40, **changes)
-
 
 @pytest.mark.slow
-class TestSgd(contract.ExperimentContract):
+class TestSgd(_Baseline):
 
+  given = {'algorithm': 'dp_sgd', 'rounds': 2}
   in_vain = (('answers', 5, {}), ('teacher_strength', 0.1, {}),
              ('client_learning_rate', 0.1, {}))
-
-  def settings_class(self):
-    return BaselineSettings
-
-  def experiment(self, folder, **changes):
-    return _baseline(folder, algorithm='dp_sgd', rounds=2, **changes)

@@ -1,5 +1,8 @@
 """Runs of local distillation: what is charged, kept, repeated and lost."""
 
+import contextlib
+from unittest import mock
+
 import numpy as np
 import pytest
 
@@ -14,8 +17,14 @@ VALUES = dict(num_clients=40, clients_per_query=5, queries_per_step=4,
               epsilon=12.0, answers_per_client=2)
 
 
-class Killed(Exception):
-  """Stands for a kill."""
+@contextlib.contextmanager
+def killed_at(number, target, name):
+  """The call of a function of the target with this number, from 1 on, ends a run."""
+  fates = [getattr(target, name)] * (number - 1) + [
+      mock.Mock(side_effect=RuntimeError('killed by the test'))]
+  with mock.patch.object(target, name, lambda *arguments: fates.pop(0)(*arguments)):
+    with pytest.raises(RuntimeError, match='^killed by the test$'):
+      yield
 
 
 @pytest.fixture(scope='module')
@@ -86,20 +95,10 @@ def test_unseeded_runs_never_repeat(prepared, tmp_path):
 @pytest.mark.parametrize('target, lost_at', [
     (ldp_run.LdpRounds, 'draw'), (charged_records.ChargedRecords, 'keep')])
 def test_answers_that_were_charged_and_lost_stay_charged(
-    prepared, tmp_path, monkeypatch, target, lost_at):
-  folder, calls = tmp_path / 'run', []
-  original = getattr(target, lost_at)
-
-  def second_fails(self, *args):
-    calls.append(1)
-    if len(calls) == 2:
-      raise Killed
-    return original(self, *args)
-
-  monkeypatch.setattr(target, lost_at, second_fails)
-  with pytest.raises(Killed):
+    prepared, tmp_path, target, lost_at):
+  folder = tmp_path / 'run'
+  with killed_at(2, target, lost_at):
     _run(prepared, folder)
-  monkeypatch.undo()
   summary = _run(prepared, folder, resume=True)
   details = summary['details']
   assert [details[name] for name in ('queries', 'queries_charged', 'queries_lost')] == [
@@ -113,15 +112,10 @@ def test_answers_that_were_charged_and_lost_stay_charged(
   assert details['answers_of_a_client'] == 2
 
 
-def test_a_run_that_lost_all_its_answers_says_so(prepared, tmp_path, monkeypatch):
-  def fails(*_):
-    raise Killed
-
+def test_a_run_that_lost_all_its_answers_says_so(prepared, tmp_path):
   for resume in (False, True):
-    monkeypatch.setattr(ldp_run.LdpRounds, 'draw', fails)
-    with pytest.raises(Killed):
+    with killed_at(1, ldp_run.LdpRounds, 'draw'):
       _run(prepared, tmp_path / 'run', queries_per_step=8, resume=resume)
-  monkeypatch.undo()
   summary = _run(prepared, tmp_path / 'run', queries_per_step=8, resume=True)
   assert summary['accuracy'] is None and summary['epsilon'] == 12.0
   assert summary['details']['queries_lost'] == 16

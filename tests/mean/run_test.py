@@ -115,10 +115,6 @@ def folder(finished, tmp_path):
   return tmp_path / 'run'
 
 
-def _lines(folder):
-  return ledger_lib.Ledger(folder / files.LEDGER).lines()
-
-
 @pytest.mark.slow
 def test_sweep_is_extended_and_nothing_is_computed_again(finished, folder, capsys):
   first = finished[1]
@@ -126,7 +122,8 @@ def test_sweep_is_extended_and_nothing_is_computed_again(finished, folder, capsy
   summary, results, printed = _run(folder, capsys, epsilon=(2.0, 6.0))
   rows = results['rows']
   assert rows[:3] == first and [row['epsilon'] for row in rows[3:]] == [6.0] * 3
-  assert len(_lines(folder)) == 6 and summary['rounds'] == 6
+  assert len(ledger_lib.Ledger(folder / files.LEDGER).lines()) == 6
+  assert summary['rounds'] == 6
   with open(folder / report.TABLE, encoding='utf-8') as file:
     table = list(csv.DictReader(file))
   assert list(table[0]) == [name for name in rows[0] if name != 'mse_of_repeats']
@@ -196,28 +193,27 @@ def test_help_fits_on_a_screen_and_has_the_flags_of_the_examples(capsys):
     assert any(line.startswith(f'  --{flag}') for line in lines), flag
 
 
+def _extended(tmp_path, **changes):
+  return run_lib.estimate_means(MeanSettings(**{
+      'num_clients': (20,), 'dimension': (8,), 'epsilon': (2.0,), 'repeats': 2,
+      'output_dir': str(tmp_path / 'run'), **changes}))
+
+
 @pytest.mark.slow
 def test_folder_with_sums_is_not_extended_under_another_rounding(tmp_path):
-  common = dict(num_clients=(20,), dimension=(8,), epsilon=(2.0,), repeats=2,
-                output_dir=str(tmp_path / 'run'))
-  run_lib.estimate_means(MeanSettings(
-      mechanisms=('skellam',), bits=(14,), beta=0.0, **common))
+  _extended(tmp_path, mechanisms=('skellam',), bits=(14,), beta=0.0)
   with pytest.raises(ValueError, match='beta .* differ'):
-    run_lib.estimate_means(MeanSettings(mechanisms=('gaussian',), **common))
+    _extended(tmp_path, mechanisms=('gaussian',))
 
 
 @pytest.mark.slow
 def test_guarantee_is_about_all_mechanisms_of_the_folder(tmp_path):
-  folder = str(tmp_path / 'run')
-  common = dict(num_clients=(20,), dimension=(8,), epsilon=(2.0,), repeats=2,
-                output_dir=folder)
-  first = run_lib.estimate_means(MeanSettings(mechanisms=('gaussian',), **common))
+  first = _extended(tmp_path, mechanisms=('gaussian',))
   assert 'secure aggregation simulated' not in first['caveats']
-  second = run_lib.estimate_means(MeanSettings(
-      mechanisms=('skellam',), bits=(14,), **common))
+  second = _extended(tmp_path, mechanisms=('skellam',), bits=(14,))
   assert second['epsilon'] > first['epsilon']
   for words in ('the server is trusted', 'the server sees sums only'):
     assert words in second['trust_model']
-  third = run_lib.estimate_means(MeanSettings(mechanisms=('gaussian',), **common))
+  third = _extended(tmp_path, mechanisms=('gaussian',))
   assert third['epsilon'] == second['epsilon']
   assert 'secure aggregation simulated' in third['caveats']

@@ -11,11 +11,9 @@ def _current():
   return tff.framework.get_context_stack().current
 
 
-@tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
-def _modular_total(values):
-  return tff.backends.mapreduce.federated_secure_modular_sum(values, 2**30)
-
-
+_modular_total = tff.federated_computation(
+    lambda x: tff.backends.mapreduce.federated_secure_modular_sum(x, 2**30),
+    tff.FederatedType(np.int32, tff.CLIENTS))
 VALUES = [2**30 - 1] * 9  # Beyond an int32 before it is reduced.
 
 
@@ -29,12 +27,7 @@ def test_several_workers_run_secure_sums_of_any_number(two_workers, clients):
 
 
 def test_the_context_lives_as_long_as_the_block():
-  before = _current()
-
-  @tff.tensorflow.computation(np.int32)
-  def double(x):
-    return 2 * x
-
+  before, double = _current(), tff.tensorflow.computation(lambda x: 2 * x, np.int32)
   with contexts.simulation():
     outer = _current()
     assert outer is not before

@@ -47,55 +47,22 @@ def _described(value):
   return type(value), array.dtype, array.shape, repr(array.tolist())
 
 
-@tff.tensorflow.computation(np.int32)
-def _plus_one(x):
-  return x + 1
-
-
-@tff.tensorflow.computation
-def _three():
-  return tf.constant(3)
-
-
-@tff.tensorflow.computation(SEQUENCE)
-def _doubled(numbers):
-  return numbers.map(lambda x: 2 * x)
-
-
-@tff.tensorflow.computation(SEQUENCE)
-def _same_sequence(numbers):
-  return numbers
-
-
-@tff.tensorflow.computation(np.float32, np.float32)
-def _halve_and_add(total, value):
-  return total / 2 + value
-
-
-@tff.tensorflow.computation(np.float32)
-def _with_its_square(x):
-  return collections.OrderedDict(x=x, squares=[x * x])
-
-
-@tff.tensorflow.computation(np.str_)
-def _with_a_zero_byte(x):
-  return tf.strings.join([x, '\0'])
-
-
-@tff.tensorflow.computation(np.str_)
-def _length(x):
-  return tf.strings.length(x)
-
-
-@tff.tensorflow.computation(np.int32)
-def _upto(x):
-  return tf.range(x)
-
-
-@tff.tensorflow.computation(np.int32, PAIR, SEQUENCE)
-def _last_first(x, pair, unused):
-  del unused
-  return pair, {'b': x, 'a': (pair, [x])}
+_plus_one = tff.tensorflow.computation(lambda x: x + 1, np.int32)
+_three = tff.tensorflow.computation(lambda: tf.constant(3))
+_upto = tff.tensorflow.computation(lambda x: tf.range(0, x), np.int32)
+_doubled = tff.tensorflow.computation(
+    lambda numbers: numbers.map(lambda x: 2 * x), SEQUENCE)
+_same_sequence = tff.tensorflow.computation(lambda numbers: numbers, SEQUENCE)
+_halve_and_add = tff.tensorflow.computation(
+    lambda total, value: total / 2 + value, (np.float32, np.float32))
+_with_its_square = tff.tensorflow.computation(
+    lambda x: collections.OrderedDict(x=x, squares=[x * x]), np.float32)
+_with_a_zero_byte = tff.tensorflow.computation(
+    lambda x: tf.strings.join([x, '\0']), np.str_)
+_length = tff.tensorflow.computation(lambda x: tf.strings.length(input=x), np.str_)
+_last_first = tff.tensorflow.computation(
+    lambda x, pair, unused: (pair, {'b': x, 'a': (pair, [x])}),
+    [('x', np.int32), ('pair', PAIR), ('unused', SEQUENCE)])
 
 
 @tff.tensorflow.computation(np.str_)
@@ -154,47 +121,31 @@ def _secure(values):
           tff.backends.mapreduce.federated_secure_modular_sum(values, 16))
 
 
-@tff.federated_computation(
+_sum_of_structures = tff.federated_computation(
+    lambda values: (tff.federated_sum(values), tff.federated_sum(values[1].x)),
     _clients((np.int8, collections.OrderedDict(y=np.float16, x=PAIR))))
-def _sum_of_structures(values):
-  return tff.federated_sum(values), tff.federated_sum(values[1].x)
-
-
-@tff.federated_computation
-def _of_no_clients():
-  return (tff.federated_sum(tff.federated_value(1, tff.CLIENTS)),
-          tff.federated_eval(_three, tff.SERVER), tff.federated_value(
-              'text', tff.SERVER))
-
-
-@tff.federated_computation(np.int32, tff.FunctionType(np.int32, np.int32))
-def _twice(x, function):
-  return function(function(x))
-
-
-@tff.federated_computation(np.int32)
-def _plus_two(x):
-  return _twice(x, _plus_one)
+_of_no_clients = tff.federated_computation(lambda: (
+    tff.federated_sum(tff.federated_value(1, tff.CLIENTS)),
+    tff.federated_eval(_three, tff.SERVER), tff.federated_value('text', tff.SERVER)))
+_twice = tff.federated_computation(
+    lambda x, function: function(function(x)),
+    (np.int32, tff.FunctionType(np.int32, np.int32)))
+_plus_two = tff.federated_computation(lambda x: _twice(x, _plus_one), np.int32)
 
 
 def _at_each(computation):
-  @tff.federated_computation(_clients(computation.type_signature.parameter))
-  def mapped(values):
-    return tff.federated_map(computation, values)
-  return mapped
+  return tff.federated_computation(
+      lambda values: tff.federated_map(computation, values),
+      _clients(computation.type_signature.parameter))
 
 
-@tff.federated_computation(_clients(np.str_))
-def _lengths(words):
-  return tff.federated_map(_length, tff.federated_map(_with_a_zero_byte, words))
-
-
-@tff.federated_computation(_clients(np.int32))
-def _threes_and_sum(values):
-  return (tff.federated_eval(_three, tff.CLIENTS),
-          tff.federated_sum(tff.federated_map(_plus_one, values)))
-
-
+_lengths = tff.federated_computation(
+    lambda words: tff.federated_map(
+        _length, tff.federated_map(_with_a_zero_byte, words)), _clients(np.str_))
+_threes_and_sum = tff.federated_computation(
+    lambda values: (tff.federated_eval(_three, tff.CLIENTS),
+                    tff.federated_sum(tff.federated_map(_plus_one, values))),
+    _clients(np.int32))
 _BIG = np.arange(2 * 100, dtype=np.float32).reshape([100, 2])
 
 # Name -> computation and arguments.
@@ -315,14 +266,9 @@ def test_a_clients_error_is_the_original_and_leaves_the_context_usable(in_proces
 
 
 def test_what_cannot_run_here_is_named(in_process):
-  @tff.tensorflow.computation(np.int32, np.int32)
-  def add(a, b):
-    return a + b
-
-  @tff.federated_computation(SEQUENCE)
-  def reduced(numbers):
-    return tff.sequence_reduce(numbers, 0, add)
-
+  add = tff.tensorflow.computation(lambda a, b: a + b, (np.int32, np.int32))
+  reduced = tff.federated_computation(
+      lambda numbers: tff.sequence_reduce(numbers, 0, add), SEQUENCE)
   with pytest.raises(NotImplementedError, match='sequence_reduce cannot run'):
     reduced([1, 2])
   with pytest.raises(TypeError, match=r'known shapes, found int32\[\?\]'):
@@ -330,14 +276,12 @@ def test_what_cannot_run_here_is_named(in_process):
 
 
 def test_results_share_no_memory_with_arguments_or_each_other(in_process):
-  @tff.tensorflow.computation(tff.TensorType(np.float32, [1000]))
-  def copies(x):
-    return x, tf.identity(x), tf.reshape(x, [10, 100]), x + 0
-
-  @tff.federated_computation(_clients(tff.TensorType(np.float32, [1000])))
-  def spread(values):
-    return values, tff.federated_map(copies, values), tff.federated_sum(values)
-
+  vector = tff.TensorType(np.float32, [1000])
+  copies = tff.tensorflow.computation(
+      lambda x: (x, tf.identity(x), tf.reshape(x, [10, 100]), x + 0), vector)
+  spread = tff.federated_computation(lambda values: (
+      values, tff.federated_map(copies, values), tff.federated_sum(values)),
+                                     _clients(vector))
   sent = np.arange(1000, dtype=np.float32)
   results = tf.nest.flatten([copies(sent), spread([sent, sent])])
   for number, result in enumerate(results):
@@ -357,9 +301,7 @@ def _fresh_keys(unused):
   return tf.concat([loop, mapped, [keys.fresh(), keys.fresh()]], axis=0)
 
 
-@tff.tensorflow.computation
-def _fresh_keys_of_server():
-  return [keys.fresh()]
+_fresh_keys_of_server = tff.tensorflow.computation(lambda: [keys.fresh()])
 
 
 @tff.federated_computation(_clients(np.int32))

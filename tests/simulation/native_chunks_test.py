@@ -35,9 +35,9 @@ def _params(**changes):
 
 
 @functools.lru_cache(maxsize=None)
-def _process(factory):
+def _process(factory, update=UPDATE):
   return process_lib.build_chunked(
-      UPDATE, TASK.train.element_spec, sum_factory=factory,
+      update, TASK.train.element_spec, sum_factory=factory,
       expected_cohort_size=COHORT, initial_weights=tiny_task.initial_weights(0),
       server=ServerConfig(learning_rate=1.0))
 
@@ -230,9 +230,6 @@ def test_training_that_reduces_a_data_set_leaves_the_encoding_to_kernels(
 
   results = [
       _bytes(process.next(process.initialize(), _chunks([3, 2])))
-      for process in (_process(SEEDED), process_lib.build_chunked(
-          update, TASK.train.element_spec, sum_factory=SEEDED,
-          expected_cohort_size=COHORT, initial_weights=tiny_task.initial_weights(0),
-          server=ServerConfig(learning_rate=1.0)))]
+      for process in (_process(SEEDED), _process(SEEDED, update))]
   assert results[0] == results[1]
   assert sum(map(len, added)) == 10

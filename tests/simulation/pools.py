@@ -2,7 +2,9 @@
 
 import collections
 from concurrent import futures
+import contextlib
 import hashlib
+import threading
 from unittest import mock
 
 import numpy as np
@@ -14,7 +16,7 @@ from aggregators.params import DistributedSumParams
 from tests import tiny_task
 from tff_pipelines.fedavg import local_training, process as process_lib
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
-from tff_pipelines.simulation import contexts, native_chunks, transports
+from tff_pipelines.simulation import contexts, forks, native_chunks, transports
 
 
 @tff.tensorflow.computation(np.int32)
@@ -90,6 +92,28 @@ def digest(structure):
 def in_graph_form():
   """A context in which graphs encode and decode, for comparison with the kernels."""
   return mock.patch.object(native_chunks, '_tried', [None, None])
+
+
+@contextlib.contextmanager
+def session_elsewhere():
+  """A context in which another thread, and only it, refers to a session."""
+  kept, begun, ended = threading.local(), threading.Event(), threading.Event()
+
+  def hold():
+    config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=1)
+    kept.session = tf.compat.v1.Session(graph=tf.Graph(), config=config)
+    forks.ALIVE.add(kept.session)
+    begun.set()
+    ended.wait()
+
+  thread = threading.Thread(target=hold)
+  thread.start()
+  begun.wait()
+  try:
+    yield
+  finally:
+    ended.set()
+    thread.join()
 
 
 class Part(transports.Transport):

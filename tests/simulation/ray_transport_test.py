@@ -11,20 +11,18 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 
 import numpy as np
 import psutil
 import pytest
-import tensorflow as tf
 
 from tests.fedavg import failing_task
 from tests.simulation import pools
 from tff_pipelines.accounting.sampling import schemes
 from tff_pipelines.fedavg import loop
 from tff_pipelines.simulation import (
-    contexts, forks, native_chunks, ray_transport, slices, transports)
+    contexts, native_chunks, ray_transport, slices, transports)
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec('ray') is None,
@@ -44,20 +42,8 @@ def _transport():
   handler = signal.getsignal(signal.SIGTERM)
   ray_transport.check(None)  # Imports Ray, before there is a token.
   # Children that Ray forks forget other threads, and what only they refer to.
-  kept, held, ended = threading.local(), threading.Event(), threading.Event()
-
-  def hold():
-    kept.session = tf.compat.v1.Session(graph=tf.Graph())
-    forks.ALIVE.add(kept.session)
-    held.set()
-    ended.wait()
-
-  thread = threading.Thread(target=hold)
-  thread.start()
-  held.wait()
-  transport = ray_transport.RayTransport(2)
-  ended.set()
-  thread.join()
+  with pools.session_elsewhere():
+    transport = ray_transport.RayTransport(2)
   assert signal.getsignal(signal.SIGTERM) is handler
   yield transport
   transport.close()

@@ -154,11 +154,8 @@ def test_results_at_clients_come_in_the_order_of_the_clients():
   assert total == 210
 
 
-@tff.tensorflow.computation(np.float32)
-def _noisy(x):
-  return x + tf.random.stateless_normal([], keys.fresh())
-
-
+_noisy = tff.tensorflow.computation(
+    lambda x: x + tf.random.stateless_normal([], keys.fresh()), np.float32)
 _difference = tff.tensorflow.computation(lambda x, y: y - x)
 _MODEL_AND_VALUES = [
     tff.FederatedType(np.float32, placement) for placement in (tff.SERVER, tff.CLIENTS)]

@@ -36,6 +36,14 @@ def _error(data_source, path, message, fields=FIELDS, **options):
   return str(raised.value)
 
 
+def _rest(data_source, path, clients, *, skipped=(), bad_records=0):
+  """The data of the clients that are left, after some bad ones are skipped."""
+  raw = _open(data_source, path, skip_bad_clients=True)
+  assert raw.train.client_ids == clients and list(raw.skips.clients) == list(skipped)
+  assert len(raw.skips.records) == bad_records
+  return raw
+
+
 def _lines(path, lines):
   content = b''.join(
       (line if isinstance(line, bytes) else json.dumps(line).encode()) + b'\n'
@@ -86,10 +94,8 @@ OF_UNKNOWN_CLIENTS = [
 def test_bad_record_is_named_or_its_client_skipped(tmp_path, name, line, message):
   path = _lines(tmp_path / name, [GOOD[0], line, GOOD[2]])
   assert f"{path}, line 2, client 'b': " in _error('jsonl', path, message)
-  raw = _open('jsonl', path, skip_bad_clients=True)
-  assert raw.train.client_ids == ('a',)
+  raw = _rest('jsonl', path, ('a',), skipped='b')
   assert raw.train.examples('a')['number'].tolist() == [1, 3]
-  assert list(raw.skips.clients) == ['b'] and not raw.skips.records
   assert 'skipped 1 bad clients and 0 bad records' in raw.skips.describe()
 
 
@@ -97,26 +103,20 @@ def test_bad_record_is_named_or_its_client_skipped(tmp_path, name, line, message
 def test_bad_record_of_an_unknown_client_is_named_or_skipped(tmp_path, line, message):
   path = _lines(tmp_path / 'f.jsonl', [GOOD[0], line, GOOD[2]])
   assert f'{path}, line 2: ' in _error('jsonl', path, message)
-  raw = _open('jsonl', path, skip_bad_clients=True)
-  assert raw.train.client_ids == ('a',)
-  assert not raw.skips.clients and len(raw.skips.records) == 1
+  raw = _rest('jsonl', path, ('a',), bad_records=1)
   assert 'skipped 0 bad clients and 1 bad records' in raw.skips.describe()
 
 
 def test_a_client_with_one_bad_record_is_skipped_as_a_whole(tmp_path):
   path = _lines(tmp_path / 'f.jsonl', [*GOOD, {**GOOD[0], 'number': 'x'}])
-  raw = _open('jsonl', path, skip_bad_clients=True)
-  assert raw.train.client_ids == ('b',)
-  assert 'line 4' in raw.skips.clients['a']
+  assert 'line 4' in _rest('jsonl', path, ('b',), skipped='a').skips.clients['a']
 
 
 def test_nothing_left_after_skipping_is_an_error(tmp_path):
-  path = _lines(tmp_path / 'f.jsonl', [_with(number='x')])
-  _error('jsonl', path, 'f.jsonl has no client whose data are good',
-         skip_bad_clients=True)
-  path = _lines(tmp_path / 'g.jsonl', [b'garbage'])
-  _error('jsonl', path, 'g.jsonl has no client whose data are good',
-         skip_bad_clients=True)
+  for name, line in (('f.jsonl', _with(number='x')), ('g.jsonl', b'garbage')):
+    path = _lines(tmp_path / name, [line])
+    _error('jsonl', path, f'{name} has no client whose data are good',
+           skip_bad_clients=True)
 
 
 def test_types_may_not_change_where_no_kind_is_given(tmp_path):
@@ -257,10 +257,8 @@ def _of_b(**changes):
 def test_bad_leaf_user_is_named_or_skipped(tmp_path, changes, message):
   path = _leaf(tmp_path, **changes)
   assert f"{path}, client 'b': " in _error('leaf', path, message)
-  raw = _open('leaf', path, skip_bad_clients=True)
-  assert raw.train.client_ids == ('a',)
+  raw = _rest('leaf', path, ('a',), skipped='b')
   assert raw.train.examples('a')['text'].tolist() == ['x', 'y']
-  assert list(raw.skips.clients) == ['b']
 
 
 @pytest.mark.parametrize('text, message', [
@@ -344,9 +342,7 @@ def test_bad_parquet_clients_are_skipped(tmp_path):
   rows = [*GOOD, {'client': 'c', 'text': 'x', 'number': None},
           {'client': None, 'text': 'x', 'number': 1}]
   parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-  raw = _open('parquet', path, skip_bad_clients=True)
-  assert raw.train.client_ids == ('a', 'b')
-  assert list(raw.skips.clients) == ['c'] and len(raw.skips.records) == 1
+  _rest('parquet', path, ('a', 'b'), skipped='c', bad_records=1)
 
 
 def _folder(tmp_path, files):
@@ -374,11 +370,9 @@ def test_bad_client_folder_is_named_or_skipped(tmp_path, name, content, message)
   path = _folder(tmp_path, {
       'a/f.jsonl': _JSONL, name: content, 'c/f.jsonl': _JSONL})
   _error('folder', path, message)
-  raw = _open('folder', path, skip_bad_clients=True)
-  assert raw.train.client_ids == ('a', 'c')
+  raw = _rest('folder', path, ('a', 'c'), skipped='b')
   examples, clients = records.gather(raw.train)
   assert clients.tolist() == ['a', 'c'] and examples['number'].tolist() == [1, 1]
-  assert list(raw.skips.clients) == ['b']
 
 
 @pytest.mark.parametrize('arrays, message', [

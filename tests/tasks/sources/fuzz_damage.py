@@ -45,41 +45,35 @@ def _slice(rng: random.Random, content: bytes) -> tuple[int, int]:
   return start, min(len(content), start + rng.choice((1, 2, 4, 8, 30, 200, 5000)))
 
 
-def _flip(rng, content, other):
-  del other
+def _flip(rng, content, *_):
   result = bytearray(content or b'\0')
   for _ in range(rng.choice((1, 1, 2, 8))):
     result[min(_slice(rng, content)[0], len(result) - 1)] ^= 1 << rng.randrange(8)
   return bytes(result)
 
 
-def _set(rng, content, other):
-  del other
+def _set(rng, content, *_):
   start, _ = _slice(rng, content)
   value = rng.choice(_BOUNDS) if rng.random() < 0.7 else bytes([rng.randrange(256)])
   return content[:start] + value + content[start + len(value):]
 
 
-def _truncate(rng, content, other):
-  del other
+def _truncate(rng, content, *_):
   start, end = _slice(rng, content)
   return content[:start] if rng.random() < 0.7 else content[end:]
 
 
-def _delete(rng, content, other):
-  del other
+def _delete(rng, content, *_):
   start, end = _slice(rng, content)
   return content[:start] + content[end:]
 
 
-def _duplicate(rng, content, other):
-  del other
+def _duplicate(rng, content, *_):
   start, end = _slice(rng, content)
   return content[:end] + content[start:end] * rng.choice((1, 1, 2, 20)) + content[end:]
 
 
-def _swap(rng, content, other):
-  del other
+def _swap(rng, content, *_):
   a, b, c = sorted(rng.randint(0, len(content)) for _ in range(3))
   return content[:a] + content[b:c] + content[a:b] + content[c:]
 
@@ -96,8 +90,7 @@ def _append(rng, content, other):
   return rng.choice((content + other, other + content, content + b'\n' + other))
 
 
-def _insert(rng, content, other):
-  del other
+def _insert(rng, content, *_):
   start, _ = _slice(rng, content)
   return content[:start] + token(rng) + content[start:]
 
@@ -111,9 +104,8 @@ def _replace(rng, content, other):
   return content[:piece.start()] + token(rng) + content[piece.end():]
 
 
-def _move(rng, content, other):
+def _move(rng, content, *_):
   """Swaps, repeats or deletes lines or fields."""
-  del other
   sign = rng.choice((b'\n', b'\n', b',', b', '))
   parts = content.split(sign)
   for _ in range(rng.choice((1, 1, 3))):
