@@ -307,7 +307,7 @@ def test_the_project_does_not_outgrow_its_readers():
   found = size.sizes(MODULES)
   assert found['library: lines'] <= 42_400
   assert found['library: lines of code'] <= 24_500
-  assert found['tests: lines'] <= 43_000
+  assert found['tests: lines'] <= min(42_300, found['library: lines'])
 
 
 def test_no_library_code_validates_by_assert():
