@@ -21,18 +21,21 @@ from tasks.sources import records, rows
 
 _PYTHON = {records.TEXT: records.TEXT_DTYPE, records.INTEGER: np.dtype(np.int64),
            records.FLOAT: np.dtype(np.float64),
-           records.CATEGORY: records.TEXT_DTYPE, records.MEASURE: np.dtype(np.float64)}
-_GAPS = {records.CATEGORY: '', records.MEASURE: math.nan}
+           records.CATEGORY: records.TEXT_DTYPE, records.MEASURE: np.dtype(np.float64),
+           records.DATE: np.dtype(np.float64)}
+_GAPS = {records.CATEGORY: '', records.MEASURE: math.nan, records.DATE: math.nan}
 _PHRASES = {records.TEXT: 'a text', records.INTEGER: 'an integer',
             records.FLOAT: 'a float', records.NUMBER: 'a number',
-            records.CATEGORY: 'a text or an integer', records.MEASURE: 'a number'}
+            records.CATEGORY: 'a text or an integer', records.MEASURE: 'a number',
+            records.DATE: 'a date such as 2024-03-01'}
 # The kinds of values that a field accepts.
 _ACCEPTED = {
     None: (records.TEXT, records.INTEGER, records.FLOAT), records.TEXT: (records.TEXT,),
     records.INTEGER: (records.INTEGER,),
     records.CATEGORY: (records.TEXT, records.INTEGER),
     **dict.fromkeys((records.FLOAT, records.NUMBER, records.MEASURE),
-                    (records.INTEGER, records.FLOAT))}
+                    (records.INTEGER, records.FLOAT)),
+    records.DATE: (records.FLOAT,)}
 _SEPARATOR = '|'
 # No leading zeros: '007' is a name. Neither 'nan' nor 'inf'.
 _INTEGER_CELL = re.compile(r'[+-]?(0|[1-9][0-9]*)')
@@ -82,7 +85,8 @@ class Column:
     """
     name = self.field.column
     if isinstance(given, rows.Cell):
-      given = _parsed(given, self.kind)
+      given = _parsed(
+          given, records.TEXT if self.field.kind == records.DATE else self.kind)
     if self.field.kind in _GAPS:
       given = _of_table(given, self.field.kind)
       if given is None:
@@ -141,11 +145,15 @@ def _kind_of(dtype: np.dtype) -> str:
 
 def _of_table(given: Any, kind: str) -> Any:
   """The value of a category or measure as a text or a number; None for a gap."""
-  if isinstance(given, np.generic):
+  if isinstance(given, np.generic) and not isinstance(given, np.datetime64):
     given = given.item()
   if given is None or isinstance(given, str) and not given or (
       isinstance(given, float) and math.isnan(given)):
     return None
+  if kind == records.DATE:
+    # What is no date stays as it is, not of the column's kind.
+    found = records.days(given)
+    return str(given) if found is None else found
   if kind == records.CATEGORY:
     if isinstance(given, bool):
       return str(given).lower()

@@ -12,6 +12,8 @@ Clients are read lazily. No TensorFlow here.
 """
 
 import dataclasses
+import datetime
+import re
 import types
 from typing import Any, Callable, Iterable, Mapping, Sequence
 
@@ -25,9 +27,10 @@ from tasks.sources import ids as ids_lib
 TEXT, INTEGER, FLOAT, NUMBER = 'text', 'integer', 'float', 'number'
 # Kinds of a table's columns, which may have gaps: a text, or an integer or truth value
 # as a text, '' for a gap; and a 64-bit float, NaN for a gap. An empty cell, null and
-# NaN are gaps; a column that is not there at all is an error.
-CATEGORY, MEASURE = 'category', 'measure'
-KINDS = (TEXT, INTEGER, FLOAT, NUMBER, CATEGORY, MEASURE)
+# NaN are gaps; a column that is not there at all is an error. A date is a measure, in
+# days since 1970-01-01.
+CATEGORY, MEASURE, DATE = 'category', 'measure', 'date'
+KINDS = (TEXT, INTEGER, FLOAT, NUMBER, CATEGORY, MEASURE, DATE)
 
 # The dtype of texts in an element_spec.
 TEXT_DTYPE = np.dtype(object)
@@ -75,6 +78,32 @@ class Field:
 
 
 Fields = Sequence[Field] | None  # None means all.
+
+_DATE = re.compile(r'\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?'
+                   r'(Z|[+-]\d{2}(:?\d{2})?)?)?', re.ASCII)
+_EPOCH = datetime.datetime(1970, 1, 1)
+
+
+def days(value: Any) -> float | None:
+  """Days since 1970-01-01 of a date or time; None for anything else.
+
+  It is a text of ISO 8601 (2024-03-01, 2024-03-01 12:30:00), or as Python and NumPy
+  have dates. Times with a zone are converted to UTC.
+  """
+  if isinstance(value, np.datetime64):
+    value = value.astype('datetime64[us]').item()
+  if isinstance(value, str):
+    try:
+      value = _DATE.fullmatch(value) and datetime.datetime.fromisoformat(value)
+    except ValueError:  # The 30th of February.
+      return None
+  elif isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
+    value = datetime.datetime(value.year, value.month, value.day)
+  if not isinstance(value, datetime.datetime):
+    return None
+  if value.tzinfo is not None:
+    value = value.astimezone(datetime.timezone.utc).replace(tzinfo=None)
+  return (value - _EPOCH) / datetime.timedelta(days=1)
 
 
 def parse_field(text: str) -> Field:

@@ -33,10 +33,17 @@ _MAX_CATEGORIES = 1000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Number:
-  """A column of numbers, encoded as (value - center) / scale.
+  """A column of numbers or dates, encoded as (value - center) / scale.
 
-  Values beyond low < high are cut off there. `center`, between them, is encoded as 0,
-  as is a missing value, if imputed. scale > 0.
+  Attributes:
+    name: Name of the column.
+    low, high: Bounds in the units of the column, low < high: values beyond are cut off.
+      Dates are in days since 1970-01-01.
+    center, scale: Encoded as 0 and, away from it, 1; logarithms where the column
+      `is_log`. A missing value is encoded as 0, if imputed.
+    is_log: Whether the logarithm of the value is encoded. Then low > 0.
+    kind: MEASURE or DATE, see records.
+    is_target: Whether it is learned from only where it is asked for by name.
   """
 
   name: str
@@ -44,25 +51,50 @@ class Number:
   high: float
   center: float
   scale: float
+  is_log: bool = False
+  kind: str = records.MEASURE
+  is_target: bool = False
 
-  kind, width = records.MEASURE, 1
+  width = 1
 
   def __post_init__(self):
+    checks.choice(f'column {self.name!r}: kind', self.kind,
+                  (records.MEASURE, records.DATE))
     if not all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in (
         self.low, self.high, self.center, self.scale)) or not (
-            -math.inf < self.low <= self.center <= self.high < math.inf
-            and self.low < self.high and 0 < self.scale < math.inf):
+            -math.inf < self.low < self.high < math.inf):
       raise ValueError(f'column {self.name!r}: bounds must be finite, the lower first, '
                        f'found [{self.low!r}, {self.high!r}]')
+    if self.is_log and self.low <= 0:
+      raise ValueError(f'column {self.name!r}: bounds of a column on a log scale must '
+                       f'be greater than 0, found {self.low!r}')
+    low, high = self.encoded_bounds
+    if not (low <= self.center <= high and 0 < self.scale < math.inf):
+      raise ValueError(f'column {self.name!r}: center must be within the bounds and '
+                       f'scale greater than 0, found {self.center!r}, {self.scale!r}')
 
   @classmethod
-  def of_bounds(cls, name: str, low: float, high: float) -> 'Number':
+  def of_bounds(cls, name: str, low: float, high: float, *, is_log: bool = False,
+                **rest: Any) -> 'Number':
     """The column that bounds describe: they are encoded as -1 and 1."""
     try:
-      center, scale = low / 2 + high / 2, high / 2 - low / 2
-    except TypeError:
+      ends = (math.log(low), math.log(high)) if is_log else (low, high)
+      center, scale = ends[0] / 2 + ends[1] / 2, ends[1] / 2 - ends[0] / 2
+    except (TypeError, ValueError):
       center = scale = math.nan
-    return cls(name=name, low=low, high=high, center=center, scale=scale)
+    return cls(name=name, low=low, high=high, center=center, scale=scale,
+               is_log=is_log, **rest)
+
+  @property
+  def encoded_bounds(self) -> tuple[float, float]:
+    """The bounds in the units of `center` and `scale`."""
+    return (math.log(self.low), math.log(self.high)) if self.is_log else (
+        self.low, self.high)
+
+  def _encoded(self, values: np.ndarray) -> np.ndarray:
+    """Encodes float64 [n] within the bounds, or NaN: float32 [n]."""
+    scaled = np.log(values) if self.is_log else values
+    return ((scaled - self.center) / self.scale).astype(np.float32)
 
   def encode(self, values: np.ndarray, missing: str) -> np.ndarray:
     """Encodes values, NaN where missing: float32 [n, 1]. Raises ValueError."""
@@ -70,8 +102,8 @@ class Number:
     gaps = np.isnan(values)
     if missing == ERROR:
       check_complete(self.name, gaps)
-    encoded = (np.clip(values, self.low, self.high) - self.center) / self.scale
-    return np.where(gaps, 0.0, encoded).astype(np.float32)[:, np.newaxis]
+    encoded = self._encoded(np.clip(values, self.low, self.high))
+    return np.where(gaps, np.float32(0), encoded)[:, np.newaxis]
 
   def target(self, values: np.ndarray) -> np.ndarray:
     """Encodes labels: float32 [n]. Raises ValueError; none is cut off or imputed."""
@@ -82,7 +114,7 @@ class Number:
       row = int(np.argmax(outside))
       raise ValueError(f'label {self.name!r} must be in [{self.low:g}, {self.high:g}], '
                        f'found {values[row]:g} in example {row}')
-    return ((values - self.center) / self.scale).astype(np.float32)
+    return self._encoded(values)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -92,10 +124,12 @@ class Category:
   Attributes:
     name: Name of the column.
     categories: Texts that differ; an integer in the data counts as its digits.
+    is_target: As in `Number`.
   """
 
   name: str
   categories: tuple[str, ...]
+  is_target: bool = False
 
   kind = records.CATEGORY
 
@@ -184,7 +218,8 @@ class Columns:
 def read(path: str | os.PathLike[str]) -> Columns | dict[str, Column]:
   """Reads public bounds from a JSON file.
 
-  It has, by the name of a column, [low, high] or a list of categories, texts; or what
+  It has, by the name of a column, [low, high] or a list of categories, texts, or an
+  object with more ({"bounds": [1, 99], "log": true, "target": true}); or what
   `Columns.dumps` wrote, which is complete. Raises ValueError if it is missing or
   malformed; the message names it.
   """
@@ -202,16 +237,46 @@ def read(path: str | os.PathLike[str]) -> Columns | dict[str, Column]:
 
 def _column(content: Mapping[str, Any]) -> Column:
   if 'categories' in content:
-    return Category(name=content['name'], categories=tuple(content['categories']))
+    return Category(**{**content, 'categories': tuple(content['categories'])})
   return Number(**content)
 
 
+# Options of a column that is described by an object.
+_BOUNDS, _CATEGORIES, _LOG, _TARGET = 'bounds', 'categories', 'log', 'target'
+
+
 def _described(name: str, value: Any) -> Column:
+  """The column of a description, in the short form or as an object."""
+  if isinstance(value, dict):
+    return _described_in_full(name, value)
   if isinstance(value, list) and value and all(isinstance(v, str) for v in value):
-    return Category(name=name, categories=tuple(value))
+    dates = None not in map(records.days, value)
+    if dates and len(value) != 2:
+      raise checks.wrong(f'column {name!r}', '[first, last] of its dates', value)
+    return _described_in_full(name, {_BOUNDS if dates else _CATEGORIES: value})
   if isinstance(value, list) and len(value) == 2:
-    return Number.of_bounds(name, *value)
+    return _described_in_full(name, {_BOUNDS: value})
   raise checks.wrong(f'column {name!r}', '[low, high], or texts, its categories', value)
+
+
+def _described_in_full(name: str, value: Mapping[str, Any]) -> Column:
+  kind = _CATEGORIES if _CATEGORIES in value else _BOUNDS
+  options = {_TARGET, _LOG} if kind == _BOUNDS else {_TARGET}
+  if kind not in value or not set(value) <= {kind, *options} or not all(
+      isinstance(value.get(option, False), bool) for option in options):
+    rule = ('an object of "bounds" or "categories", and of "target": true and, with '
+            '"bounds", "log": true')
+    raise checks.wrong(f'column {name!r}', rule, dict(value))
+  content, is_target = value[kind], value.get(_TARGET, False)
+  if not isinstance(content, list) or kind == _BOUNDS and len(content) != 2:
+    raise checks.wrong(f'column {name!r}: {kind}', 'a list' if kind == _CATEGORIES else
+                       '[low, high]', content)
+  if kind == _CATEGORIES:
+    return Category(name=name, categories=tuple(content), is_target=is_target)
+  dates = list(map(records.days, content))
+  return Number.of_bounds(
+      name, *(content if None in dates else dates), is_log=value.get(_LOG, False),
+      kind=records.MEASURE if None in dates else records.DATE, is_target=is_target)
 
 
 def read_sample(path: str | os.PathLike[str]) -> dict[str, Column]:
@@ -257,13 +322,15 @@ def choose(known: Mapping[str, Column], *, label_field: str,
            client_field: str | None, made_from: str) -> Columns:
   """Chooses the columns of a task from public knowledge of columns.
 
-  `feature_fields` None are all other known columns except `client_field`; `classes`
+  `feature_fields` None are all known columns except the label, `client_field` and
+  further targets; `classes`
   those of the label, empty for what is known of it; `made_from` as in Columns. Raises
   ValueError if nothing is known of a column.
   """
   if feature_fields is None:
     feature_fields = [
-        name for name in known if name not in (label_field, client_field)]
+        name for name, column in known.items()
+        if name not in (label_field, client_field) and not column.is_target]
   if classes:
     known = {**known, label_field: Category(
         name=label_field, categories=tuple(classes))}

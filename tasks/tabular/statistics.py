@@ -72,7 +72,7 @@ def _standardised(column: columns_lib.Number, mean: float,
   """The column with a noisy mean and mean square of z."""
   mean = min(max(mean, -1.0), 1.0)
   deviation = math.sqrt(max(square - mean * mean, _MIN_DEVIATION**2))
-  center = column.center + mean * column.scale
+  center, (low, high) = column.center + mean * column.scale, column.encoded_bounds
   return dataclasses.replace(
-      column, center=min(max(center, column.low), column.high),
+      column, center=min(max(center, low), high),
       scale=column.scale * min(deviation, 1.0))
