@@ -13,7 +13,7 @@ from tff_pipelines.publish import run as run_lib, statement
 
 
 def own_figures(programs, folder, *flags):
-  """The metrics that evaluate prints of a run, without flags of data, on its own."""
+  """The metrics that evaluate prints of a run, on its own data unless flags name others."""
   return json.loads(programs.done(
       'tff_pipelines.evaluate', f'--run={folder}', '--format=json', *flags).stdout)
 
