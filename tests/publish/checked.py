@@ -13,7 +13,7 @@ from tff_pipelines.publish import run as run_lib, statement
 
 
 def own_figures(programs, folder, *flags):
-  """The metrics that evaluate prints of a run, on its own data unless flags name others."""
+  """The metrics that evaluate prints of a run, on its own data without other flags."""
   return json.loads(programs.done(
       'tff_pipelines.evaluate', f'--run={folder}', '--format=json', *flags).stdout)
 
