@@ -22,21 +22,21 @@ def is_name(name: str) -> bool:
   return _NAME.fullmatch(name) is not None
 
 
-def find(name: str) -> Callable[..., task_lib.Task]:
+def find(name: str, what: str = 'task') -> Callable[..., Any]:
   """The function that 'module:function' names. Raises ValueError if there is none."""
   module_name, _, function_name = name.partition(':')
   try:
     function = getattr(importlib.import_module(module_name), function_name, None)
   except (ImportError, SyntaxError) as error:
-    raise ValueError(f'task={name}: {module_name} can\'t be imported: '
+    raise ValueError(f'{what}={name}: {module_name} can\'t be imported: '
                      f'{type(error).__name__}: {error}') from error
   if not callable(function):
-    raise ValueError(f'task={name}: {module_name} has no function {function_name}')
+    raise ValueError(f'{what}={name}: {module_name} has no function {function_name}')
   return function
 
 
 def source_of(name: str, function: Callable[..., Any]) -> dict[str, str]:
-  """The module of a task's function and the SHA-256 of its source, for a record.
+  """The module of a function and the SHA-256 of its source, for a record.
 
   Raises ValueError if the source is not in a file.
   """
@@ -44,7 +44,7 @@ def source_of(name: str, function: Callable[..., Any]) -> dict[str, str]:
     path = inspect.getsourcefile(inspect.unwrap(function))
     content = pathlib.Path(path).read_bytes()
   except (OSError, TypeError):
-    raise ValueError(f'task={name}: its function must be in a source file') from None
+    raise ValueError(f'{name}: the function must be in a source file') from None
   return {'module': function.__module__, 'function': function.__qualname__,
           'sha256': hashlib.sha256(content).hexdigest()}
 

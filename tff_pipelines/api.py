@@ -53,11 +53,16 @@ class Result:
   folder: pathlib.Path
 
 
-def train(settings: TrainSettings, *, callbacks: Sequence[Callback] = ()) -> Result:
+def train(settings: TrainSettings, *, aggregation: Any = None, event: Any = None,
+          callbacks: Sequence[Callback] = ()) -> Result:
   """Trains by federated averaging, or resumes it.
 
   Args:
     settings: `task` is a name, 'module:function' or a tasks.task.Task.
+    aggregation: A factory of tff.aggregators for the mean update, in place of a
+      mechanism (docs/composing.md).
+    event: The event of `accounting.events` that accounts for one sum of it, before
+      clients are sampled; None guarantees nothing.
     callbacks: Called with the index of a round and its metrics after each commit. One
       that returns True or raises StopTraining stops the run, whose epsilon then is
       that of all planned rounds: the decision may follow from what was released.
@@ -66,6 +71,12 @@ def train(settings: TrainSettings, *, callbacks: Sequence[Callback] = ()) -> Res
     ValueError, OSError: For what is wrong with settings, data or the folder; one line.
   """
   from tff_pipelines.fedavg import run  # pylint: disable=g-import-not-at-top
+  if aggregation is not None:
+    from tff_pipelines.fedavg import aggregation as own  # pylint: disable=g-import-not-at-top
+    settings = settings.replace(
+        mechanism='own', aggregation=own.of(aggregation, event))
+  elif event is not None:
+    raise ValueError('event is not used without an aggregation: leave it out')
   return _result(run.TrainExperiment(settings), callbacks)
 
 

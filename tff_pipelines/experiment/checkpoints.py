@@ -94,9 +94,9 @@ def _records(checkpoint: Checkpoint) -> memoryview:
   content = io.BytesIO()
   np.save(content, np.frombuffer(json.dumps(header, default=float).encode(), np.uint8))
   for path, array in checkpoint.arrays.items():
-    if array.dtype.kind not in 'biuf' or array.dtype == bool and (
+    if array.dtype.kind not in 'biufS' or array.dtype == bool and (
         array.view(np.uint8) > 1).any():
-      raise ValueError(f'{path} must be of numbers or booleans, found {array.dtype}')
+      raise ValueError(f'{path} must be of numbers, booleans or bytes, found {array.dtype}')
     np.save(content, array)
   return content.getbuffer()
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+import tree
 
 from tasks import task as task_lib
 from tasks.task import Task
@@ -316,4 +317,8 @@ def _measured(metrics) -> tuple[dict[str, float], bool]:
     raw['training_loss'] = loss / seen if seen else math.nan
   measured = {f'{kind}/{name}': float(value) for kind, values in (
       ('public', dict(public)), ('diagnostics', raw)) for name, value in values.items()}
+  if 'measured' in metrics:
+    for path, value in tree.flatten_with_path(metrics['measured']):
+      if np.ndim(value) == 0:
+        measured['/'.join(['diagnostics', *map(str, path)])] = float(value)
   return measured, bool(measured.pop('public/suppressed', False))

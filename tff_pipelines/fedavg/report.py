@@ -124,7 +124,10 @@ def run_line(plan: FedAvgPlan, rounds: int) -> str:
 def mechanism_line(plan: FedAvgPlan) -> str:
   """The mechanism that makes the run private, in one line."""
   if not plan.is_private:
-    return 'none: no clipping, no noise, no guarantee'
+    return 'none: no clipping, no noise, no guarantee' if plan.aggregation is None else (
+        f'own: {plan.aggregation}, not accounted, no guarantee')
+  if plan.aggregation is not None:
+    return f'own: {plan.aggregation}, accounted as {type(plan.mechanism.release()).__name__}'
   mechanism = plan.mechanism
   noise = report.noise_in_words(
       mechanism.noise_multiplier, given=not plan.is_calibrated)

@@ -23,7 +23,7 @@ from tff_pipelines.common import declarations, files
 from tff_pipelines.experiment import (
     models, records as records_lib, report as report_lib, run as run_lib)
 from tff_pipelines.fedavg import (
-    columns, local_training, loop, plan as plan_lib, preliminary,
+    aggregation, columns, local_training, loop, plan as plan_lib, preliminary,
     private_evaluation, process as process_lib, report, validation, warm_start)
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.fedavg.settings import TrainSettings
@@ -91,20 +91,30 @@ def examples_fingerprint(task: Task) -> str:
 def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
                  local: local_training.LocalConfig, server: ServerConfig,
                  clients_per_call: int | None = None,
+                 own: aggregation.Aggregation | None = None,
                  **config: Any) -> loop.FedAvgRounds:
   """Federated averaging of a task under a plan, ready to run.
 
   `initial_weights` are float32 arrays; without `clients_per_call` the cohort decides;
-  `config` are further arguments of FedAvgRounds.
+  `own` is the aggregation of mechanism=own; `config` are further arguments of
+  FedAvgRounds.
   """
-  factory, cohort_size = sum_factory(plan), plan.mechanism.cohort_size
-  if clients_per_call is None:
-    clients_per_call = process_lib.clients_per_call(cohort_size)
-  process = process_lib.build_chunked(
-      local_training.client_update(task.model.loss, local), task.train.element_spec,
-      initial_weights=initial_weights, sum_factory=factory,
-      expected_cohort_size=cohort_size, server=server,
-      read_in_graph=loop.reader_in_graph(task) if config.get('by_id') else None)
+  update = local_training.client_update(task.model.loss, local)
+  common = dict(initial_weights=initial_weights, server=server)
+  if own is not None:
+    factory, clients_per_call = own.factory, None
+    process = process_lib.build_composed(
+        update, task.train.element_spec, factory=factory, seeded=plan.seed is not None,
+        diagnostics=plan.diagnostics, **common)
+  else:
+    factory, cohort_size = sum_factory(plan), plan.mechanism.cohort_size
+    if clients_per_call is None:
+      clients_per_call = process_lib.clients_per_call(cohort_size)
+    process = process_lib.build_chunked(
+        update, task.train.element_spec, sum_factory=factory,
+        expected_cohort_size=cohort_size,
+        read_in_graph=loop.reader_in_graph(task) if config.get('by_id') else None,
+        **common)
   return loop.FedAvgRounds(
       process, task=task, scheme=plan.scheme,
       set_cohort_size=functools.partial(
@@ -125,6 +135,7 @@ class TrainExperiment(run_lib.Experiment):
   settings: TrainSettings
   _start: warm_start.WarmStart | None = None
   _evaluated: dict[str, Any] | None = None
+  _own: aggregation.Aggregation | None = None
   run_line = staticmethod(report.run_line)
 
   def folder_words(self) -> tuple[str, ...]:
@@ -184,6 +195,8 @@ class TrainExperiment(run_lib.Experiment):
     if isinstance(self.settings.task, str) and (
         source := registry.source(self.settings.task)):
       identity['task_source'] = source
+    if self.settings.aggregation is not None:
+      identity['aggregation_source'] = aggregation.source(self.settings.aggregation)
     if self.settings.warm_start is not None:
       self._start = warm_start.read(self.settings.warm_start, task.model)
     return {**identity, 'warm_start': self._start and self._start.digest}
@@ -195,9 +208,14 @@ class TrainExperiment(run_lib.Experiment):
     return targets
 
   def build_plan(self, task: Task, recorded) -> plan_lib.FedAvgPlan:
+    sizes = dict(dimension=task.model.parameter_count(),
+                 population=len(task.train.client_ids))
+    if self.settings.aggregation is not None:
+      self._own = aggregation.build(
+          self.settings.aggregation, cohort_size=self.settings.cohort_size,
+          rounds=self.settings.rounds, **sizes)
     plan = plan_lib.build(
-        self.settings, dimension=task.model.parameter_count(),
-        population=len(task.train.client_ids), privacy_unit=task.privacy_unit,
+        self.settings, **sizes, privacy_unit=task.privacy_unit, aggregation=self._own,
         needed=task.preliminary, recorded=recorded, server=self._server(),
         metrics=len(private_evaluation.metric_names(task))
         if self.settings.private_evaluation else 0)
@@ -270,7 +288,9 @@ class TrainExperiment(run_lib.Experiment):
     return plan.mechanism.rounds
 
   def _by_id(self, task: Task) -> bool:
-    return self.settings.clients_by_id and loop.reads_by_id(task)
+    # Clients of TFF, which those of an aggregation of one's own are, have examples.
+    return (self.settings.clients_by_id and self.settings.aggregation is None
+            and loop.reads_by_id(task))
 
   def read_by_workers(self, task: Task):
     by_id, proof = self._by_id(task), data_proof(task.train)
@@ -302,7 +322,7 @@ class TrainExperiment(run_lib.Experiment):
         task, plan, initial,
         local=local_training.LocalConfig(**declarations.shared(
             local_training.LocalConfig, settings, 'client_')),
-        server=self._server(),
+        server=self._server(), own=self._own,
         clients_per_call=settings.clients_per_call,
         rounds_per_evaluation=settings.rounds_per_evaluation,
         dropout_rate=settings.simulated_dropout_rate,
