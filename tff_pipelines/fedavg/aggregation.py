@@ -9,6 +9,7 @@ factory releases no more than its event is the user's to prove.
 
 from collections.abc import Callable
 import dataclasses
+import inspect
 import json
 from typing import Any
 
@@ -69,11 +70,14 @@ def build(given: str | Aggregation, **options: Any) -> Aggregation:
   if isinstance(given, Aggregation):
     return given
   function = _function(given)
-  known, required = checks.keywords(function)
-  if unknown := set(required) - set(options):
-    raise ValueError(f'aggregation={given}: the argument {min(unknown)} must have a '
-                     f'default, or be one of {", ".join(options)}')
-  result = function(**{name: options[name] for name in known if name in options})
+  known, _ = checks.keywords(function)
+  arguments = {name: options[name] for name in known if name in options}
+  try:
+    inspect.signature(function).bind(**arguments)
+  except TypeError as error:
+    raise ValueError(f'aggregation={given}: arguments must have defaults, or be '
+                     f'keyword-only and some of {", ".join(options)}: {error}') from None
+  result = function(**arguments)
   factory, event = result if isinstance(result, tuple) and len(result) == 2 else (
       result, None)
   return Aggregation(name=given, factory=factory, event=event)
