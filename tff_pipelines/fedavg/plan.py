@@ -365,8 +365,8 @@ class FedAvgPlan(guarantee.Plan):
             'dimension': mechanism.dimension, 'population': self.population,
             'max_participations': mechanism.max_participations,
             'column': list(mechanism.column), 'bits': mechanism.bits,
-            'stated_event': mechanism.stated_event,
             'noise_generator': self.params and self.params.noise_generator,
+            **({'stated_event': mechanism.stated_event} if mechanism.stated_event else {}),
             **{name: event.to_json() for name in _RELEASES
                if (event := getattr(self, name)) is not None}}
 
@@ -403,9 +403,10 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
       dropout_rate=settings.simulated_dropout_rate, max_participations=limit,
       column=tuple(recorded.get('column', (1,))),
       stated_event=aggregation and aggregation.stated_event))
-  if recorded and recorded['stated_event'] != mechanism.stated_event:
+  stated = recorded.get('stated_event')
+  if recorded and stated != mechanism.stated_event:
     raise ValueError('aggregation must be that of the run, whose event was '
-                     f'{recorded["stated_event"]}, found {mechanism.stated_event}')
+                     f'{stated}, found {mechanism.stated_event}')
   if not recorded and settings.sampling == settings_lib.TURNS and (
       'column' in mechanism.family.uses and settings.cohort_size <= population):
     mechanism = mechanism.replace(column=_column(settings, mechanism, server))
