@@ -18,10 +18,17 @@ from tff_pipelines.experiment import cli  # First: the search path follows from 
 from tff_pipelines.common import files
 from tff_pipelines.experiment.callbacks import Callback
 from tff_pipelines.experiment.callbacks import StopTraining
+from tff_pipelines.fedavg.account_settings import AccountSettings
 from tff_pipelines.fedavg.settings import TrainSettings
+from tff_pipelines.fedavg.sweep_settings import SweepSettings
+from tff_pipelines.fedmd.settings import FedMdSettings
+from tff_pipelines.ldp.settings import LdpSettings
+from tff_pipelines.mean.settings import MeanSettings
 from tff_pipelines.voting.settings import VoteSettings
 
-__all__ = ['Callback', 'Result', 'StopTraining', 'TrainSettings', 'VoteSettings',
+__all__ = ['AccountSettings', 'Callback', 'FedMdSettings', 'LdpSettings',
+           'MeanSettings', 'Result', 'StopTraining', 'SweepSettings', 'TrainSettings',
+           'VoteSettings', 'account', 'estimate_mean', 'fedmd', 'ldp', 'sweep',
            'train', 'vote']
 
 # Before a program imports TensorFlow for a model of its own: TensorFlow's messages have
@@ -83,10 +90,52 @@ def train(settings: TrainSettings, *, aggregation: Any = None, event: Any = None
 def vote(settings: VoteSettings, *, callbacks: Sequence[Callback] = ()) -> Result:
   """Answers public queries by private votes, and trains a student on the answers.
 
-  Arguments and errors are those of `train`.
+  Arguments and errors here and below are those of `train`.
   """
   from tff_pipelines.voting import run  # pylint: disable=g-import-not-at-top
   return _result(run.experiment(settings), callbacks)
+
+
+def fedmd(settings: FedMdSettings, *, callbacks: Sequence[Callback] = ()) -> Result:
+  """Distils between parties that keep their records and their models."""
+  from tff_pipelines.fedmd import run  # pylint: disable=g-import-not-at-top
+  return _result(run.experiment(settings), callbacks)
+
+
+def ldp(settings: LdpSettings, *, callbacks: Sequence[Callback] = ()) -> Result:
+  """Learns from locally private answers to public queries."""
+  from tff_pipelines.ldp import run  # pylint: disable=g-import-not-at-top
+  return _result(run.experiment(settings), callbacks)
+
+
+def estimate_mean(settings: MeanSettings) -> Result:
+  """Estimates means of clients' vectors; `summary` has a row for each setting."""
+  from tff_pipelines.mean import run  # pylint: disable=g-import-not-at-top
+  return _result(run.MeanExperiment(settings), ())
+
+
+def sweep(settings: SweepSettings) -> Any:
+  """Trains with several settings, each in a process of its own.
+
+  Returns a pandas.DataFrame with a row for each setting.
+  """
+  import pandas  # pylint: disable=g-import-not-at-top
+  from tff_pipelines.fedavg import sweep as sweep_lib  # pylint: disable=g-import-not-at-top
+  return pandas.DataFrame(sweep_lib.sweep(settings))
+
+
+def account(settings: AccountSettings) -> Sequence[Any]:
+  """Answers a question to the accountant; no data are read.
+
+  Returns one `accounting.guarantees.answers.Answer`, or those of a table. Raises
+  ValueError where the chain of a ledger does not hold.
+  """
+  from tff_pipelines.accounting.guarantees import ledger  # pylint: disable=g-import-not-at-top
+  from tff_pipelines.fedavg import account as account_lib  # pylint: disable=g-import-not-at-top
+  for path in settings.ledger or ():
+    if problems := ledger.Ledger(path).verify():
+      raise ValueError(f'{path}: the chain does not hold: {problems[0]}')
+  return account_lib.found(settings)[0]
 
 
 def _result(experiment: Any, callbacks: Sequence[Callback]) -> Result:

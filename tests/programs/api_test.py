@@ -248,3 +248,17 @@ def test_warm_start_begins_with_the_weights_of_a_file_and_says_so(tmp_path):
     api.train(settings.replace(resume=True))
   with pytest.raises(ValueError, match='initial_weights_seed is not used with warm_st'):
     settings.replace(initial_weights_seed=3)
+
+
+def test_accountant_and_mean_estimation_answer_from_python(tmp_path):
+  asked = dict(mechanism='gaussian', noise_multiplier=1.0, delta=1e-5, rounds=10)
+  answer, = api.account(api.AccountSettings(**asked))
+  assert answer.epsilon == pytest.approx(17.86, abs=0.01)
+  result = api.estimate_mean(api.MeanSettings(
+      num_clients=(20,), dimension=(16,), bits=(16,), epsilon=(4.0,), repeats=2,
+      output_dir=str(tmp_path / 'mean')))
+  ledger = f'{result.folder}/ledger.jsonl'
+  of_ledger, = api.account(api.AccountSettings(ledger=(ledger,)))
+  assert of_ledger.epsilon == result.summary['epsilon'] > 4
+  assert len(api.account(api.AccountSettings(
+      **asked, query='table'))) > 1

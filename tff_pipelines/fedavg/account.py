@@ -47,29 +47,15 @@ def answer(settings: settings_lib.AccountSettings) -> int:
   Raises:
     OSError, ValueError: For a mistake of the user; the message is one line.
   """
-  code, rows, known = 0, [], None
-  if settings.ledger is not None:
-    problems = {path: ledger_lib.Ledger(path).verify() for path in settings.ledger}
-    broken = [text for texts in problems.values() for text in texts]
-    code = BROKEN if broken else 0
-    known = (ledger_query.broken(broken), {}, None) if broken else (
-        ledger_query.explained(settings.ledger, **{
-            name: getattr(settings, name) for name in settings_lib.OF_LEDGERS}))
-    if settings.format == 'text':
-      for path, texts in problems.items():
-        print(f'ledger: {path}, chain {"broken" if texts else "intact"}')
-  elif settings.query == settings_lib.DATA_DEPENDENT:
-    rows = [answer_votes(settings)]
-    if settings.format == 'text' and rows[0].epsilon_data_dependent is not None:
+  problems = {path: ledger_lib.Ledger(path).verify() for path in settings.ledger or ()}
+  broken = [text for texts in problems.values() for text in texts]
+  rows, known = found(settings, broken)
+  if settings.format == 'text':
+    for path, texts in problems.items():
+      print(f'ledger: {path}, chain {"broken" if texts else "intact"}')
+    if settings.query == settings_lib.DATA_DEPENDENT and (
+        rows[0].epsilon_data_dependent is not None):
       print(*textwrap.wrap(f'PRIVATE: {DO_NOT_PUBLISH}', 80), '', sep='\n')
-  elif settings.compare:
-    rows = account_compare.compare(settings)
-  elif settings.query == 'table' and settings.mechanism is not None:
-    rows = answers.table(settings.question, settings.about)
-  elif settings.mechanism is not None:
-    known = answers.explained(settings.question, settings.about)
-  if known is not None:
-    rows = known[:1]
   if rows:
     is_table = settings.compare or settings.query == 'table'
     print(formatted(rows, settings.format, is_table,
@@ -79,7 +65,32 @@ def answer(settings: settings_lib.AccountSettings) -> int:
     from tff_pipelines.accounting.guarantees import figures  # pylint: disable=g-import-not-at-top
     figures.draw(settings.plot)
     print(f'figures written to {settings.plot}', file=sys.stderr)
-  return code
+  return BROKEN if broken else 0
+
+
+def found(settings: settings_lib.AccountSettings, broken: Sequence[str] = ()
+          ) -> tuple[Sequence[answers.Answer], Any]:
+  """The answers, and what explains the only one; None for several. Raises as `answer`.
+
+  `broken` are the problems of the ledgers' chains.
+  """
+  known = None
+  if broken:
+    known = ledger_query.broken(broken), {}, None
+  elif settings.ledger is not None:
+    known = ledger_query.explained(settings.ledger, **{
+        name: getattr(settings, name) for name in settings_lib.OF_LEDGERS})
+  elif settings.query == settings_lib.DATA_DEPENDENT:
+    return [answer_votes(settings)], None
+  elif settings.compare:
+    return account_compare.compare(settings), None
+  elif settings.mechanism is None:
+    return [], None
+  elif settings.query == 'table':
+    return answers.table(settings.question, settings.about), None
+  else:
+    known = answers.explained(settings.question, settings.about)
+  return known[:1], known
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -248,8 +248,8 @@ def write(rows: list[dict[str, Any]], folder: pathlib.Path, title: str | None,
   print(f'written to {os.fspath(folder)}: {TABLE}, {FIGURE}')
 
 
-def sweep(settings: settings_lib.SweepSettings) -> None:
-  """Runs the runs of a sweep that are not done yet, and reports.
+def sweep(settings: settings_lib.SweepSettings) -> list[dict[str, Any]]:
+  """Runs the runs of a sweep that are not done yet, and reports; a row a setting.
 
   Raises OSError or ValueError, in one line, for a mistake of the user or a run that
   fails.
@@ -257,4 +257,6 @@ def sweep(settings: settings_lib.SweepSettings) -> None:
   runs = build_runs(settings.parsed, settings.output_dir, repeats=settings.repeats,
                     seeded=settings.seeded)
   run_all(runs, settings.at_once)
-  write(collect(runs), pathlib.Path(settings.output_dir), settings.title, runs)
+  rows = collect(runs)
+  write(rows, pathlib.Path(settings.output_dir), settings.title, runs)
+  return rows
