@@ -28,7 +28,7 @@ from tff_pipelines.voting.settings import VoteSettings
 
 __all__ = ['AccountSettings', 'Callback', 'FedMdSettings', 'LdpSettings',
            'MeanSettings', 'Result', 'StopTraining', 'SweepSettings', 'TrainSettings',
-           'VoteSettings', 'account', 'estimate_mean', 'fedmd', 'ldp', 'sweep',
+           'VoteSettings', 'account', 'estimate_mean', 'fedmd', 'ldp', 'plan', 'sweep',
            'train', 'vote']
 
 # Before a program imports TensorFlow for a model of its own: TensorFlow's messages have
@@ -85,6 +85,16 @@ def train(settings: TrainSettings, *, aggregation: Any = None, event: Any = None
   elif event is not None:
     raise ValueError('event is not used without an aggregation: leave it out')
   return _result(run.TrainExperiment(settings), callbacks)
+
+
+def plan(settings: TrainSettings) -> Any:
+  """Plans a training run without starting it.
+
+  Without data if `settings` have `population` and `dimension`. Returns a
+  `fedavg.planning.Planned`; errors are those of `train`.
+  """
+  from tff_pipelines.fedavg import run  # pylint: disable=g-import-not-at-top
+  return run.plan(run.TrainExperiment(settings.replace(plan=True)))
 
 
 def vote(settings: VoteSettings, *, callbacks: Sequence[Callback] = ()) -> Result:

@@ -240,6 +240,16 @@ def plan_lines(description: Description, guarantee: guarantee_lib.Guarantee,
       ('folder', folder_name(folder))], 9)
 
 
+def planned_lines(description: Description,
+                  guarantee: guarantee_lib.Guarantee) -> list[str]:
+  """The plan of a run that is not started, with all epsilons."""
+  epsilon, *more = guarantee.lines()
+  return lines_of([
+      *description.lines, ('epsilon', epsilon), *(('', line) for line in more),
+      ('neighbours', guarantee.neighbours),
+      *_names([*guarantee.caveats, *description.caveats])], 20)
+
+
 def report_lines(guarantee: guarantee_lib.Guarantee, outcome: Outcome,
                  caveats: Sequence[caveats_lib.Caveat], folder: pathlib.Path,
                  run: str) -> list[str]:

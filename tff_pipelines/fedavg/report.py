@@ -87,6 +87,13 @@ def describe(task: Task, plan: FedAvgPlan) -> report.Description:
       details=details, caveats=[caveats.Caveat(*note) for note in notes])
 
 
+def of_counts(plan: FedAvgPlan, work: columns.Workload) -> report.Description:
+  """Description of a plan that is of no data."""
+  return report.Description(lines=[
+      ('run', run_line(plan, plan.mechanism.rounds)),
+      ('mechanism', mechanism_line(plan)), *bands_lines(plan, work)])
+
+
 def _release_line(event: base.Event) -> str:
   """A release outside the rounds in one line."""
   release = release_noise.release_of(event)

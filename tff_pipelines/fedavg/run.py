@@ -23,7 +23,7 @@ from tff_pipelines.common import declarations, files
 from tff_pipelines.experiment import (
     models, records as records_lib, report as report_lib, run as run_lib)
 from tff_pipelines.fedavg import (
-    aggregation, columns, local_training, loop, plan as plan_lib, preliminary,
+    aggregation, columns, local_training, loop, plan as plan_lib, planning, preliminary,
     private_evaluation, process as process_lib, report, validation, warm_start)
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.fedavg.settings import TrainSettings
@@ -207,16 +207,26 @@ class TrainExperiment(run_lib.Experiment):
       targets['epsilon'] = self.settings.target_epsilon
     return targets
 
-  def build_plan(self, task: Task, recorded) -> plan_lib.FedAvgPlan:
-    sizes = dict(dimension=task.model.parameter_count(),
-                 population=len(task.train.client_ids))
+  def build_plan(self, task: Task | None, recorded,
+                 **counts: int) -> plan_lib.FedAvgPlan:
+    """The plan; without a task, that of `counts`: population and dimension."""
+    if task is None:
+      beside = [name for name in (
+          'statistics_epsilon', 'private_evaluation', 'vocabulary')
+                if name in self.settings.given]
+      if beside:
+        raise ValueError(f'{beside[0]} can\'t be planned without data: leave out '
+                         'population and dimension')
+    sizes = counts or dict(dimension=task.model.parameter_count(),
+                           population=len(task.train.client_ids))
     if self.settings.aggregation is not None:
       self._own = aggregation.build(
           self.settings.aggregation, cohort_size=self.settings.cohort_size,
           rounds=self.settings.rounds, **sizes)
     plan = plan_lib.build(
-        self.settings, **sizes, privacy_unit=task.privacy_unit, aggregation=self._own,
-        needed=task.preliminary, recorded=recorded, server=self._server(),
+        self.settings, **sizes, aggregation=self._own, recorded=recorded,
+        server=self.server, **({} if task is None else dict(
+            privacy_unit=task.privacy_unit, needed=task.preliminary)),
         metrics=len(private_evaluation.metric_names(task))
         if self.settings.private_evaluation else 0)
     if recorded is not None:
@@ -247,7 +257,7 @@ class TrainExperiment(run_lib.Experiment):
     description, notes = report.describe(task, plan), []
     if self._start is not None:
       notes = [self._start.caveat(self.settings.warm_start_is_public)]
-    work = columns.workload(self._server(), plan.mechanism.rounds)
+    work = columns.workload(self.server, plan.mechanism.rounds)
     return dataclasses.replace(
         description, caveats=[*description.caveats, *notes],
         lines=[*description.lines, *report.bands_lines(plan, work)],
@@ -305,7 +315,8 @@ class TrainExperiment(run_lib.Experiment):
                        'its source has no data_proof')
     return (proof,)
 
-  def _server(self) -> ServerConfig:
+  @property
+  def server(self) -> ServerConfig:
     """Parameters of the server's optimizer."""
     settings, warmup = self.settings, self.settings.server_warmup_rounds
     rounds = settings.rounds
@@ -322,7 +333,7 @@ class TrainExperiment(run_lib.Experiment):
         task, plan, initial,
         local=local_training.LocalConfig(**declarations.shared(
             local_training.LocalConfig, settings, 'client_')),
-        server=self._server(), own=self._own,
+        server=self.server, own=self._own,
         clients_per_call=settings.clients_per_call,
         rounds_per_evaluation=settings.rounds_per_evaluation,
         dropout_rate=settings.simulated_dropout_rate,
@@ -341,6 +352,39 @@ class TrainExperiment(run_lib.Experiment):
 experiment = TrainExperiment
 
 
-def train(settings: TrainSettings) -> dict[str, Any]:
-  """Trains, or resumes training, and reports; returns the summary."""
-  return TrainExperiment(settings).run()
+def plan(experiment: TrainExperiment) -> planning.Planned:
+  """The plan of a run that is not started; raises as the run would."""
+  settings, counts, task = experiment.settings, {}, None
+  if settings.population is not None:
+    counts = dict(population=settings.population, dimension=settings.dimension)
+  else:
+    task = experiment.build_task()
+    experiment.identity(task)  # Raises what does not fit the task.
+  planned = experiment.build_plan(task, None, **counts)
+  work = columns.workload(experiment.server, settings.rounds)
+  noise = planning.error(planned, experiment.server, work)
+  if task is None:
+    description, seconds = report.of_counts(planned, work), None
+  else:
+    description = experiment.describe(task, planned)
+    seconds = planning.seconds_of_round(experiment, task, planned)
+  description = dataclasses.replace(description, lines=[
+      *description.lines, *planning.lines(planned, noise, seconds)])
+  guarantee = planned.guarantee(settings.rounds)
+  return planning.Planned(
+      guarantee=guarantee, error=noise, seconds=seconds,
+      lines=report_lib.planned_lines(description, guarantee), **{
+          name: getattr(planned.mechanism, name)
+          for name in ('noise_multiplier', 'bits', 'column')})
+
+
+def train(settings: TrainSettings) -> dict[str, Any] | None:
+  """Trains, or resumes training, and reports; returns the summary.
+
+  With `plan` it prints the plan alone.
+  """
+  experiment = TrainExperiment(settings)
+  if settings.plan:
+    print('\n'.join(plan(experiment).lines))
+    return None
+  return experiment.run()

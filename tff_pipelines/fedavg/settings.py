@@ -63,6 +63,9 @@ _shares = declarations.group('privacy', mechanism=_SHARES)
 _adaptive = functools.partial(
     declarations.like, params_lib.AdaptiveClipParams, group='privacy',
     when={'mechanism': _GRID, 'adaptive_clipping': (True,)})
+_planned = functools.partial(
+    declarations.group('run', plan=(True,)), low=1, free=True,
+    otherwise='that of the data')
 # Headings of training by the server's optimizer and schedule.
 _sgdm = declarations.group('training', server_optimizer=('sgdm',))
 _not_sgdm = declarations.group('training', server_optimizer=SERVER_OPTIMIZERS[1:])
@@ -277,6 +280,11 @@ class TrainSettings(settings.RunSettings, DataSettings):
       'public, not of people whom epsilon must protect; else an export of '
       'this run is not called private.')
 
+  plan: bool = _run(False, 'Print the plan with its error and time, and end: nothing '
+      'is trained or released. Without data if --population and --dimension are given.',
+      free=True, essential=True)
+  population: int | None = _planned(None, 'Number of clients that are planned for.')
+  dimension: int | None = _planned(None, 'Number of parameters that are planned for.')
   rounds_per_evaluation: int = _run(1, 'Rounds between evaluations.', low=1, free=True)
   clients_per_call: int | None = _run(None, 'Clients that a graph call trains in turn; '
       '1 makes each a TFF client.', low=1, free=True, otherwise='by the cohort')
@@ -307,6 +315,9 @@ class TrainSettings(settings.RunSettings, DataSettings):
                          f'mechanism={self.mechanism}')
     if self.mechanism == OWN and self.aggregation is None:
       raise ValueError('mechanism=own needs aggregation, found none')
+    if (self.population is None) != (self.dimension is None):
+      raise ValueError('population and dimension must both be given, found '
+                       f'{self.population} and {self.dimension}')
     if self.epsilon_server is not None and self.noise_multiplier is not None:
       raise ValueError('epsilon_server and noise_multiplier must not both be given')
     if self.bands is not None and self.bands > self.rounds:
