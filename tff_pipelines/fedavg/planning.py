@@ -44,7 +44,7 @@ def error(plan: plan_lib.FedAvgPlan, server: Any,
   mechanism = plan.mechanism
   if mechanism.family.knob is None or server.optimizer != 'sgdm':
     return None
-  return (account_compare.error(mechanism, work) * server.learning_rate
+  return (account_compare.model_error(mechanism, work) * server.learning_rate
           * mechanism.clip / mechanism.cohort_size)
 
 
@@ -66,8 +66,8 @@ def lines(plan: plan_lib.FedAvgPlan, noise: float | None,
   mechanism, result = plan.mechanism, []
   if noise is not None:
     norm = noise * math.sqrt(mechanism.dimension)
-    result.append(('error', f'noise of {noise:.3g} in each parameter (norm {norm:.3g}), '
-                            'root mean square over the rounds'))
+    result.append(('error', f'noise of {noise:.3g} in each parameter of the model, norm '
+                            f'{norm:.3g}: root mean square over rounds'))
   result.append(('time', 'not known without data' if seconds is None else
                  f'{seconds:.2g} s a round here, {seconds * mechanism.rounds:.2g} s in '
                  'all, and the start'))
