@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tasks import checks, task
-from tasks.sources import labelled, records, rows
+from tasks.sources import labelled, records, rows, tables
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,6 +32,9 @@ class Format:
       where a file has all parts; None if a test part has files of its own.
     image, label: Names of these fields where none are given.
     dark_ink: Whether ink is near 0 in images of characters, where it is not said.
+    suffixes: Ends of names of such files, before one of compression.
+    columns: Path -> the names of the columns that a file says it has, without its
+      rows; None if the format has no such list.
   """
 
   reader: Callable[..., rows.Reader] | None
@@ -40,6 +43,8 @@ class Format:
   image: str = 'pixels'
   label: str = 'label'
   dark_ink: bool = False
+  suffixes: tuple[str, ...] = ()
+  columns: Callable[[str], list[str]] | None = None
 
 
 def paths(pattern: str) -> list[str]:
@@ -68,6 +73,33 @@ def files(pattern: str | None) -> list[str]:
              for name in names)
     result += sorted(below) if os.path.isdir(path) else [path]
   return result
+
+
+def format_of(pattern: str, name: str = 'data_path') -> str:
+  """The format that the names of files tell; that of a folder is `folder`.
+
+  Raises ValueError if they tell none, or several, or a pattern fits no file.
+  """
+  def of_path(path: str) -> str | None:
+    if os.path.isdir(path):
+      return 'folder'
+    suffix = pathlib.Path(path.lower().removesuffix('.gz')).suffix
+    return next((key for key, format_ in FORMATS.items()
+                 if suffix in format_.suffixes), None)
+
+  found = set(map(of_path, paths(pattern)))
+  if len(found) != 1 or None in found:
+    known = ', '.join(suffix for format_ in FORMATS.values()
+                      for suffix in format_.suffixes)
+    rule = f'files of one format by their names ({known}), or data_source given'
+    raise checks.wrong(name, rule, repr(pattern))
+  return found.pop()
+
+
+def columns(data_source: str, data_path: str) -> list[str]:
+  """The names of the columns that files say they have; none if the format has none."""
+  names = FORMATS[data_source].columns
+  return [] if names is None else names(paths(data_path)[0])
 
 
 def check_public(name: str, path: str | None, options: Mapping[str, Any]) -> None:
@@ -131,6 +163,14 @@ def of_files(read: Callable[..., Iterator[rows.Row]], fields: records.Fields,
   wanted = {'fields': fields, **identity} if selects else {}
   return rows.Reader(rows=functools.partial(read, files_, **wanted), paths=files_,
                      identity=identity)
+
+
+def _of_tables(fields: records.Fields, data_path: str, **identity: str) -> rows.Reader:
+  """The reader of tables in text files."""
+  windows: list[rows.Path] = []
+  read = functools.partial(tables.csv, windows=windows)
+  return dataclasses.replace(of_files(
+      read, fields, data_path, **identity), windows=windows)
 
 
 def _npz_parts(data_path: str, client_field: str) -> dict[str, dict[str, str]]:
@@ -217,6 +257,7 @@ def _folders(path: rows.Path) -> dict[str, list[pathlib.Path]]:
   return {client: _below(path / client) for client in ids}
 
 
+_TABLES = ('.csv', '.tsv')
 _IMAGES = ('.png', '.jpg', '.jpeg', '.bmp')
 
 
@@ -233,20 +274,20 @@ def _below(client: pathlib.Path) -> list[pathlib.Path]:
 def _of_folder(fields: records.Fields, data_path: str) -> rows.Reader:
   """The reader of a folder of folders; all fields are read."""
   del fields
-  clients = _folders(data_path)
+  clients, windows = _folders(data_path), []
   return rows.Reader(
-      rows=functools.partial(_folder, data_path, clients),
+      rows=functools.partial(_folder, data_path, clients, windows), windows=windows,
       paths=[file for files_ in clients.values() for file in files_],
       identity={'clients': list(clients)})
 
 
 def _folder(path: rows.Path, clients: Mapping[str, list[pathlib.Path]],
-            progress: rows.Progress) -> Iterator[rows.Row]:
+            windows: list[rows.Path], progress: rows.Progress) -> Iterator[rows.Row]:
   """The rows of all clients of a folder of folders.
 
   Files are read in the order of their paths below the client's folder:
     .jsonl, .jsonl.gz   a record a line
-    .csv, .csv.gz       a row a line, with a header
+    .csv, .tsv, .csv.gz a row a line, with a header
     .npz                arrays that share their first dimension
     .txt                one example with the one field 'text'
     .png, .jpg, .jpeg, .bmp   one example with the fields 'image', uint8 [height,
@@ -258,7 +299,7 @@ def _folder(path: rows.Path, clients: Mapping[str, list[pathlib.Path]],
     folder, is_empty = pathlib.Path(path) / client, True
     try:
       for file in files_:
-        for row in _file(file, folder, progress):
+        for row in _file(file, folder, windows, progress):
           is_empty = False
           yield row._replace(client=client)
       if is_empty:
@@ -267,19 +308,22 @@ def _folder(path: rows.Path, clients: Mapping[str, list[pathlib.Path]],
       yield rows.Row(os.fspath(folder), client, ValueError(error))
 
 
-def _file(path: pathlib.Path, client: pathlib.Path,
+def _file(path: pathlib.Path, client: pathlib.Path, windows: list[rows.Path],
           progress: rows.Progress) -> Iterator[rows.Row]:
   checks.file(path)  # Reading a pipe would not end.
   suffix = pathlib.Path(path.name.lower().removesuffix('.gz')).suffix
-  if suffix in ('.jsonl', '.csv'):
-    return (rows.csv if suffix == '.csv' else rows.jsonl)([path], progress)
+  if suffix == '.jsonl':
+    return rows.jsonl([path], progress)
+  if suffix in _TABLES:
+    return tables.csv([path], progress, windows=windows)
   if suffix == '.npz':
     return _arrays(path, progress)
   if suffix == '.txt':
     return iter([rows.Row(os.fspath(path), None, {'text': rows.text(path, progress)})])
   if suffix in _IMAGES:
     return iter([rows.Row(os.fspath(path), None, _image(path, client, progress))])
-  raise ValueError(f'{path} is none of .jsonl, .csv, .npz, .txt, {", ".join(_IMAGES)}')
+  raise ValueError(f'{path} is none of .jsonl, {", ".join(_TABLES)}, .npz, .txt, '
+                   f'{", ".join(_IMAGES)}')
 
 
 def _arrays(path: pathlib.Path, progress: rows.Progress) -> Iterator[rows.Row]:
@@ -317,13 +361,16 @@ def _format(read: Callable[..., Iterator[rows.Row]], *, selects: bool = False,
 
 # Tasks add sources of their own: embedded and official.
 FORMATS = {
-    'csv': _format(rows.csv, client_field='client'),
+    'csv': Format(reader=_of_tables, client_field='client', suffixes=_TABLES,
+                  columns=tables.header),
     'folder': Format(reader=_of_folder, image='image'),
-    'jsonl': _format(rows.jsonl, client_field='client'),
-    'leaf': _format(rows.leaf, image='x', label='y', dark_ink=True),
+    'jsonl': _format(rows.jsonl, client_field='client', suffixes=('.jsonl',)),
+    'leaf': _format(rows.leaf, image='x', label='y', dark_ink=True,
+                    suffixes=('.json',)),
     'npz': _format(rows.npz, selects=True, client_field='client', parts=_npz_parts,
-                   image='x', label='y'),
-    'parquet': _format(rows.parquet, selects=True, client_field='client'),
-    'sqlite': Format(reader=None)}
+                   image='x', label='y', suffixes=('.npz',)),
+    'parquet': _format(rows.parquet, selects=True, client_field='client',
+                       suffixes=('.parquet',), columns=rows.parquet_columns),
+    'sqlite': Format(reader=None, suffixes=('.sqlite', '.db'))}
 # Options of all formats, for flags.
 OPTIONS = tuple(sorted({name for format_ in FORMATS for name in options(format_)}))

@@ -35,7 +35,7 @@ from tasks.sources import (
     checksums, columns as columns_lib, records, rows as rows_lib, sqlite)
 
 # Version of a copy's content: a copy of another version is not used.
-_VERSION = 1
+_VERSION = 2
 _SPLIT = 'train'
 _COPY = 'copy-'
 _NAMES = re.compile(
@@ -286,6 +286,13 @@ def folder(cache_dir: str | os.PathLike[str] | None = None) -> pathlib.Path:
       'tff_pipelines')
 
 
+def announce(reader: rows_lib.Reader) -> None:
+  """Says on standard error which files were not in UTF-8."""
+  if reader.windows:
+    print(f'{reader.name}: {len(reader.windows)} files are not in UTF-8, and were read '
+          f'as Windows-1252; the first: {reader.windows[0]}', file=sys.stderr)
+
+
 def open_copy(reader: rows_lib.Reader, *, fields: records.Fields,
            skips: task.Skips, cache_dir: str | os.PathLike[str] | None = None,
            no_cache: bool = False) -> sqlite.SqliteSource:
@@ -311,6 +318,7 @@ def open_copy(reader: rows_lib.Reader, *, fields: records.Fields,
     with contextlib.ExitStack() as stack:
       stack.callback(rows_lib.deleted_with_process(name).communicate)
       write(name, **given)
+      announce(reader)
       source = _source(reader, pathlib.Path(name), fields, skips, '',
                        'start again, with another folder in TMPDIR')
       weakref.finalize(source, stack.pop_all().close)
@@ -335,11 +343,16 @@ def open_copy(reader: rows_lib.Reader, *, fields: records.Fields,
     # Waits for another process that writes the same copy.
     fcntl.flock(lock, fcntl.LOCK_EX)
     if not path.exists():
-      write(path, **given, identity=identity, states=[states])
+      try:
+        write(path, **given, identity=identity, states=[states])
+      except BaseException:
+        path.with_suffix('.lock').unlink(missing_ok=True)
+        raise
       size = path.stat().st_size
       size = f'{size / 1e9:.1f} GB' if size >= 1e9 else f'{size / 1e6:.1f} MB'
       print(f'{reader.name}: copied to {path}, {size} of private data. --no_cache '
             'keeps no copy, prepare_data --purge deletes all', file=sys.stderr)
+      announce(reader)
   return _source(reader, path, fields, skips, identity, (
       'it is a copy that can be made again; start again, or resume, after python -m '
       'tff_pipelines.prepare_data --purge ' + shlex.quote(f'--cache_dir={directory}')))

@@ -5,18 +5,20 @@ states, rows of a public sample, or statistics that were released with noise. No
 here is computed from a client's rows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 import dataclasses
+import functools
 import json
 import math
 import os
 import pathlib
+import re
 from typing import Any
 
 import numpy as np
 
 from tasks import checks
-from tasks.sources import records
+from tasks.sources import open_source, records, tables
 
 # The file in which a run keeps its columns.
 FILE = 'columns.json'
@@ -29,6 +31,10 @@ _SOURCES = (BOUNDS, SAMPLE, STATISTICS)
 # Beyond this many standard deviations values of a sampled column are cut off.
 _REACH = 10.0
 _MAX_CATEGORIES = 1000
+# A column of a public sample says little where this fraction lacks a known value.
+_MAX_UNKNOWN = 0.1
+_NUMBER = re.compile(r'[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)')
+_IMPUTABLE = '; --missing=impute encodes it as the middle of numbers, none of categories'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,6 +91,12 @@ class Number:
     return cls(name=name, low=low, high=high, center=center, scale=scale,
                is_log=is_log, **rest)
 
+  def __str__(self) -> str:
+    ends = ((self.low, self.high) if self.kind == records.MEASURE else
+            (np.datetime64(math.floor(day), 'D') for day in (self.low, self.high)))
+    low, high = (f'{end:.4g}' if isinstance(end, float | int) else end for end in ends)
+    return f'{self.name} [{low}, {high}]' + ', on a log scale' * self.is_log
+
   @property
   def encoded_bounds(self) -> tuple[float, float]:
     """The bounds in the units of `center` and `scale`."""
@@ -101,7 +113,7 @@ class Number:
     values = values.astype(np.float64)
     gaps = np.isnan(values)
     if missing == ERROR:
-      check_complete(self.name, gaps)
+      check_complete(self.name, gaps, _IMPUTABLE)
     encoded = self._encoded(np.clip(values, self.low, self.high))
     return np.where(gaps, np.float32(0), encoded)[:, np.newaxis]
 
@@ -123,7 +135,7 @@ class Category:
 
   Attributes:
     name: Name of the column.
-    categories: Texts that differ; an integer in the data counts as its digits.
+    categories: Texts that differ, also as records.category writes them.
     is_target: As in `Number`.
   """
 
@@ -135,6 +147,7 @@ class Category:
 
   def __post_init__(self):
     checks.names(f'column {self.name!r}: categories', self.categories, 1)
+    checks.names(f'column {self.name!r}: categories, as numbers,', self.known, 1)
     if len(self.categories) > _MAX_CATEGORIES:
       raise checks.wrong(f'column {self.name!r}: categories',
                          f'at most {_MAX_CATEGORIES}', len(self.categories))
@@ -143,29 +156,40 @@ class Category:
   def width(self) -> int:
     return len(self.categories)
 
+  def __str__(self) -> str:
+    return f'{self.name} ({self.width} categories)'
+
+  @functools.cached_property
+  def known(self) -> list[str]:
+    """The categories as they are read from data."""
+    return list(map(records.category, self.categories))
+
   def encode(self, values: np.ndarray, missing: str) -> np.ndarray:
     """Encodes texts, '' where missing: float32 [n, width]. Raises ValueError."""
     if missing == ERROR:
-      check_complete(self.name, values == '')
-      checks.indices(f'column {self.name!r}', values, self.categories)
-    categories = np.array(self.categories, object)
+      check_complete(self.name, values == '', _IMPUTABLE)
+      try:
+        checks.indices(f'column {self.name!r}', values, self.known)
+      except ValueError as error:
+        raise ValueError(f'{error}{_IMPUTABLE}') from error
+    categories = np.array(self.known, object)
     return (values[:, np.newaxis] == categories).astype(np.float32)
 
   def target(self, values: np.ndarray) -> np.ndarray:
     """The classes of labels: int32 [n]. Raises ValueError; none is imputed."""
     check_complete(self.name, values == '')
     return checks.indices(
-        f'label {self.name!r}', values, self.categories).astype(np.int32)
+        f'label {self.name!r}', values, self.known).astype(np.int32)
 
 
 Column = Number | Category
 
 
-def check_complete(name: str, gaps: np.ndarray) -> None:
-  """Raises ValueError that names the first example with a gap."""
+def check_complete(name: str, gaps: np.ndarray, remedy: str = '') -> None:
+  """Raises ValueError that names the first example with a gap, and a remedy."""
   if np.any(gaps):
     raise ValueError(f'column {name!r} must have a value in every row, found none in '
-                     f'example {int(np.argmax(gaps))}')
+                     f'example {int(np.argmax(gaps))}{remedy}')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -253,6 +277,10 @@ def _described(name: str, value: Any) -> Column:
     dates = None not in map(records.days, value)
     if dates and len(value) != 2:
       raise checks.wrong(f'column {name!r}', '[first, last] of its dates', value)
+    if _looks_like_numbers(value):
+      rule = ('numbers without quotes if it has numbers, {"categories": [...]} if these '
+              'are codes')
+      raise checks.wrong(f'column {name!r}', rule, value)
     return _described_in_full(name, {_BOUNDS if dates else _CATEGORIES: value})
   if isinstance(value, list) and len(value) == 2:
     return _described_in_full(name, {_BOUNDS: value})
@@ -279,42 +307,125 @@ def _described_in_full(name: str, value: Mapping[str, Any]) -> Column:
       kind=records.MEASURE if None in dates else records.DATE, is_target=is_target)
 
 
-def read_sample(path: str | os.PathLike[str]) -> dict[str, Column]:
-  """Reads the columns of a public sample, a CSV file with a header or a Parquet file.
+def _looks_like_numbers(texts: Sequence[str]) -> bool:
+  """Whether texts are numbers rather than codes: with fractions, or two far apart."""
+  return all(map(_NUMBER.fullmatch, texts)) and (
+      any('.' in records.category(text) for text in texts) or
+      len(texts) == 2 and float(texts[1]) > float(texts[0]) + 1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sample:
+  """Public rows.
+
+  Attributes:
+    values: Name of a column -> its values, as readers of rows give them.
+    name: The name of the rows in messages.
+  """
+
+  values: Mapping[str, Sequence[Any]]
+  name: str = 'the public sample'
+
+  def columns(self, names: Sequence[str] | None, without: Collection[str]
+              ) -> dict[str, Column]:
+    """Columns by their values: numbers by mean and deviation, dates, categories.
+
+    Args:
+      names: Those to describe; None for all but indices.
+      without: Columns that are left out.
+
+    Columns without a value are left out, too. Raises ValueError if one has infinite
+    values, or too many categories.
+    """
+    columns = {}
+    for name in self.values:
+      if name in without or (tables.is_index(name) if names is None else
+                             name not in names):
+        continue
+      column = _sampled(name, self.values[name])
+      if column is not None:
+        columns[name] = column
+    return columns
+
+  def doubtful(self, columns: Iterable[Column]) -> list[str]:
+    """Those of the columns that have one value here, or whose values often lack.
+
+    Raises ValueError if a value is not of the column's kind.
+    """
+    names = []
+    for column in columns:
+      values = self.values.get(column.name)
+      if values is None:
+        continue
+      with checks.located(self.name):
+        values = _read(column.name, column.kind, values)
+      known = [value for value in values if (
+          value in column.known if isinstance(column, Category) else value == value)]
+      if len(known) < (1 - _MAX_UNKNOWN) * len(values):
+        names.append(f'{column.name} ({len(values) - len(known)} of {len(values)} '
+                     'missing or unknown)')
+      elif len(set(known)) == 1:
+        names.append(f'{column.name} (one value)')
+    return names
+
+
+def read_sample(path: str | os.PathLike[str]) -> Sample:
+  """Reads a public sample: a table in a text file, Parquet or JSON lines.
 
   Raises ValueError if it is missing or malformed; the message names it.
   """
-  import pandas  # pylint: disable=g-import-not-at-top
-  # pandas' errors are of many types.
-  with checks.located(f'public_sample={path}', Exception):
+  name = f'public_sample={path}'
+  with checks.located(name):
     checks.file(path)
-    is_parquet = pathlib.Path(path).suffix == '.parquet'
-    table = (pandas.read_parquet if is_parquet else pandas.read_csv)(path)
-    return sampled({name: table[name].to_numpy() for name in table.columns})
+    format_ = open_source.format_of(os.fspath(path), 'public_sample')
+    # No column of these is the client's, so all are read.
+    reader = open_source.readers(
+        format_, fields=None, data_path=os.fspath(path), client_field='')['train']
+    values: dict[str, list[Any]] = {}
+    for count, row in enumerate(reader.rows(lambda _: None)):
+      if isinstance(row.record, ValueError):
+        raise ValueError(f'{row.location}: {row.record}')
+      for key in row.record:
+        values.setdefault(key, [None] * count)
+      for key, column in values.items():
+        column.append(row.record.get(key))
+    if not values:
+      raise ValueError('must have rows, found none')
+    return Sample(values=values, name=name)
 
 
-def sampled(table: Mapping[str, np.ndarray]) -> dict[str, Column]:
-  """The columns of public rows: numbers by mean and deviation, others by their values.
+def _read(name: str, kind: str, values: Sequence[Any]) -> list[str | float]:
+  """Values of a column as they are read from data. Raises ValueError."""
+  # Imports TensorFlow, which takes seconds and settings do not need.
+  from tasks.sources import columns as raw_columns  # pylint: disable=g-import-not-at-top
+  column = raw_columns.Column(records.Field(name=name, kind=kind))
+  return list(map(column.value, values))
 
-  From numbers [n], NaN where missing, or texts and truth values [n], None where
-  missing. Raises ValueError if a column has fewer than two values, or an infinite one.
-  """
-  columns = {}
-  for name, values in table.items():
-    if values.dtype.kind in 'iuf':
-      present = values.astype(np.float64)
-      present = present[~np.isnan(present)]
-      if len(present) < 2 or not np.all(np.isfinite(present)):
-        raise ValueError(f'column {name!r} must have at least two finite values')
-      center = float(present.mean())
-      scale = float(present.std()) or 1.0
-      columns[name] = Number(name=name, center=center, scale=scale,
-                             low=center - _REACH * scale, high=center + _REACH * scale)
-    else:
-      texts = {str(value).lower() if isinstance(value, (bool, np.bool_)) else str(value)
-               for value in values if value is not None and value == value}
-      columns[name] = Category(name=name, categories=tuple(sorted(texts)))
-  return columns
+
+def _sampled(name: str, values: Sequence[Any]) -> Column | None:
+  """The column of public values; None if all are missing. Raises ValueError."""
+  for value in values:
+    if str(value).lower().lstrip('+-') in ('inf', 'infinity'):
+      raise checks.wrong(f'column {name!r}', 'finite', str(value))
+  # Truth values are categories, whatever a file makes of them.
+  has_truth = any(isinstance(value, bool | np.bool_) for value in values)
+  for kind in (records.CATEGORY,) if has_truth else (
+      records.MEASURE, records.DATE, records.CATEGORY):
+    try:
+      read = _read(name, kind, values)
+      break
+    except ValueError:
+      if kind == records.CATEGORY:
+        raise
+  if kind == records.CATEGORY:
+    texts = {text for text in read if text}
+    return Category(name=name, categories=tuple(sorted(texts))) if texts else None
+  present = np.array([value for value in read if value == value], np.float64)
+  if not present.size:
+    return None
+  center, scale = float(present.mean()), float(present.std()) or 1.0
+  return Number(name=name, center=center, scale=scale, kind=kind,
+                low=center - _REACH * scale, high=center + _REACH * scale)
 
 
 def choose(known: Mapping[str, Column], *, label_field: str,
@@ -323,9 +434,8 @@ def choose(known: Mapping[str, Column], *, label_field: str,
   """Chooses the columns of a task from public knowledge of columns.
 
   `feature_fields` None are all known columns except the label, `client_field` and
-  further targets; `classes`
-  those of the label, empty for what is known of it; `made_from` as in Columns. Raises
-  ValueError if nothing is known of a column.
+  further targets; `classes` those of the label, empty for what is known of it;
+  `made_from` as in Columns. Raises ValueError if nothing is known of a column.
   """
   if feature_fields is None:
     feature_fields = [

@@ -21,6 +21,8 @@ SOURCES = tuple(sorted(('embedded', *open_source.FORMATS)))
 _SPLIT_SEED = 20230817
 _SAMPLE, _TEST = 100, 113
 _LABEL = 'diagnosis'
+# Columns that a line of the plan names.
+_SHOWN = 5
 
 _NOTHING_KNOWN = (
     'task tabular needs what is publicly known of the columns: public_bounds, a JSON '
@@ -65,24 +67,62 @@ STATED = task.Note(
 
 
 def _choose_columns(public_bounds: str | None, public_sample: str | None,
-                    data_source: str, data_options: Mapping[str, Any],
-                    **choice: Any) -> columns_lib.Columns:
-  """The columns that files describe; bounds take precedence over a sample."""
-  known, made_from = {}, columns_lib.BOUNDS
+                    data_source: str, data_options: Mapping[str, Any], *,
+                    label_field: str, feature_fields: Sequence[str] | None,
+                    client_field: str | None, **choice: Any
+                    ) -> tuple[columns_lib.Columns, dict[str, list[str]]]:
+  """The columns that files describe; bounds take precedence over a sample.
+
+  Returns the columns, and label and names of the other columns that the plan shows.
+  """
+  known, sample, more = {}, None, {}
   if public_bounds is not None:
     known = columns_lib.read(public_bounds)
-    if isinstance(known, columns_lib.Columns):
-      return known
+  if isinstance(known, columns_lib.Columns):
+    more['left out'] = _left_out(known, (), client_field, data_source, data_options)
+    return known, more
   if data_source == 'embedded':
-    made_from, choice['label_field'] = columns_lib.SAMPLE, _LABEL
-    known = {**columns_lib.sampled(_embedded_rows(0, _SAMPLE)), **known}
+    label_field = _LABEL
+    sample = columns_lib.Sample(values=_embedded_rows(0, _SAMPLE))
   elif public_sample is not None:
-    made_from = columns_lib.SAMPLE
-    known = {**columns_lib.read_sample(public_sample), **known}
+    sample = columns_lib.read_sample(public_sample)
     open_source.check_public('public_sample', public_sample, data_options)
+  if sample is not None:
+    with checks.located(sample.name):
+      known = {**sample.columns(
+          None if feature_fields is None else [*feature_fields, label_field],
+          {client_field, *known}), **known}
   if not known:
     raise ValueError(_NOTHING_KNOWN)
-  return columns_lib.choose(known, made_from=made_from, **choice)
+  columns = columns_lib.choose(
+      known, label_field=label_field, feature_fields=feature_fields,
+      client_field=client_field, **choice,
+      made_from=columns_lib.BOUNDS if sample is None else columns_lib.SAMPLE)
+  more['left out'] = _left_out(columns, [*known, *(sample.values if sample else ())],
+                               client_field, data_source, data_options)
+  if sample is not None:
+    more['doubtful'] = sample.doubtful([*columns.features, columns.label])
+  return columns, more
+
+
+def _left_out(columns: columns_lib.Columns, known: Sequence[str],
+              client_field: str | None, data_source: str,
+              data_options: Mapping[str, Any]) -> list[str]:
+  """The known columns, and those of the data, that are not used."""
+  used = {client_field, *(field.name for field in columns.fields)}
+  if data_source in open_source.FORMATS and data_options.get('data_path'):
+    known = [*known, *open_source.columns(data_source, data_options['data_path'])]
+  return [name for name in dict.fromkeys(known) if name not in used]
+
+
+def _plan_lines(columns: columns_lib.Columns, more: Mapping[str, Sequence[str]]
+                ) -> list[tuple[str, str]]:
+  """Label and text of the lines of the plan; long lists end with a count."""
+  lines = {'features': list(map(str, columns.features)),
+           'target': [str(columns.label)], **more}
+  return [(label, ', '.join(names if len(names) <= _SHOWN else [
+      *names[:_SHOWN - 1], f'{len(names) - _SHOWN + 1} more']))
+          for label, names in lines.items() if names]
 
 
 def _mapped(raw: task.ClientSource, columns: columns_lib.Columns, missing: str,
@@ -167,7 +207,7 @@ def build(*, model: str | None = None, data_source: str | None = None,
   data_source = checks.choice('data_source', data_source, SOURCES, 'embedded')
   missing = checks.choice('missing', missing, columns_lib.MISSING, columns_lib.ERROR)
   is_embedded = data_source == 'embedded'
-  columns = _choose_columns(
+  columns, more = _choose_columns(
       public_bounds, public_sample, data_source, data_options,
       label_field=label_field, feature_fields=feature_fields,
       classes=labelled.named_classes(num_classes, class_names),
@@ -202,6 +242,7 @@ def build(*, model: str | None = None, data_source: str | None = None,
         held_out_of_clients=of_clients, privacy_unit=unit, skips=raw.skips,
         files=served.files, reader=served.reader,
         noised_files=(columns_lib.FILE,) if noised else (),
+        plan_lines=_plan_lines(columns, more),
         warnings=(STATED,) if stated else ())
 
   result = finish(columns)

@@ -1,0 +1,150 @@
+"""Tables in text files, as spreadsheets and programs write them.
+
+Separators are commas, semicolons or tabs, as the header has them; decimal commas are
+read where the separator is another. Files are in UTF-8, in UTF-16 with a byte-order
+mark, or in Windows-1252. All files of a data set have the same columns.
+"""
+
+import codecs
+import collections
+import csv as csv_lib
+import io
+import os
+import re
+from typing import Any, BinaryIO, Iterator, Sequence
+
+from tasks.sources import rows
+
+_UTF_8, _WINDOWS = 'UTF-8', 'Windows-1252'
+_QUOTED = re.compile(r'"[^"]*("|$)')
+# Names that pandas gives to an index, written as a column, that has none.
+_INDEX = re.compile(r'(Unnamed: \d+(\.\d+)?|__index_level_\d+__)?')
+
+
+def is_index(name: str) -> bool:
+  """Whether a column is the number of the row, which says nothing about it."""
+  return _INDEX.fullmatch(name) is not None
+
+
+def csv(paths: Sequence[rows.Path], progress: rows.Progress, *,
+        windows: list[rows.Path]) -> Iterator[rows.Row]:
+  """A row for every row of cells; RFC 4180 with one header, and the dialects above.
+
+  Args:
+    paths: The files.
+    progress: See rows.Progress.
+    windows: Gets the files that are in Windows-1252.
+  """
+  header = None
+  for path in paths:
+    lines = _rows(path, progress, windows)
+    location, names, cell = next(lines, (f'{path}, line 1', None, None))
+    if names is None:
+      raise ValueError(f'{location}: there is no header')
+    # The first column may have no name: it is an index, and left out.
+    named = names[names[0] == '':]
+    for name, count in collections.Counter(named).items():
+      if not name or count > 1:
+        raise ValueError(f'{location}: columns must differ, found {name[:100]!r}')
+    header = header or named
+    if named != header:
+      raise ValueError(f'{location}: the header must be that of {paths[0]}')
+    for location, cells, _ in lines:
+      yield rows.Row(location, None, dict(zip(
+          header, map(cell, cells[len(names) - len(named):]))) if len(
+              cells) == len(names) else ValueError(
+                  f'there are {len(cells)} cells, but {len(names)} columns in the '
+                  'header'))
+
+
+def header(path: rows.Path) -> list[str]:
+  """The names of the columns of a file, without an index. Raises ValueError."""
+  _, names, _ = next(_rows(path, lambda _: None, []), (None, [], None))
+  return [name for name in names if name]
+
+
+def _rows(path: rows.Path, progress: rows.Progress, windows: list[rows.Path]
+          ) -> Iterator[tuple[str, list[str], type[rows.Cell]]]:
+  """The location of the first line and the cells of every row that is not empty."""
+  # A cell left open by a missing quote would otherwise end as too long at 128 kB.
+  csv_lib.field_size_limit(rows.MAX_BYTES)
+  source, current, first = _lines(path, progress, windows), '', ''
+  start, text = next((line for line in source if line[1].strip()), ('', ''))
+  separator = _separator(text)
+  cell = rows.Cell if separator == ',' else rows.CommaCell
+
+  def lines():
+    nonlocal current, first
+    if text:
+      current = first = start
+      yield text
+    for current, content in source:
+      first = first or current
+      yield content
+
+  reader, cells = csv_lib.reader(lines(), delimiter=separator, strict=True), []
+  while cells is not None:
+    first = ''
+    try:
+      cells = next(reader, None)
+    except (csv_lib.Error, ValueError) as error:
+      reason = str(error)
+      if 'unexpected end' in reason or 'field larger' in reason:
+        reason = 'a quote is not closed'
+      elif isinstance(error, csv_lib.Error):
+        reason = f'not CSV: {reason}'
+      raise ValueError(reason if os.fspath(path) in reason else
+                       f'{first or current}: {reason}') from error
+    if cells and (len(cells) > 1 or cells[0].strip()):
+      yield first, cells, cell
+
+
+def _separator(header_line: str) -> str:
+  """The separator that a header has outside quotes."""
+  names = _QUOTED.sub('', header_line)
+  if '\t' in names:
+    return '\t'
+  return ';' if names.count(';') >= max(1, names.count(',')) else ','
+
+
+def _lines(path: rows.Path, progress: rows.Progress, windows: list[rows.Path]
+           ) -> Iterator[tuple[str, str]]:
+  """The location and the text of every line. Raises ValueError."""
+  encoding, location = None, f'{path}, line 1'
+  try:
+    for location, content in rows.lines(path, progress, _opened):
+      if isinstance(content, bytes):
+        if content.startswith(codecs.BOM_UTF8):
+          encoding, content = encoding or _UTF_8, content.removeprefix(codecs.BOM_UTF8)
+        # The first line that is not ASCII decides for the whole file.
+        if encoding is None and not content.isascii():
+          encoding = _encoding(content)
+          if encoding == _WINDOWS and path not in windows:
+            windows.append(path)
+        content = rows.decoded(content, encoding or _UTF_8)
+      yield location, content
+  except UnicodeError as error:
+    raise ValueError(f'{location}, or after it: not UTF-16: {error}') from error
+  except ValueError as error:
+    raise ValueError(str(error) if os.fspath(path) in str(error) else
+                     f'{location}: {error}') from error
+
+
+def _opened(file: BinaryIO) -> Any:
+  """A file of lines of bytes, or of text if it begins with UTF-16's mark."""
+  if file.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+    return io.TextIOWrapper(file, 'utf-16', newline='\n')
+  return file
+
+
+def _encoding(line: bytes) -> str:
+  """The encoding of a line that is not ASCII."""
+  try:
+    line.decode(_UTF_8)
+  except UnicodeDecodeError:
+    try:
+      line.decode(_WINDOWS)
+      return _WINDOWS
+    except UnicodeDecodeError:
+      pass
+  return _UTF_8
