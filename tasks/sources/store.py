@@ -289,8 +289,9 @@ def folder(cache_dir: str | os.PathLike[str] | None = None) -> pathlib.Path:
 def announce(reader: rows_lib.Reader) -> None:
   """Says on standard error which files were not in UTF-8."""
   if reader.windows:
-    print(f'{reader.name}: {len(reader.windows)} files are not in UTF-8, and were read '
-          f'as Windows-1252; the first: {reader.windows[0]}', file=sys.stderr)
+    more = len(reader.windows) - 1
+    print(f'{reader.windows[0]}: not in UTF-8, read as Windows-1252'
+          + (f'; and so were {more} more files' if more else ''), file=sys.stderr)
 
 
 def open_copy(reader: rows_lib.Reader, *, fields: records.Fields,

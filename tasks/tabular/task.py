@@ -212,6 +212,12 @@ def build(*, model: str | None = None, data_source: str | None = None,
       label_field=label_field, feature_fields=feature_fields,
       classes=labelled.named_classes(num_classes, class_names),
       client_field=data_options.get('client_field', 'client'))
+  # Before the data are copied.
+  checks.choice('model', model, models.MODELS[columns.is_classification],
+                models.MODELS[columns.is_classification][0])
+  is_complete = statistics_epsilon is None or columns.made_from == columns_lib.STATISTICS
+  if not is_complete and (public_sample is not None or is_embedded):
+    raise ValueError('statistics_epsilon is not used with a public sample')
   if is_embedded:
     raw = open_embedded(**checks.options('data_source embedded', {
         **data_options, 'num_classes': num_classes, 'class_names': class_names or None,
@@ -246,10 +252,8 @@ def build(*, model: str | None = None, data_source: str | None = None,
         warnings=(STATED,) if stated else ())
 
   result = finish(columns)
-  if statistics_epsilon is None or columns.made_from == columns_lib.STATISTICS:
+  if is_complete:
     return result
-  if public_sample is not None or is_embedded:
-    raise ValueError('statistics_epsilon is not used with a public sample')
   return dataclasses.replace(
       result, files={}, preliminary=statistics.release(
           records.SubsetSource(raw.train, result.train.client_ids), columns, raw.skips,
