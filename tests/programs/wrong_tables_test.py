@@ -75,7 +75,7 @@ FILES = [
      '(.csv, .tsv, .jsonl, .json, .npz, .parquet, .sqlite, .db), or data_source given, '
      "found 'people.dat'"),
     ({'data_path': 'good.csv,bounds.json'}, 'data_path must be files of one format'),
-    ({'data_path': '.', 'client_field': None}, '. has no folder: each client must have its own'),
+    ({'data_path': 'tmp', 'client_field': None}, 'tmp has no folder: each client must have its own'),
     (_file(TABLE, 'people.parquet'), 'people.parquet: Parquet magic bytes not found'),
     (_file(TABLE, 'people.jsonl'), 'people.jsonl, line 1: not JSON: '),
     ({'test_path': 'good.csv'}, 'test_path and data_path must differ, found ')]

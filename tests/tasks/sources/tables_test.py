@@ -83,7 +83,7 @@ def test_no_person_is_split_by_a_float(tmp_path):
 @pytest.mark.parametrize('values, kind, expected', [
     (pyarrow.array([datetime.date(1970, 1, 3)] * 2), records.DATE, 2.0),
     (pyarrow.array([36 * 3600] * 2, pyarrow.timestamp('s')), records.DATE, 1.5),
-    (pyarrow.array([86_400_000_000_001] * 2, pyarrow.timestamp('ns', 'Asia/Tokyo')),
+    (pyarrow.array([86_400_000_000_000] * 2, pyarrow.timestamp('ns', 'Asia/Tokyo')),
      records.DATE, 1.0),
     (pyarrow.array(['1970-01-02'] * 2).dictionary_encode(), records.DATE, 1.0),
     (pyarrow.array([decimal.Decimal('2.50')] * 2), records.MEASURE, 2.5),
