@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from tasks import checks
-from tasks.sources import records, rows
+from tasks.sources import records, rows, values as values_lib
 
 _PYTHON = {records.TEXT: records.TEXT_DTYPE, records.INTEGER: np.dtype(np.int64),
            records.FLOAT: np.dtype(np.float64),
@@ -166,16 +166,16 @@ def _of_table(given: Any, kind: str) -> Any:
   if isinstance(given, np.generic) and not isinstance(given, np.datetime64):
     given = given.item()
   if given is None or isinstance(given, str) and (
-      given in records.GAPS if kind != records.CATEGORY else not given) or (
+      given in values_lib.GAPS if kind != records.CATEGORY else not given) or (
           isinstance(given, (float, decimal.Decimal)) and math.isnan(given)):
     return None
   if kind == records.DATE:
-    # What is no date stays as it is, not of the column's kind.
+    # A value that is no date is not of the column's kind.
     found = records.days(given)
     return str(given) if found is None else found
   if kind == records.CATEGORY and isinstance(
       given, (bool, int, float, decimal.Decimal, str)):
-    return records.category(given)
+    return values_lib.category(given)
   return float(given) if isinstance(given, decimal.Decimal) else given
 
 

@@ -13,7 +13,6 @@ Clients are read lazily. No TensorFlow here.
 
 import dataclasses
 import datetime
-import decimal
 import re
 import types
 from typing import Any, Callable, Iterable, Mapping, Sequence
@@ -21,27 +20,17 @@ from typing import Any, Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from tasks import checks, task
-from tasks.sources import ids as ids_lib
+from tasks.sources import ids as ids_lib, values as values_lib
 
 # Kinds of fields: str; a signed 64-bit integer; a 64-bit float; and a number, which is
 # one of the latter two, the same in all records.
 TEXT, INTEGER, FLOAT, NUMBER = 'text', 'integer', 'float', 'number'
 # Kinds of a table's columns, which may have gaps: a text, or a number or truth value
 # as a text, '' for a gap; and a 64-bit float, NaN for a gap. An empty cell, null and
-# NaN are gaps, in a measure also the texts of GAPS; a column that is not there at all
+# NaN are gaps, in a measure also values.GAPS; a column that is not there at all
 # is an error. A date is a measure, in days since 1970-01-01.
 CATEGORY, MEASURE, DATE = 'category', 'measure', 'date'
 KINDS = (TEXT, INTEGER, FLOAT, NUMBER, CATEGORY, MEASURE, DATE)
-
-# Texts that programs write for a missing value.
-GAPS = frozenset(('', 'NA', 'N/A', 'n/a', 'NaN', 'nan', 'null', 'NULL', 'None', '<NA>',
-                  'NaT', '#N/A'))
-# Texts that Python's programs make of a missing value.
-_MISSING = frozenset(('', 'nan', 'NaN', 'None', '<NA>', 'NaT'))
-# A whole number as a column of floats has it: programs make one of integers with gaps.
-_WHOLE = re.compile(r'([+-]?(?:0|[1-9][0-9]*))\.0+')
-# A number of which digits may be lost.
-_ROUNDED = re.compile(r'[0-9](\.[0-9]+)?[eE]\+[0-9]+')
 
 # The dtype of texts in an element_spec.
 TEXT_DTYPE = np.dtype(object)
@@ -117,38 +106,6 @@ def days(value: Any) -> float | None:
   return (value - _EPOCH) / datetime.timedelta(days=1)
 
 
-def _is_whole(value: Any) -> bool:
-  """Whether a value is a float or a decimal without a fraction."""
-  if isinstance(value, decimal.Decimal):
-    return value.is_finite() and value == value.to_integral_value()
-  return isinstance(value, (float, np.floating)) and float(value).is_integer()
-
-
-def category(value: Any) -> str:
-  """The text of a category: '3' for 3, 3.0 and '3.0', 'true' for True and 'TRUE'."""
-  if _is_whole(value):
-    value = int(value)
-  text = str(value)
-  if text.lower() in ('true', 'false'):
-    return text.lower()
-  whole = _WHOLE.fullmatch(text)
-  return whole[1] if whole else text
-
-
-def client_id(value: Any) -> str | None:
-  """The id of the client that a value names: '12' for 12, 12.0 and '12.0'.
-
-  None if it names none: a missing value, a number that is not whole, or one of which
-  digits may be lost.
-  """
-  is_number = isinstance(value, (float, np.floating, decimal.Decimal))
-  text = category(value)
-  if text in _MISSING or _ROUNDED.fullmatch(text) or is_number and (
-      not _is_whole(value) or isinstance(value, float) and abs(value) > 2**53):
-    return None
-  return text
-
-
 def parse_field(text: str) -> Field:
   """Parses NAME, NAME:KIND or NAME:KIND?. Raises ValueError."""
   name, _, kind = text.partition(':')
@@ -194,25 +151,6 @@ def client_order(examples: Mapping[str, np.ndarray], clients: np.ndarray
   return np.argsort(clients, kind='stable')
 
 
-def client_ids(values: Any) -> np.ndarray:
-  """The ids of the clients that values name, integers or texts [n].
-
-  Raises ValueError that names the first row whose value names none.
-  """
-  values = np.asarray(values)
-  if values.dtype.kind in 'iu' or values.ndim != 1:
-    return values
-  # Few texts differ; objects may not have an order.
-  values, rows = np.unique(values, return_inverse=True) if (
-      values.dtype.kind in 'USf') else (values, np.arange(len(values)))
-  ids = list(map(client_id, values))
-  if None in ids:
-    row = int(np.argmax(rows == ids.index(None)))
-    raise checks.wrong('clients', 'texts or whole numbers', (
-        f'{values[rows[row]]!r} in row {row}'))
-  return np.array(ids, str)[rows]
-
-
 class ArraysByClient:
   """Examples in memory, sorted once by client so that reading one is a slice.
 
@@ -230,7 +168,7 @@ class ArraysByClient:
 
     Raises ValueError if there is no example, lengths differ, or an id is missing.
     """
-    clients = client_ids(clients)
+    clients = values_lib.client_ids(clients)
     order = client_order(examples, clients)
     # Sorted data, as many files have, need no second copy.
     is_sorted = bool(np.all(order[1:] > order[:-1]))

@@ -23,7 +23,7 @@ import zlib
 import numpy as np
 
 from tasks import checks, task
-from tasks.sources import labelled, records
+from tasks.sources import labelled, records, values as values_lib
 
 # A line, or a user of LEAF, that is longer is an error, found without reading it all.
 MAX_BYTES = 64 * 2**20
@@ -104,9 +104,9 @@ def client_of(record: Mapping[str, Any], name: str) -> str:
   if name not in record:
     raise records.no_field(name, record)
   value = record[name]
-  client = records.client_id(value) if not isinstance(value, bool) and isinstance(
+  client = values_lib.client_id(value) if not isinstance(value, bool) and isinstance(
       value, (str, int, np.integer, float, np.floating, decimal.Decimal)) else None
-  if client is None or isinstance(value, Cell) and value in records.GAPS:
+  if client is None or isinstance(value, Cell) and value in values_lib.GAPS:
     raise checks.wrong(f'client field {name!r}', 'a text or an integer, in full, in '
                        'every row', repr(value))
   if '\0' in client:

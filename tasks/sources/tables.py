@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Iterator, Sequence
 
 from tasks.sources import rows
 
-_UTF_8, _WINDOWS = 'UTF-8', 'Windows-1252'
+_WINDOWS = 'Windows-1252'
 _QUOTED = re.compile(r'"[^"]*("|$)')
 # Names that pandas gives to an index, written as a column, that has none.
 _INDEX = re.compile(r'(Unnamed: \d+(\.\d+)?|__index_level_\d+__)?')
@@ -50,11 +50,10 @@ def csv(paths: Sequence[rows.Path], progress: rows.Progress, *,
     if named != header:
       raise ValueError(f'{location}: the header must be that of {paths[0]}')
     for location, cells, _ in lines:
-      yield rows.Row(location, None, dict(zip(
-          header, map(cell, cells[len(names) - len(named):]))) if len(
-              cells) == len(names) else ValueError(
-                  f'there are {len(cells)} cells, but {len(names)} columns in the '
-                  'header'))
+      cells, wanted = cells[len(names) - len(named):], len(cells) == len(names)
+      yield rows.Row(location, None, dict(zip(header, map(cell, cells))) if (
+          wanted) else ValueError(f'there are {len(cells)} cells, but {len(named)} '
+                                  'columns in the header'))
 
 
 def header(path: rows.Path) -> list[str]:
@@ -115,19 +114,18 @@ def _lines(path: rows.Path, progress: rows.Progress, windows: list[rows.Path]
     for location, content in rows.lines(path, progress, _opened):
       if isinstance(content, bytes):
         if content.startswith(codecs.BOM_UTF8):
-          encoding, content = encoding or _UTF_8, content.removeprefix(codecs.BOM_UTF8)
+          encoding, content = encoding or 'UTF-8', content.removeprefix(codecs.BOM_UTF8)
         # The first line that is not ASCII decides for the whole file.
         if encoding is None and not content.isascii():
           encoding = _encoding(content)
           if encoding == _WINDOWS and path not in windows:
             windows.append(path)
-        content = rows.decoded(content, encoding or _UTF_8)
+        content = rows.decoded(content, encoding or 'UTF-8')
       yield location, content
-  except UnicodeError as error:
-    raise ValueError(f'{location}, or after it: not UTF-16: {error}') from error
   except ValueError as error:
+    after = ' or the next, in UTF-16' * isinstance(error, UnicodeError)
     raise ValueError(str(error) if os.fspath(path) in str(error) else
-                     f'{location}: {error}') from error
+                     f'{location}{after}: {error}') from error
 
 
 def _opened(file: BinaryIO) -> Any:
@@ -140,11 +138,7 @@ def _opened(file: BinaryIO) -> Any:
 def _encoding(line: bytes) -> str:
   """The encoding of a line that is not ASCII."""
   try:
-    line.decode(_UTF_8)
+    line.decode('UTF-8')
+    return 'UTF-8'
   except UnicodeDecodeError:
-    try:
-      line.decode(_WINDOWS)
-      return _WINDOWS
-    except UnicodeDecodeError:
-      pass
-  return _UTF_8
+    return _WINDOWS

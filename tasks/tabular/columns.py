@@ -6,6 +6,7 @@ here is computed from a client's rows.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+import contextlib
 import dataclasses
 import functools
 import json
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tasks import checks
-from tasks.sources import open_source, records, tables
+from tasks.sources import open_source, records, tables, values as values_lib
 
 # The file in which a run keeps its columns.
 FILE = 'columns.json'
@@ -34,6 +35,7 @@ _MAX_CATEGORIES = 1000
 # A column of a public sample says little where this fraction lacks a known value.
 _MAX_UNKNOWN = 0.1
 _NUMBER = re.compile(r'[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)')
+_INFINITE = re.compile('[+-]?inf(inity)?', re.IGNORECASE)
 _IMPUTABLE = '; --missing=impute encodes it as the middle of numbers, none of categories'
 
 
@@ -92,10 +94,10 @@ class Number:
                is_log=is_log, **rest)
 
   def __str__(self) -> str:
-    ends = ((self.low, self.high) if self.kind == records.MEASURE else
-            (np.datetime64(math.floor(day), 'D') for day in (self.low, self.high)))
-    low, high = (f'{end:.4g}' if isinstance(end, float | int) else end for end in ends)
-    return f'{self.name} [{low}, {high}]' + ', on a log scale' * self.is_log
+    low, high = (f'{end:.4g}' if self.kind == records.MEASURE else
+                 str(np.datetime64(math.floor(end), 'D')) for end in (
+                     self.low, self.high))
+    return f'{self.name} [{low}, {high}]' + ', log scale' * self.is_log
 
   @property
   def encoded_bounds(self) -> tuple[float, float]:
@@ -135,7 +137,7 @@ class Category:
 
   Attributes:
     name: Name of the column.
-    categories: Texts that differ, also as records.category writes them.
+    categories: Texts that differ, also as values.category writes them.
     is_target: As in `Number`.
   """
 
@@ -162,7 +164,7 @@ class Category:
   @functools.cached_property
   def known(self) -> list[str]:
     """The categories as they are read from data."""
-    return list(map(records.category, self.categories))
+    return list(map(values_lib.category, self.categories))
 
   def encode(self, values: np.ndarray, missing: str) -> np.ndarray:
     """Encodes texts, '' where missing: float32 [n, width]. Raises ValueError."""
@@ -310,122 +312,93 @@ def _described_in_full(name: str, value: Mapping[str, Any]) -> Column:
 def _looks_like_numbers(texts: Sequence[str]) -> bool:
   """Whether texts are numbers rather than codes: with fractions, or two far apart."""
   return all(map(_NUMBER.fullmatch, texts)) and (
-      any('.' in records.category(text) for text in texts) or
+      any('.' in values_lib.category(text) for text in texts) or
       len(texts) == 2 and float(texts[1]) > float(texts[0]) + 1)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Sample:
-  """Public rows.
+# Name of a column -> its values in public rows, as readers of rows give them.
+Sample = Mapping[str, Sequence[Any]]
 
-  Attributes:
-    values: Name of a column -> its values, as readers of rows give them.
-    name: The name of the rows in messages.
+
+def read_sample(path: str) -> Sample:
+  """Reads public rows: a table in a text file, Parquet or JSON lines.
+
+  Raises ValueError if they are missing or malformed; the message names the file.
   """
-
-  values: Mapping[str, Sequence[Any]]
-  name: str = 'the public sample'
-
-  def columns(self, names: Sequence[str] | None, without: Collection[str]
-              ) -> dict[str, Column]:
-    """Columns by their values: numbers by mean and deviation, dates, categories.
-
-    Args:
-      names: Those to describe; None for all but indices.
-      without: Columns that are left out.
-
-    Columns without a value are left out, too. Raises ValueError if one has infinite
-    values, or too many categories.
-    """
-    columns = {}
-    for name in self.values:
-      if name in without or (tables.is_index(name) if names is None else
-                             name not in names):
-        continue
-      column = _sampled(name, self.values[name])
-      if column is not None:
-        columns[name] = column
-    return columns
-
-  def doubtful(self, columns: Iterable[Column]) -> list[str]:
-    """Those of the columns that have one value here, or whose values often lack.
-
-    Raises ValueError if a value is not of the column's kind.
-    """
-    names = []
-    for column in columns:
-      values = self.values.get(column.name)
-      if values is None:
-        continue
-      with checks.located(self.name):
-        values = _read(column.name, column.kind, values)
-      known = [value for value in values if (
-          value in column.known if isinstance(column, Category) else value == value)]
-      if len(known) < (1 - _MAX_UNKNOWN) * len(values):
-        names.append(f'{column.name} ({len(values) - len(known)} of {len(values)} '
-                     'missing or unknown)')
-      elif len(set(known)) == 1:
-        names.append(f'{column.name} (one value)')
-    return names
-
-
-def read_sample(path: str | os.PathLike[str]) -> Sample:
-  """Reads a public sample: a table in a text file, Parquet or JSON lines.
-
-  Raises ValueError if it is missing or malformed; the message names it.
-  """
-  name = f'public_sample={path}'
-  with checks.located(name):
+  with checks.located(f'public_sample={path}'):
     checks.file(path)
-    format_ = open_source.format_of(os.fspath(path), 'public_sample')
-    # No column of these is the client's, so all are read.
+    format_ = open_source.format_of(path, 'public_sample')
+    # Without fields all columns are read, whatever names the client.
     reader = open_source.readers(
-        format_, fields=None, data_path=os.fspath(path), client_field='')['train']
-    values: dict[str, list[Any]] = {}
-    for count, row in enumerate(reader.rows(lambda _: None)):
-      if isinstance(row.record, ValueError):
-        raise ValueError(f'{row.location}: {row.record}')
-      for key in row.record:
-        values.setdefault(key, [None] * count)
-      for key, column in values.items():
-        column.append(row.record.get(key))
-    if not values:
+        format_, fields=None, data_path=path, client_field='')['train']
+    rows = []
+    for location, _, record in reader.rows(lambda _: None):
+      if isinstance(record, ValueError):
+        raise ValueError(f'{location}: {record}')
+      rows.append(record)
+    if not rows:
       raise ValueError('must have rows, found none')
-    return Sample(values=values, name=name)
+  return {name: [row.get(name) for row in rows] for name in dict.fromkeys(
+      name for row in rows for name in row)}
 
 
-def _read(name: str, kind: str, values: Sequence[Any]) -> list[str | float]:
-  """Values of a column as they are read from data. Raises ValueError."""
+def sampled(sample: Sample, names: Collection[str] | None = None,
+            without: Collection[str] = ()) -> dict[str, Column]:
+  """The columns of public rows: numbers by mean and deviation, others by their values.
+
+  `names` None are all but indices. A column without a value is left out. Raises
+  ValueError if one has infinite values, or too many categories.
+  """
+  chosen = {name: values for name, values in sample.items() if name not in without and (
+      name in names if names is not None else not tables.is_index(name))}
+  with checks.located('public_sample'):
+    columns = {name: _sampled(name, values) for name, values in chosen.items()}
+  return {name: column for name, column in columns.items() if column is not None}
+
+
+def _sampled(name: str, values: Sequence[Any]) -> Column | None:
+  """The column of public values; None if all are missing. Raises ValueError."""
+  if infinite := [value for value in values if _INFINITE.fullmatch(str(value))]:
+    raise checks.wrong(f'column {name!r}', 'finite', infinite[0])
+  # Truth values are categories, whatever a file makes of them.
+  if not any(isinstance(value, bool | np.bool_) for value in values):
+    for kind in (records.MEASURE, records.DATE):
+      with contextlib.suppress(ValueError):
+        present = [v for v in _read(name, kind, values) if not math.isnan(v)]
+        if not present:
+          return None
+        center, scale = float(np.mean(present)), float(np.std(present)) or 1.0
+        return Number(name=name, center=center, scale=scale, kind=kind,
+                      low=center - _REACH * scale, high=center + _REACH * scale)
+  texts = set(_read(name, records.CATEGORY, values)) - {''}
+  return Category(name=name, categories=tuple(sorted(texts))) if texts else None
+
+
+def _read(name: str, kind: str, values: Sequence[Any]) -> list[Any]:
+  """Values as they are read from data of a kind. Raises ValueError."""
   # Imports TensorFlow, which takes seconds and settings do not need.
   from tasks.sources import columns as raw_columns  # pylint: disable=g-import-not-at-top
   column = raw_columns.Column(records.Field(name=name, kind=kind))
   return list(map(column.value, values))
 
 
-def _sampled(name: str, values: Sequence[Any]) -> Column | None:
-  """The column of public values; None if all are missing. Raises ValueError."""
-  for value in values:
-    if str(value).lower().lstrip('+-') in ('inf', 'infinity'):
-      raise checks.wrong(f'column {name!r}', 'finite', str(value))
-  # Truth values are categories, whatever a file makes of them.
-  has_truth = any(isinstance(value, bool | np.bool_) for value in values)
-  for kind in (records.CATEGORY,) if has_truth else (
-      records.MEASURE, records.DATE, records.CATEGORY):
-    try:
-      read = _read(name, kind, values)
-      break
-    except ValueError:
-      if kind == records.CATEGORY:
-        raise
-  if kind == records.CATEGORY:
-    texts = {text for text in read if text}
-    return Category(name=name, categories=tuple(sorted(texts))) if texts else None
-  present = np.array([value for value in read if value == value], np.float64)
-  if not present.size:
-    return None
-  center, scale = float(present.mean()), float(present.std()) or 1.0
-  return Number(name=name, center=center, scale=scale, kind=kind,
-                low=center - _REACH * scale, high=center + _REACH * scale)
+def doubtful(sample: Sample, columns: Iterable[Column]) -> list[str]:
+  """The columns that have one value in public rows, or often none that is known.
+
+  Raises ValueError if a value is not of the column's kind.
+  """
+  names = []
+  for column in columns:
+    with checks.located('public_sample'):
+      values = _read(column.name, column.kind, sample.get(column.name, ()))
+    known = [value for value in values if (
+        value in column.known if isinstance(column, Category) else value == value)]
+    if len(known) < (1 - _MAX_UNKNOWN) * len(values):
+      names.append(f'{column.name} ({len(values) - len(known)} of {len(values)} '
+                   'missing or unknown)')
+    elif len(set(known)) == 1:
+      names.append(f'{column.name} (one value)')
+  return names
 
 
 def choose(known: Mapping[str, Column], *, label_field: str,

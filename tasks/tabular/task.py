@@ -69,50 +69,36 @@ STATED = task.Note(
 def _choose_columns(public_bounds: str | None, public_sample: str | None,
                     data_source: str, data_options: Mapping[str, Any], *,
                     label_field: str, feature_fields: Sequence[str] | None,
-                    client_field: str | None, **choice: Any
+                    client_field: str | None, classes: Sequence[str]
                     ) -> tuple[columns_lib.Columns, dict[str, list[str]]]:
   """The columns that files describe; bounds take precedence over a sample.
 
   Returns the columns, and label and names of the other columns that the plan shows.
   """
-  known, sample, more = {}, None, {}
-  if public_bounds is not None:
-    known = columns_lib.read(public_bounds)
-  if isinstance(known, columns_lib.Columns):
-    more['left out'] = _left_out(known, (), client_field, data_source, data_options)
-    return known, more
-  if data_source == 'embedded':
-    label_field = _LABEL
-    sample = columns_lib.Sample(values=_embedded_rows(0, _SAMPLE))
-  elif public_sample is not None:
-    sample = columns_lib.read_sample(public_sample)
-    open_source.check_public('public_sample', public_sample, data_options)
-  if sample is not None:
-    with checks.located(sample.name):
-      known = {**sample.columns(
-          None if feature_fields is None else [*feature_fields, label_field],
-          {client_field, *known}), **known}
-  if not known:
-    raise ValueError(_NOTHING_KNOWN)
-  columns = columns_lib.choose(
-      known, label_field=label_field, feature_fields=feature_fields,
-      client_field=client_field, **choice,
-      made_from=columns_lib.BOUNDS if sample is None else columns_lib.SAMPLE)
-  more['left out'] = _left_out(columns, [*known, *(sample.values if sample else ())],
-                               client_field, data_source, data_options)
-  if sample is not None:
-    more['doubtful'] = sample.doubtful([*columns.features, columns.label])
-  return columns, more
-
-
-def _left_out(columns: columns_lib.Columns, known: Sequence[str],
-              client_field: str | None, data_source: str,
-              data_options: Mapping[str, Any]) -> list[str]:
-  """The known columns, and those of the data, that are not used."""
+  known = {} if public_bounds is None else columns_lib.read(public_bounds)
+  columns, sample = known, {}
+  if not isinstance(known, columns_lib.Columns):
+    if data_source == 'embedded':
+      label_field, sample = _LABEL, _embedded_rows(0, _SAMPLE)
+    elif public_sample is not None:
+      open_source.check_public('public_sample', public_sample, data_options)
+      sample = columns_lib.read_sample(public_sample)
+    known = {**columns_lib.sampled(
+        sample, feature_fields and [*feature_fields, label_field],
+        {client_field, *known}), **known}
+    if not known:
+      raise ValueError(_NOTHING_KNOWN)
+    columns = columns_lib.choose(
+        known, label_field=label_field, feature_fields=feature_fields,
+        client_field=client_field, classes=classes,
+        made_from=columns_lib.SAMPLE if sample else columns_lib.BOUNDS)
+  names = dict.fromkeys([*sample, *(known if columns is not known else ())])
+  if data_options.get('data_path') and data_source in open_source.FORMATS:
+    names |= dict.fromkeys(open_source.columns(data_source, data_options['data_path']))
   used = {client_field, *(field.name for field in columns.fields)}
-  if data_source in open_source.FORMATS and data_options.get('data_path'):
-    known = [*known, *open_source.columns(data_source, data_options['data_path'])]
-  return [name for name in dict.fromkeys(known) if name not in used]
+  return columns, {
+      'left out': [name for name in names if name not in used],
+      'doubtful': columns_lib.doubtful(sample, (*columns.features, columns.label))}
 
 
 def _plan_lines(columns: columns_lib.Columns, more: Mapping[str, Sequence[str]]

@@ -58,10 +58,10 @@ FILES = [
     (_changed('p0,20', 'p0,1,20'), 'line 2: there are 6 cells, but 5 columns'),
     (_changed('p0,20', '"p0,20'), 'people.csv, line 2: a quote is not closed'),
     (_changed('p0,20', '"p0"x,20'), "people.csv, line 2: not CSV: ',' expected after"),
-    (_file(TABLE.encode() + b'p\x81,1,cook,2020-01-01,1'), 'line 26: not UTF-8: '),
+    (_file(TABLE.encode() + b'p\x81,1,cook,2020-01-01,1'), 'line 26: not Windows-1252: '),
     (_file(f'{TABLE}é,1,cook,2020-01-01,1\n'.encode() + b'\xe9,1,cook,2020-01-01,1'),
      'people.csv, line 27: not UTF-8: '),
-    (_file(TABLE.encode('utf-16')[:-1]), 'people.csv, line 24, or after it: not UTF-16: '),
+    (_file(TABLE.encode('utf-16')[:-1]), 'people.csv, line 24 or the next, in UTF-16: '),
     (_file(b'\x1f\x8b\x08' + bytes(40), 'people.csv.gz'), 'is damaged or cut off: gzip'),
     (_file(TABLE.replace(',', ';').replace(';21;', ';2,5;').replace(';22;', ';2.250;')),
      "client 'p1': field 'age' must be numbers with one decimal mark, a comma or a "
@@ -151,12 +151,12 @@ KNOWLEDGE = [
     (_sample(TABLE.splitlines()[0]), 'public_sample=sample.csv: must have rows, found no'),
     (_sample('age,city\n1\n'), 'public_sample=sample.csv: sample.csv, line 2: there are 1 '
      'cells'),
-    (_sample('age,city\nold,x\n'), "public_sample=sample.csv: field 'age' must be a "
+    (_sample('age,city\nold,x\n'), "public_sample: field 'age' must be a "
      "number, found a text: 'old'"),
-    (_sample('size\n1\n-inf\n'), "public_sample=sample.csv: column 'size' must be finite, "
+    (_sample('size\n1\n-inf\n'), "public_sample: column 'size' must be finite, "
      'found -inf'),
     (_sample('name\n' + ''.join(f'n{i}\n' for i in range(1001))),
-     "public_sample=sample.csv: column 'name': categories must be at most 1000, found 10"),
+     "public_sample: column 'name': categories must be at most 1000, found 10"),
     (_sample('size\nNA\n\n', feature_fields='age,size'), "column 'size' has no public bo"),
     ({**_sample(''), 'files': {'sample.dat': 'a\n1\n'}, 'public_sample': 'sample.dat'},
      'public_sample must be files of one format by their names'),

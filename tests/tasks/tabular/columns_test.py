@@ -53,10 +53,10 @@ def test_labels_are_neither_cut_off_nor_imputed(column, values, message):
 
 
 def test_sample_gives_mean_and_deviation_of_numbers_and_the_values_of_others():
-  known = columns_lib.Sample(values={
+  known = columns_lib.sampled({
       'x': np.array([1.0, 3.0, np.nan]), 'same': np.array([4, 4, 4]),
       'b': np.array([True, False, True]), 't': np.array(['v', None, 'u'], object)
-      }).columns(None, ())
+      })
   x = known['x']
   assert (x.center, x.scale, x.low, x.high) == (2.0, 1.0, -8.0, 12.0)
   assert known['same'].scale == 1.0  # A constant column says nothing, and harms not.
@@ -69,7 +69,7 @@ def test_sample_is_read_as_data_are(tmp_path):
   path.write_text(';person;size;seen;code;note;empty\n' + ''.join(
       f'{i};{i};{i},5;1970-01-{i + 1:02};{i % 2}.0;{note};NA\n'
       for i, note in enumerate(['NA', 'x', 'nan', '7'])), encoding='cp1252')
-  known = columns_lib.read_sample(path).columns(None, {'person'})
+  known = columns_lib.sampled(columns_lib.read_sample(str(path)), None, {'person'})
   assert set(known) == {'size', 'seen', 'code', 'note'}
   assert (known['size'].center, known['seen'].center) == (2.0, 1.5)
   assert (known['seen'].kind, known['code'].kind) == ('date', 'measure')
@@ -77,10 +77,10 @@ def test_sample_is_read_as_data_are(tmp_path):
 
 
 def test_sample_names_columns_that_say_little():
-  sample = columns_lib.Sample(values={
+  sample = {
       'age': [20.0, None, 30.0], 'job': ['a', 'b', 'zebra'], 'one': ['1', '1.0', '1'],
-      'good': [1, 2, 2]})
-  assert sample.doubtful([
+      'good': [1, 2, 2]}
+  assert columns_lib.doubtful(sample, [
       AGE, JOB, columns_lib.Category(name='one', categories=('0', '1')),
       columns_lib.Number.of_bounds('good', 0, 5)]) == [
           'age (1 of 3 missing or unknown)', 'job (1 of 3 missing or unknown)',
