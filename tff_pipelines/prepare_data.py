@@ -75,8 +75,6 @@ def prepare(settings: PrepareSettings) -> None:
     return
   clients, examples = store.write(
       settings.output, parts, fields=fields, skips=skips, identity=identity)
-  for part in parts.values():
-    store.announce(part)
   if label_counts is not None:
     figure = f'{settings.output}.{report.LABELS_FIGURE}'
     report.draw_labels(label_counts, figure)

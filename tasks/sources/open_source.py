@@ -33,8 +33,7 @@ class Format:
     image, label: Names of these fields where none are given.
     dark_ink: Whether ink is near 0 in images of characters, where it is not said.
     suffixes: Ends of names of such files, before one of compression.
-    columns: Path -> the names of the columns that a file says it has, without its
-      rows; None if the format has no such list.
+    has_header: Whether a file lists its columns, without its rows.
   """
 
   reader: Callable[..., rows.Reader] | None
@@ -44,7 +43,7 @@ class Format:
   label: str = 'label'
   dark_ink: bool = False
   suffixes: tuple[str, ...] = ()
-  columns: Callable[[str], list[str]] | None = None
+  has_header: bool = False
 
 
 def paths(pattern: str) -> list[str]:
@@ -96,10 +95,18 @@ def format_of(pattern: str, name: str = 'data_path') -> str:
   return found.pop()
 
 
+def whole_rows(data_source: str, data_path: str) -> Iterator[rows.Row]:
+  """The rows of a training part with all columns, whichever names the client."""
+  given = {'client_field': ''} if FORMATS[data_source].client_field else {}
+  return readers(data_source, fields=None, data_path=data_path, **given)['train'].rows(
+      lambda _: None)
+
+
 def columns(data_source: str, data_path: str) -> list[str]:
-  """The names of the columns that files say they have; none if the format has none."""
-  names = FORMATS[data_source].columns
-  return [] if names is None else names(paths(data_path)[0])
+  """The names of the columns by the header of files; none without a header."""
+  row = next(whole_rows(data_source, data_path), None) if (
+      FORMATS[data_source].has_header) else None
+  return [] if row is None or isinstance(row.record, ValueError) else list(row.record)
 
 
 def check_public(name: str, path: str | None, options: Mapping[str, Any]) -> None:
@@ -163,14 +170,6 @@ def of_files(read: Callable[..., Iterator[rows.Row]], fields: records.Fields,
   wanted = {'fields': fields, **identity} if selects else {}
   return rows.Reader(rows=functools.partial(read, files_, **wanted), paths=files_,
                      identity=identity)
-
-
-def _of_tables(fields: records.Fields, data_path: str, **identity: str) -> rows.Reader:
-  """The reader of tables in text files."""
-  windows: list[rows.Path] = []
-  read = functools.partial(tables.csv, windows=windows)
-  return dataclasses.replace(of_files(
-      read, fields, data_path, **identity), windows=windows)
 
 
 def _npz_parts(data_path: str, client_field: str) -> dict[str, dict[str, str]]:
@@ -274,15 +273,15 @@ def _below(client: pathlib.Path) -> list[pathlib.Path]:
 def _of_folder(fields: records.Fields, data_path: str) -> rows.Reader:
   """The reader of a folder of folders; all fields are read."""
   del fields
-  clients, windows = _folders(data_path), []
+  clients = _folders(data_path)
   return rows.Reader(
-      rows=functools.partial(_folder, data_path, clients, windows), windows=windows,
+      rows=functools.partial(_folder, data_path, clients),
       paths=[file for files_ in clients.values() for file in files_],
       identity={'clients': list(clients)})
 
 
 def _folder(path: rows.Path, clients: Mapping[str, list[pathlib.Path]],
-            windows: list[rows.Path], progress: rows.Progress) -> Iterator[rows.Row]:
+            progress: rows.Progress) -> Iterator[rows.Row]:
   """The rows of all clients of a folder of folders.
 
   Files are read in the order of their paths below the client's folder:
@@ -299,7 +298,7 @@ def _folder(path: rows.Path, clients: Mapping[str, list[pathlib.Path]],
     folder, is_empty = pathlib.Path(path) / client, True
     try:
       for file in files_:
-        for row in _file(file, folder, windows, progress):
+        for row in _file(file, folder, progress):
           is_empty = False
           yield row._replace(client=client)
       if is_empty:
@@ -308,14 +307,12 @@ def _folder(path: rows.Path, clients: Mapping[str, list[pathlib.Path]],
       yield rows.Row(os.fspath(folder), client, ValueError(error))
 
 
-def _file(path: pathlib.Path, client: pathlib.Path, windows: list[rows.Path],
+def _file(path: pathlib.Path, client: pathlib.Path,
           progress: rows.Progress) -> Iterator[rows.Row]:
   checks.file(path)  # Reading a pipe would not end.
   suffix = pathlib.Path(path.name.lower().removesuffix('.gz')).suffix
-  if suffix == '.jsonl':
-    return rows.jsonl([path], progress)
-  if suffix in _TABLES:
-    return tables.csv([path], progress, windows=windows)
+  if suffix in ('.jsonl', *_TABLES):
+    return (tables.csv if suffix in _TABLES else rows.jsonl)([path], progress)
   if suffix == '.npz':
     return _arrays(path, progress)
   if suffix == '.txt':
@@ -361,8 +358,8 @@ def _format(read: Callable[..., Iterator[rows.Row]], *, selects: bool = False,
 
 # Tasks add sources of their own: embedded and official.
 FORMATS = {
-    'csv': Format(reader=_of_tables, client_field='client', suffixes=_TABLES,
-                  columns=tables.header),
+    'csv': _format(tables.csv, client_field='client', suffixes=_TABLES,
+                   has_header=True),
     'folder': Format(reader=_of_folder, image='image'),
     'jsonl': _format(rows.jsonl, client_field='client', suffixes=('.jsonl',)),
     'leaf': _format(rows.leaf, image='x', label='y', dark_ink=True,
@@ -370,7 +367,7 @@ FORMATS = {
     'npz': _format(rows.npz, selects=True, client_field='client', parts=_npz_parts,
                    image='x', label='y', suffixes=('.npz',)),
     'parquet': _format(rows.parquet, selects=True, client_field='client',
-                       suffixes=('.parquet',), columns=rows.parquet_columns),
+                       suffixes=('.parquet',), has_header=True),
     'sqlite': Format(reader=None, suffixes=('.sqlite', '.db'))}
 # Options of all formats, for flags.
 OPTIONS = tuple(sorted({name for format_ in FORMATS for name in options(format_)}))

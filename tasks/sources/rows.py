@@ -69,7 +69,6 @@ class Reader:
     client_field: The column of the clients, which is copied only if it is asked for;
       None if rows have their clients.
     name: The name of the files in messages.
-    windows: Files found, while rows were read, to be in Windows-1252 and not in UTF-8.
   """
 
   rows: Callable[[Progress], Iterator[Row]]
@@ -77,7 +76,6 @@ class Reader:
   identity: Any
   client_field: str | None = None
   name: str = 'the data'
-  windows: list[Path] = dataclasses.field(default_factory=list)
 
   def states(self) -> list[list]:
     """Path, size, times of change and inode of each file that there is."""
@@ -244,13 +242,6 @@ def parquet(paths: Sequence[Path], progress: Progress, *, client_field: str,
       for number, record in enumerate(
           (record for batch in batches for record in batch.to_pylist()), start=1):
         yield Row(f'{path}, row {number}', None, record)
-
-
-def parquet_columns(path: Path) -> list[str]:
-  """The names of the columns of a table. Raises ValueError."""
-  from pyarrow import parquet as parquet_lib  # pylint: disable=g-import-not-at-top
-  with checks.located(path, Exception), open_file(path, lambda _: None) as raw:
-    return parquet_lib.ParquetFile(raw).schema_arrow.names
 
 
 def _is_extended(arrow_type) -> bool:

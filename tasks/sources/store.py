@@ -286,14 +286,6 @@ def folder(cache_dir: str | os.PathLike[str] | None = None) -> pathlib.Path:
       'tff_pipelines')
 
 
-def announce(reader: rows_lib.Reader) -> None:
-  """Says on standard error which files were not in UTF-8."""
-  if reader.windows:
-    more = len(reader.windows) - 1
-    print(f'{reader.windows[0]}: not in UTF-8, read as Windows-1252'
-          + (f'; and so were {more} more files' if more else ''), file=sys.stderr)
-
-
 def open_copy(reader: rows_lib.Reader, *, fields: records.Fields,
            skips: task.Skips, cache_dir: str | os.PathLike[str] | None = None,
            no_cache: bool = False) -> sqlite.SqliteSource:
@@ -319,7 +311,6 @@ def open_copy(reader: rows_lib.Reader, *, fields: records.Fields,
     with contextlib.ExitStack() as stack:
       stack.callback(rows_lib.deleted_with_process(name).communicate)
       write(name, **given)
-      announce(reader)
       source = _source(reader, pathlib.Path(name), fields, skips, '',
                        'start again, with another folder in TMPDIR')
       weakref.finalize(source, stack.pop_all().close)
@@ -353,7 +344,6 @@ def open_copy(reader: rows_lib.Reader, *, fields: records.Fields,
       size = f'{size / 1e9:.1f} GB' if size >= 1e9 else f'{size / 1e6:.1f} MB'
       print(f'{reader.name}: copied to {path}, {size} of private data. --no_cache '
             'keeps no copy, prepare_data --purge deletes all', file=sys.stderr)
-      announce(reader)
   return _source(reader, path, fields, skips, identity, (
       'it is a copy that can be made again; start again, or resume, after python -m '
       'tff_pipelines.prepare_data --purge ' + shlex.quote(f'--cache_dir={directory}')))

@@ -8,9 +8,11 @@ mark, or in Windows-1252. All files of a data set have the same columns.
 import codecs
 import collections
 import csv as csv_lib
+import functools
 import io
 import os
 import re
+import sys
 from typing import Any, BinaryIO, Iterator, Sequence
 
 from tasks.sources import rows
@@ -26,18 +28,11 @@ def is_index(name: str) -> bool:
   return _INDEX.fullmatch(name) is not None
 
 
-def csv(paths: Sequence[rows.Path], progress: rows.Progress, *,
-        windows: list[rows.Path]) -> Iterator[rows.Row]:
-  """A row for every row of cells; RFC 4180 with one header, and the dialects above.
-
-  Args:
-    paths: The files.
-    progress: See rows.Progress.
-    windows: Gets the files that are in Windows-1252.
-  """
+def csv(paths: Sequence[rows.Path], progress: rows.Progress) -> Iterator[rows.Row]:
+  """A row for every row of cells; RFC 4180 with one header, and the dialects above."""
   header = None
   for path in paths:
-    lines = _rows(path, progress, windows)
+    lines = _rows(path, progress)
     location, names, cell = next(lines, (f'{path}, line 1', None, None))
     if names is None:
       raise ValueError(f'{location}: there is no header')
@@ -56,18 +51,12 @@ def csv(paths: Sequence[rows.Path], progress: rows.Progress, *,
                                   'columns in the header'))
 
 
-def header(path: rows.Path) -> list[str]:
-  """The names of the columns of a file, without an index. Raises ValueError."""
-  _, names, _ = next(_rows(path, lambda _: None, []), (None, [], None))
-  return [name for name in names if name]
-
-
-def _rows(path: rows.Path, progress: rows.Progress, windows: list[rows.Path]
+def _rows(path: rows.Path, progress: rows.Progress
           ) -> Iterator[tuple[str, list[str], type[rows.Cell]]]:
   """The location of the first line and the cells of every row that is not empty."""
   # A cell left open by a missing quote would otherwise end as too long at 128 kB.
   csv_lib.field_size_limit(rows.MAX_BYTES)
-  source, current, first = _lines(path, progress, windows), '', ''
+  source, current, first = _lines(path, progress), '', ''
   start, text = next((line for line in source if line[1].strip()), ('', ''))
   separator = _separator(text)
   cell = rows.Cell if separator == ',' else rows.CommaCell
@@ -106,8 +95,7 @@ def _separator(header_line: str) -> str:
   return ';' if names.count(';') >= max(1, names.count(',')) else ','
 
 
-def _lines(path: rows.Path, progress: rows.Progress, windows: list[rows.Path]
-           ) -> Iterator[tuple[str, str]]:
+def _lines(path: rows.Path, progress: rows.Progress) -> Iterator[tuple[str, str]]:
   """The location and the text of every line. Raises ValueError."""
   encoding, location = None, f'{path}, line 1'
   try:
@@ -118,14 +106,20 @@ def _lines(path: rows.Path, progress: rows.Progress, windows: list[rows.Path]
         # The first line that is not ASCII decides for the whole file.
         if encoding is None and not content.isascii():
           encoding = _encoding(content)
-          if encoding == _WINDOWS and path not in windows:
-            windows.append(path)
         content = rows.decoded(content, encoding or 'UTF-8')
+        if encoding == _WINDOWS:
+          say_windows(path)
       yield location, content
   except ValueError as error:
     after = ' or the next, in UTF-16' * isinstance(error, UnicodeError)
     raise ValueError(str(error) if os.fspath(path) in str(error) else
                      f'{location}{after}: {error}') from error
+
+
+@functools.lru_cache(maxsize=1000)
+def say_windows(path: rows.Path) -> None:
+  """Says on standard error, once, that a file is in Windows-1252."""
+  print(f'{path}: not in UTF-8, read as Windows-1252', file=sys.stderr)
 
 
 def _opened(file: BinaryIO) -> Any:
