@@ -85,7 +85,7 @@ class DataSettings(settings.TaskSettings):
   data_source: str | None = _data(None, 'Data source: '
       f'{", ".join(open_source.FORMATS)}; official: TFF\'s data sets.', essential=True,
       choices=registry.DATA_SOURCES,
-      otherwise='by the names of --data_path; without, embedded, a built-in set')
+      otherwise='by the names of --data_path, or embedded')
   data_path: str | None = _data(None, 'Data files: paths and patterns, separated by '
       'commas; for folder, that of the clients\' folders.', essential=True, free=True)
   test_path: str | None = _data(None, 'Files of a test part, given like --data_path.',
