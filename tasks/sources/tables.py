@@ -10,6 +10,7 @@ import collections
 import csv as csv_lib
 import functools
 import io
+import itertools
 import os
 import re
 import sys
@@ -56,17 +57,14 @@ def _rows(path: rows.Path, progress: rows.Progress
   """The location of the first line and the cells of every row that is not empty."""
   # A cell left open by a missing quote would otherwise end as too long at 128 kB.
   csv_lib.field_size_limit(rows.MAX_BYTES)
-  source, current, first = _lines(path, progress), '', ''
-  start, text = next((line for line in source if line[1].strip()), ('', ''))
-  separator = _separator(text)
+  source = itertools.dropwhile(lambda line: not line[1].strip(), _lines(path, progress))
+  header, current, first = list(itertools.islice(source, 1)), '', ''
+  separator = _separator(''.join(text for _, text in header))
   cell = rows.Cell if separator == ',' else rows.CommaCell
 
   def lines():
     nonlocal current, first
-    if text:
-      current = first = start
-      yield text
-    for current, content in source:
+    for current, content in itertools.chain(header, source):
       first = first or current
       yield content
 

@@ -50,14 +50,11 @@ def _found_late(old, new, **flags):
 
 FILES = [
     (_file(''), 'people.csv is empty'),
-    (_file('\n\n'), 'people.csv, line 1: there is no header'),
     (_file(TABLE.splitlines()[0]), 'people.csv has no client whose data are good'),
     (_changed('job,', 'age,'), "people.csv, line 1: columns must differ, found 'age'"),
     (_changed('job,', ','), "line 1: columns must differ, found ''"),
     (_changed('p0,20', '20'), 'line 2: there are 4 cells, but 5 columns in the header'),
-    (_changed('p0,20', 'p0,1,20'), 'line 2: there are 6 cells, but 5 columns'),
     (_changed('p0,20', '"p0,20'), 'people.csv, line 2: a quote is not closed'),
-    (_changed('p0,20', '"p0"x,20'), "people.csv, line 2: not CSV: ',' expected after"),
     (_file(TABLE.encode() + b'p\x81,1,cook,2020-01-01,1'), 'line 26: not Windows-1252: '),
     (_file(f'{TABLE}é,1,cook,2020-01-01,1\n'.encode() + b'\xe9,1,cook,2020-01-01,1'),
      'people.csv, line 27: not UTF-8: '),
@@ -74,10 +71,8 @@ FILES = [
     (_file(TABLE, 'people.dat'), 'data_path must be files of one format by their names '
      '(.csv, .tsv, .jsonl, .json, .npz, .parquet, .sqlite, .db), or data_source given, '
      "found 'people.dat'"),
-    ({'data_path': 'good.csv,bounds.json'}, 'data_path must be files of one format'),
     ({'data_path': 'tmp', 'client_field': None}, 'tmp has no folder: each client must have its own'),
     (_file(TABLE, 'people.parquet'), 'people.parquet: Parquet magic bytes not found'),
-    (_file(TABLE, 'people.jsonl'), 'people.jsonl, line 1: not JSON: '),
     ({'test_path': 'good.csv'}, 'test_path and data_path must differ, found ')]
 
 COLUMNS = [
@@ -91,25 +86,19 @@ COLUMNS = [
     (_changed('p1,', 'nan,'), "line 4: client field 'person' must be a text or an "
      "integer, in full, in every row, found 'nan'"),
     (_changed('p1,', '1.23E+11,'), "every row, found '1.23E+11'"),
-    (_file('{"person": null}', 'people.jsonl'), 'line 1: client field \'person\' must'),
     (_file('{"person": 1.5}', 'people.jsonl'), 'in every row, found 1.5'),
     (_file(_parquet(person=[1.0] * 23 + [None]), 'people.parquet'),
      "people.parquet, row 24: client field 'person' must be a text or an integer, in "
      'full, in every row, found '),
     (_changed(',20,', ',old,'), "people.csv, line 2, client 'p0': field 'age' must be a "
      "number, found a text: 'old'"),
-    (_changed(',20,', ',-inf,'), "field 'age' must be a number, found a text: '-inf'"),
     (_changed(',20,', ',2020-01-01,'), "must be a number, found a text: '2020-01-01'"),
-    (_changed(',20,', ',True,'), "field 'age' must be a number, found a text: 'True'"),
     (_changed(',20,', ',"1,250",'), "field 'age' must be a number, found a text: '1,250'"),
-    (_changed(',20,', ',1 250,'), "field 'age' must be of the shape [], found [2]"),
     (_changed('2020-01-03', '17'), "line 4, client 'p1': field 'seen' must be a date such "
      "as 2024-03-01, found a text: '17'"),
     (_changed('2020-01-03', '01.03.2020'), "2024-03-01, found a text: '01.03.2020'"),
-    (_changed('2020-01-03', '2020-02-30'), "2024-03-01, found a text: '2020-02-30'"),
     (_file(_parquet(seen=17.5), 'people.parquet'), "row 1, client 'p0': field 'seen' "
      "must be a date such as 2024-03-01, found a text: '17.5'"),
-    (_file(_parquet(job=[b'x'] * 24), 'people.parquet'), "field 'job' must be a text"),
     (_found_late(',20,', ',NA,'), "people.csv, line 2, client 'p0': column 'age' must "
      'have a value in every row, found none in example 0; --missing=impute encodes it'),
     (_found_late(',2020-01-01,', ',NaT,'), "column 'seen' must have a value in every row"),
@@ -127,25 +116,19 @@ COLUMNS = [
 
 KNOWLEDGE = [
     (_bounds('{"age"'), 'public_bounds=bounds.json: Expecting'),
-    (_bounds('[1]'), 'public_bounds=bounds.json: must be an object of columns'),
     (_bounds(age=[3, 1]), "column 'age': bounds must be finite, the lower first, found "
      '[3, 1]'),
     (_bounds(age=['0', '100']), "column 'age' must be numbers without quotes if it has "
      'numbers, {"categories": [...]} if these are codes, found [\'0\', \'100\']'),
-    (_bounds(age=['0', '0.5', '1']), "column 'age' must be numbers without quotes"),
     (_bounds(seen=['2020-01-01'] * 3), "column 'seen' must be [first, last] of its dates"),
-    (_bounds(seen=['2020-01-01', 5]), "column 'seen': bounds must be finite"),
     (_bounds(age={'range': [0, 1]}), 'column \'age\' must be an object of "bounds" or'),
     (_bounds(age={'bounds': [0, 9], 'log': True}), 'a log scale must be greater than 0'),
     (_bounds(job=['3', '3.0']), "column 'job': categories, as numbers, must be at least "
      '1 texts that differ, found 3, 3'),
-    (_bounds(job='clerk'), "column 'job' must be [low, high], or texts, its categories"),
     ({'public_bounds': None}, 'task tabular needs what is publicly known of the columns'),
-    ({'public_bounds': 'no.json'}, 'public_bounds=no.json: no.json does not exist'),
     ({'label_field': 'wage'}, "column 'wage' has no public bounds, nor a public sample"),
     ({'feature_fields': 'age,city'}, "column 'city' has no public bounds, nor a public"),
     ({'feature_fields': 'age,pay'}, "label_field 'pay' must not be a feature"),
-    ({'feature_fields': 'age,age'}, 'features must be at least 1 texts that differ'),
     ({'public_sample': 'no.csv'}, 'public_sample=no.csv: no.csv does not exist'),
     ({'public_sample': 'good.csv'}, 'public_sample and data_path must differ, found '),
     (_sample(TABLE.splitlines()[0]), 'public_sample=sample.csv: must have rows, found no'),
@@ -158,8 +141,6 @@ KNOWLEDGE = [
     (_sample('name\n' + ''.join(f'n{i}\n' for i in range(1001))),
      "public_sample: column 'name': categories must be at most 1000, found 10"),
     (_sample('size\nNA\n\n', feature_fields='age,size'), "column 'size' has no public bo"),
-    ({**_sample(''), 'files': {'sample.dat': 'a\n1\n'}, 'public_sample': 'sample.dat'},
-     'public_sample must be files of one format by their names'),
     (_sample('age\n1\n', statistics_epsilon=1), 'statistics_epsilon is not used with a '
      'public sample')]
 
