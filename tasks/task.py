@@ -319,6 +319,8 @@ class Task:
       identify the data: a run draws them itself.
     preliminary: Release that the task needs before the first round; None for none.
     warnings: Notes about the data.
+    plan_lines: Label, of at most ten characters, and text of lines about the data in
+      the plan; what is public only.
     reader: Opens further files for the trained model; None if there are none to open.
     not_private: Reasons why the trained model reveals more than its guarantee says,
       such as a vocabulary that was counted in private texts.
@@ -337,6 +339,7 @@ class Task:
   noised_files: Sequence[str] = ()
   preliminary: Preliminary | None = None
   warnings: Sequence[Note] = ()
+  plan_lines: Sequence[tuple[str, str]] = ()
   reader: Reader | None = None
   not_private: Sequence[Note] = ()
 

@@ -8,6 +8,7 @@ floats, unsigned 64-bit integers) are their little-endian bytes in a bytes_list.
 """
 
 import dataclasses
+import decimal
 import math
 import re
 import reprlib
@@ -17,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from tasks import checks
-from tasks.sources import records, rows
+from tasks.sources import records, rows, values as values_lib
 
 _PYTHON = {records.TEXT: records.TEXT_DTYPE, records.INTEGER: np.dtype(np.int64),
            records.FLOAT: np.dtype(np.float64),
@@ -37,6 +38,7 @@ _ACCEPTED = {
                     (records.INTEGER, records.FLOAT)),
     records.DATE: (records.FLOAT,)}
 _SEPARATOR = '|'
+_NUMBERS = re.compile(r'[-+0-9., eE]+')
 # No leading zeros: '007' is a name. Neither 'nan' nor 'inf'.
 _INTEGER_CELL = re.compile(r'[+-]?(0|[1-9][0-9]*)')
 _FLOAT_CELL = re.compile(
@@ -69,6 +71,7 @@ class Column:
     self.dtype: np.dtype | None = _PYTHON.get(field.kind)
     self.shape: tuple[int, ...] | None = () if field.kind in _GAPS else None
     self._had_nothing = False
+    self._marks: set[str] = set()
 
   @property
   def kind(self) -> str | None:
@@ -85,8 +88,7 @@ class Column:
     """
     name = self.field.column
     if isinstance(given, rows.Cell):
-      given = _parsed(
-          given, records.TEXT if self.field.kind == records.DATE else self.kind)
+      given = self._of_cell(given)
     if self.field.kind in _GAPS:
       given = _of_table(given, self.field.kind)
       if given is None:
@@ -115,6 +117,22 @@ class Column:
     if again:
       raise Again
     return value
+
+  def _of_cell(self, cell: rows.Cell) -> Any:
+    """The value of a cell of a text file. Raises ValueError."""
+    kind = self.field.kind
+    if kind in (records.CATEGORY, records.DATE):
+      return str(cell)
+    if isinstance(cell, rows.CommaCell) and self.kind != records.TEXT:
+      # '1.234' is a thousand or so where '1,5' is one and a half.
+      marks = {mark for mark in '.,' if mark in cell and _NUMBERS.fullmatch(cell)}
+      self._marks = self._marks | marks
+      if len(self._marks) > 1:
+        rule = 'numbers with one decimal mark, a comma or a point'
+        raise checks.wrong(f'field {self.field.column!r}', rule, repr(str(cell)))
+      if marks:
+        cell = cell.replace(',', '.')
+    return _parsed(cell.strip() if kind == records.MEASURE else cell, self.kind)
 
   def feature(self, as_bytes: bool) -> 'Feature':
     """The way the column is stored; shape and type are known. Raises ValueError.
@@ -147,19 +165,18 @@ def _of_table(given: Any, kind: str) -> Any:
   """The value of a category or measure as a text or a number; None for a gap."""
   if isinstance(given, np.generic) and not isinstance(given, np.datetime64):
     given = given.item()
-  if given is None or isinstance(given, str) and not given or (
-      isinstance(given, float) and math.isnan(given)):
+  if given is None or isinstance(given, str) and (
+      given in values_lib.GAPS if kind != records.CATEGORY else not given) or (
+          isinstance(given, (float, decimal.Decimal)) and math.isnan(given)):
     return None
   if kind == records.DATE:
-    # What is no date stays as it is, not of the column's kind.
+    # A value that is no date is not of the column's kind.
     found = records.days(given)
     return str(given) if found is None else found
-  if kind == records.CATEGORY:
-    if isinstance(given, bool):
-      return str(given).lower()
-    if isinstance(given, int) or isinstance(given, float) and given.is_integer():
-      return str(int(given))
-  return given
+  if kind == records.CATEGORY and isinstance(
+      given, (bool, int, float, decimal.Decimal, str)):
+    return values_lib.category(given)
+  return float(given) if isinstance(given, decimal.Decimal) else given
 
 
 def _parsed(cell: str, kind: str | None) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tasks import checks, task
-from tasks.sources import labelled, records, rows
+from tasks.sources import labelled, records, rows, tables
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,6 +32,8 @@ class Format:
       where a file has all parts; None if a test part has files of its own.
     image, label: Names of these fields where none are given.
     dark_ink: Whether ink is near 0 in images of characters, where it is not said.
+    suffixes: Ends of names of such files, before one of compression.
+    has_header: Whether a file lists its columns, without its rows.
   """
 
   reader: Callable[..., rows.Reader] | None
@@ -40,6 +42,8 @@ class Format:
   image: str = 'pixels'
   label: str = 'label'
   dark_ink: bool = False
+  suffixes: tuple[str, ...] = ()
+  has_header: bool = False
 
 
 def paths(pattern: str) -> list[str]:
@@ -68,6 +72,41 @@ def files(pattern: str | None) -> list[str]:
              for name in names)
     result += sorted(below) if os.path.isdir(path) else [path]
   return result
+
+
+def format_of(pattern: str, name: str = 'data_path') -> str:
+  """The format that the names of files tell; that of a folder is `folder`.
+
+  Raises ValueError if they tell none, or several, or a pattern fits no file.
+  """
+  def of_path(path: str) -> str | None:
+    if os.path.isdir(path):
+      return 'folder'
+    suffix = pathlib.Path(path.lower().removesuffix('.gz')).suffix
+    return next((key for key, format_ in FORMATS.items()
+                 if suffix in format_.suffixes), None)
+
+  found = set(map(of_path, paths(pattern)))
+  if len(found) != 1 or None in found:
+    known = ', '.join(suffix for format_ in FORMATS.values()
+                      for suffix in format_.suffixes)
+    rule = f'files of one format by their names ({known}), or data_source given'
+    raise checks.wrong(name, rule, repr(pattern))
+  return found.pop()
+
+
+def whole_rows(data_source: str, data_path: str) -> Iterator[rows.Row]:
+  """The rows of a training part with all columns, whichever names the client."""
+  given = {'client_field': ''} if FORMATS[data_source].client_field else {}
+  return readers(data_source, fields=None, data_path=data_path, **given)['train'].rows(
+      lambda _: None)
+
+
+def columns(data_source: str, data_path: str) -> list[str]:
+  """The names of the columns by the header of files; none without a header."""
+  row = next(whole_rows(data_source, data_path), None) if (
+      FORMATS[data_source].has_header) else None
+  return [] if row is None or isinstance(row.record, ValueError) else list(row.record)
 
 
 def check_public(name: str, path: str | None, options: Mapping[str, Any]) -> None:
@@ -217,6 +256,7 @@ def _folders(path: rows.Path) -> dict[str, list[pathlib.Path]]:
   return {client: _below(path / client) for client in ids}
 
 
+_TABLES = ('.csv', '.tsv')
 _IMAGES = ('.png', '.jpg', '.jpeg', '.bmp')
 
 
@@ -246,7 +286,7 @@ def _folder(path: rows.Path, clients: Mapping[str, list[pathlib.Path]],
 
   Files are read in the order of their paths below the client's folder:
     .jsonl, .jsonl.gz   a record a line
-    .csv, .csv.gz       a row a line, with a header
+    .csv, .tsv, .csv.gz a row a line, with a header
     .npz                arrays that share their first dimension
     .txt                one example with the one field 'text'
     .png, .jpg, .jpeg, .bmp   one example with the fields 'image', uint8 [height,
@@ -271,15 +311,16 @@ def _file(path: pathlib.Path, client: pathlib.Path,
           progress: rows.Progress) -> Iterator[rows.Row]:
   checks.file(path)  # Reading a pipe would not end.
   suffix = pathlib.Path(path.name.lower().removesuffix('.gz')).suffix
-  if suffix in ('.jsonl', '.csv'):
-    return (rows.csv if suffix == '.csv' else rows.jsonl)([path], progress)
+  if suffix in ('.jsonl', *_TABLES):
+    return (tables.csv if suffix in _TABLES else rows.jsonl)([path], progress)
   if suffix == '.npz':
     return _arrays(path, progress)
   if suffix == '.txt':
     return iter([rows.Row(os.fspath(path), None, {'text': rows.text(path, progress)})])
   if suffix in _IMAGES:
     return iter([rows.Row(os.fspath(path), None, _image(path, client, progress))])
-  raise ValueError(f'{path} is none of .jsonl, .csv, .npz, .txt, {", ".join(_IMAGES)}')
+  raise ValueError(f'{path} is none of .jsonl, {", ".join(_TABLES)}, .npz, .txt, '
+                   f'{", ".join(_IMAGES)}')
 
 
 def _arrays(path: pathlib.Path, progress: rows.Progress) -> Iterator[rows.Row]:
@@ -317,13 +358,16 @@ def _format(read: Callable[..., Iterator[rows.Row]], *, selects: bool = False,
 
 # Tasks add sources of their own: embedded and official.
 FORMATS = {
-    'csv': _format(rows.csv, client_field='client'),
+    'csv': _format(tables.csv, client_field='client', suffixes=_TABLES,
+                   has_header=True),
     'folder': Format(reader=_of_folder, image='image'),
-    'jsonl': _format(rows.jsonl, client_field='client'),
-    'leaf': _format(rows.leaf, image='x', label='y', dark_ink=True),
+    'jsonl': _format(rows.jsonl, client_field='client', suffixes=('.jsonl',)),
+    'leaf': _format(rows.leaf, image='x', label='y', dark_ink=True,
+                    suffixes=('.json',)),
     'npz': _format(rows.npz, selects=True, client_field='client', parts=_npz_parts,
-                   image='x', label='y'),
-    'parquet': _format(rows.parquet, selects=True, client_field='client'),
-    'sqlite': Format(reader=None)}
+                   image='x', label='y', suffixes=('.npz',)),
+    'parquet': _format(rows.parquet, selects=True, client_field='client',
+                       suffixes=('.parquet',), has_header=True),
+    'sqlite': Format(reader=None, suffixes=('.sqlite', '.db'))}
 # Options of all formats, for flags.
 OPTIONS = tuple(sorted({name for format_ in FORMATS for name in options(format_)}))

@@ -20,15 +20,15 @@ from typing import Any, Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from tasks import checks, task
-from tasks.sources import ids as ids_lib
+from tasks.sources import ids as ids_lib, values as values_lib
 
 # Kinds of fields: str; a signed 64-bit integer; a 64-bit float; and a number, which is
 # one of the latter two, the same in all records.
 TEXT, INTEGER, FLOAT, NUMBER = 'text', 'integer', 'float', 'number'
-# Kinds of a table's columns, which may have gaps: a text, or an integer or truth value
+# Kinds of a table's columns, which may have gaps: a text, or a number or truth value
 # as a text, '' for a gap; and a 64-bit float, NaN for a gap. An empty cell, null and
-# NaN are gaps; a column that is not there at all is an error. A date is a measure, in
-# days since 1970-01-01.
+# NaN are gaps, in a measure also values.GAPS; a column that is not there at all
+# is an error. A date is a measure, in days since 1970-01-01.
 CATEGORY, MEASURE, DATE = 'category', 'measure', 'date'
 KINDS = (TEXT, INTEGER, FLOAT, NUMBER, CATEGORY, MEASURE, DATE)
 
@@ -143,8 +143,8 @@ class RawData:
 def client_order(examples: Mapping[str, np.ndarray], clients: np.ndarray
                  ) -> np.ndarray:
   """The indices that sort examples by client; see `ArraysByClient`."""
-  if clients.ndim != 1 or clients.dtype.kind not in 'iuU' or not clients.size:
-    raise checks.wrong('clients', 'one integer or string per example', clients)
+  if clients.ndim != 1 or not clients.size:
+    raise checks.wrong('clients', 'one id per example', clients)
   for name, array in examples.items():
     if array.shape[:1] != clients.shape:
       raise checks.wrong(name, f'as long as the {clients.size} clients', array)
@@ -163,11 +163,12 @@ class ArraysByClient:
 
     Args:
       examples: Feature name -> array.
-      clients: [examples] integers or strings, the client of each example.
+      clients: [examples] anything of which `str` is the id of a client, such as
+        integers, texts and UUIDs; whole numbers may be floats.
 
-    Raises ValueError if there is no example, or lengths differ.
+    Raises ValueError if there is no example, lengths differ, or an id is missing.
     """
-    clients = np.asarray(clients)
+    clients = values_lib.client_ids(clients)
     order = client_order(examples, clients)
     # Sorted data, as many files have, need no second copy.
     is_sorted = bool(np.all(order[1:] > order[:-1]))

@@ -6,10 +6,9 @@ where lines count, the line.
 """
 
 import codecs
-import collections
 import contextlib
-import csv as csv_lib
 import dataclasses
+import decimal
 import gzip
 import hashlib
 import io
@@ -24,7 +23,7 @@ import zlib
 import numpy as np
 
 from tasks import checks, task
-from tasks.sources import labelled, records
+from tasks.sources import labelled, records, values as values_lib
 
 # A line, or a user of LEAF, that is longer is an error, found without reading it all.
 MAX_BYTES = 64 * 2**20
@@ -103,10 +102,11 @@ def client_of(record: Mapping[str, Any], name: str) -> str:
   if name not in record:
     raise records.no_field(name, record)
   value = record[name]
-  if isinstance(value, bool) or not isinstance(
-      value, (str, int, np.integer)) or value == '':
-    raise checks.wrong(f'client field {name!r}', 'a text or an integer', repr(value))
-  client = str(value)
+  client = values_lib.client_id(value) if not isinstance(value, bool) and isinstance(
+      value, (str, int, np.integer, float, np.floating, decimal.Decimal)) else None
+  if client is None or isinstance(value, Cell) and value in values_lib.GAPS:
+    raise checks.wrong(f'client field {name!r}', 'a text or an integer, in full, in '
+                       'every row', repr(value))
   if '\0' in client:
     raise ValueError(f'field {name!r} must not contain the character 0')
   client.encode('utf-8')  # UnicodeEncodeError is a ValueError.
@@ -115,6 +115,10 @@ def client_of(record: Mapping[str, Any], name: str) -> str:
 
 class Cell(str):
   """A cell of a text file: its text and its column decide its type."""
+
+
+class CommaCell(Cell):
+  """A cell of a file in which commas may be decimal."""
 
 
 class _CountedFile(io.FileIO):
@@ -148,28 +152,29 @@ def open_file(path: Path, progress: Progress) -> Iterator[BinaryIO]:
       raise ValueError(f'{path} is damaged or cut off: gzip says {error}') from error
 
 
-def _lines(path: Path, progress: Progress) -> Iterator[tuple[str, bytes]]:
-  """The location and the content of every line."""
+def lines(path: Path, progress: Progress,
+          opened: Callable[[BinaryIO], Any] = lambda file: file
+          ) -> Iterator[tuple[str, Any]]:
+  """The location and the content of every line of what `opened` opens."""
   number = 0
-  with open_file(path, progress) as file:
+  with open_file(path, progress) as binary:
+    file = opened(binary)
     # The limit stops the reading: the line need not fit into memory.
     while content := file.readline(MAX_BYTES + 1):
       number += 1
       if len(content) > MAX_BYTES:
         raise ValueError(f'{path}, line {number}: {_TOO_LONG}')
-      if number == 1:
-        content = content.removeprefix(codecs.BOM_UTF8)
       yield f'{path}, line {number}', content
   if number == 0:
     raise ValueError(f'{path} is empty')
 
 
-def decoded(content: bytes) -> str:
-  """The text that is encoded in UTF-8. Raises ValueError."""
+def decoded(content: bytes, encoding: str = 'UTF-8') -> str:
+  """The text that is encoded so. Raises ValueError."""
   try:
-    return content.decode('utf-8')
+    return content.decode(encoding)
   except UnicodeDecodeError as error:
-    raise ValueError(f'not UTF-8: {error}') from error
+    raise ValueError(f'not {encoding}: {error}') from error
 
 
 def text(path: Path, progress: Progress) -> str:
@@ -206,58 +211,9 @@ def _parsed(content: bytes) -> Mapping[str, Any] | ValueError:
 def jsonl(paths: Sequence[Path], progress: Progress) -> Iterator[Row]:
   """A row for every line that is not empty."""
   for path in paths:
-    for location, content in _lines(path, progress):
+    for location, content in lines(path, progress):
       if content.strip():
-        yield Row(location, None, _parsed(content))
-
-
-def csv(paths: Sequence[Path], progress: Progress) -> Iterator[Row]:
-  """A row for every row of cells; RFC 4180 in UTF-8, with one header."""
-  # A cell left open by a missing quote would otherwise end as too long at 128 kB.
-  csv_lib.field_size_limit(MAX_BYTES)
-  header = None
-  for path in paths:
-    rows = _csv_rows(path, progress)
-    location, names = next(rows, (f'{path}, line 1', None))
-    if names is None:
-      raise ValueError(f'{location}: there is no header')
-    for name, count in collections.Counter(names).items():
-      if not name or count > 1:
-        raise ValueError(f'{location}: columns must differ, found {name[:100]!r}')
-    header = header or names
-    if names != header:
-      raise ValueError(f'{location}: the header must be that of {paths[0]}')
-    for location, cells in rows:
-      yield Row(location, None, dict(zip(header, map(Cell, cells))) if len(
-          cells) == len(header) else ValueError(
-              f'there are {len(cells)} cells, but {len(header)} columns in the header'))
-
-
-def _csv_rows(path: Path, progress: Progress) -> Iterator[tuple[str, list[str]]]:
-  """The location of the first line and the cells of every row that is not empty."""
-  current = first = ''
-
-  def lines():
-    nonlocal current, first
-    for current, content in _lines(path, progress):
-      first = first or current
-      yield decoded(content)
-
-  reader, cells = csv_lib.reader(lines(), strict=True), []
-  while cells is not None:
-    first = ''
-    try:
-      cells = next(reader, None)
-    except (csv_lib.Error, ValueError) as error:
-      reason = str(error)
-      if 'unexpected end' in reason or 'field larger' in reason:
-        reason = 'a quote is not closed'
-      elif isinstance(error, csv_lib.Error):
-        reason = f'not CSV: {reason}'
-      raise ValueError(reason if os.fspath(path) in reason else
-                       f'{first or current}: {reason}') from error
-    if cells and (len(cells) > 1 or cells[0].strip()):
-      yield first, cells
+        yield Row(location, None, _parsed(content.removeprefix(codecs.BOM_UTF8)))
 
 
 def parquet(paths: Sequence[Path], progress: Progress, *, client_field: str,

@@ -35,7 +35,7 @@ from tasks.sources import (
     checksums, columns as columns_lib, records, rows as rows_lib, sqlite)
 
 # Version of a copy's content: a copy of another version is not used.
-_VERSION = 1
+_VERSION = 2
 _SPLIT = 'train'
 _COPY = 'copy-'
 _NAMES = re.compile(
@@ -335,7 +335,11 @@ def open_copy(reader: rows_lib.Reader, *, fields: records.Fields,
     # Waits for another process that writes the same copy.
     fcntl.flock(lock, fcntl.LOCK_EX)
     if not path.exists():
-      write(path, **given, identity=identity, states=[states])
+      try:
+        write(path, **given, identity=identity, states=[states])
+      except BaseException:
+        path.with_suffix('.lock').unlink(missing_ok=True)
+        raise
       size = path.stat().st_size
       size = f'{size / 1e9:.1f} GB' if size >= 1e9 else f'{size / 1e6:.1f} MB'
       print(f'{reader.name}: copied to {path}, {size} of private data. --no_cache '

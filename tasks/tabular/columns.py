@@ -5,18 +5,21 @@ states, rows of a public sample, or statistics that were released with noise. No
 here is computed from a client's rows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+import contextlib
 import dataclasses
+import functools
 import json
 import math
 import os
 import pathlib
+import re
 from typing import Any
 
 import numpy as np
 
 from tasks import checks
-from tasks.sources import records
+from tasks.sources import open_source, records, tables, values as values_lib
 
 # The file in which a run keeps its columns.
 FILE = 'columns.json'
@@ -29,6 +32,11 @@ _SOURCES = (BOUNDS, SAMPLE, STATISTICS)
 # Beyond this many standard deviations values of a sampled column are cut off.
 _REACH = 10.0
 _MAX_CATEGORIES = 1000
+# A column of a public sample says little where this fraction lacks a known value.
+_MAX_UNKNOWN = 0.1
+_NUMBER = re.compile(r'[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)')
+_INFINITE = re.compile('[+-]?inf(inity)?', re.IGNORECASE)
+_IMPUTABLE = '; --missing=impute encodes it as the middle of numbers, none of categories'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,6 +93,12 @@ class Number:
     return cls(name=name, low=low, high=high, center=center, scale=scale,
                is_log=is_log, **rest)
 
+  def __str__(self) -> str:
+    low, high = (f'{end:.4g}' if self.kind == records.MEASURE else
+                 str(np.datetime64(math.floor(end), 'D')) for end in (
+                     self.low, self.high))
+    return f'{self.name} [{low}, {high}]' + ', log scale' * self.is_log
+
   @property
   def encoded_bounds(self) -> tuple[float, float]:
     """The bounds in the units of `center` and `scale`."""
@@ -101,7 +115,7 @@ class Number:
     values = values.astype(np.float64)
     gaps = np.isnan(values)
     if missing == ERROR:
-      check_complete(self.name, gaps)
+      check_complete(self.name, gaps, _IMPUTABLE)
     encoded = self._encoded(np.clip(values, self.low, self.high))
     return np.where(gaps, np.float32(0), encoded)[:, np.newaxis]
 
@@ -123,7 +137,7 @@ class Category:
 
   Attributes:
     name: Name of the column.
-    categories: Texts that differ; an integer in the data counts as its digits.
+    categories: Texts that differ, also as values.category writes them.
     is_target: As in `Number`.
   """
 
@@ -135,6 +149,7 @@ class Category:
 
   def __post_init__(self):
     checks.names(f'column {self.name!r}: categories', self.categories, 1)
+    checks.names(f'column {self.name!r}: categories, as numbers,', self.known, 1)
     if len(self.categories) > _MAX_CATEGORIES:
       raise checks.wrong(f'column {self.name!r}: categories',
                          f'at most {_MAX_CATEGORIES}', len(self.categories))
@@ -143,29 +158,40 @@ class Category:
   def width(self) -> int:
     return len(self.categories)
 
+  def __str__(self) -> str:
+    return f'{self.name} ({self.width} categories)'
+
+  @functools.cached_property
+  def known(self) -> list[str]:
+    """The categories as they are read from data."""
+    return list(map(values_lib.category, self.categories))
+
   def encode(self, values: np.ndarray, missing: str) -> np.ndarray:
     """Encodes texts, '' where missing: float32 [n, width]. Raises ValueError."""
     if missing == ERROR:
-      check_complete(self.name, values == '')
-      checks.indices(f'column {self.name!r}', values, self.categories)
-    categories = np.array(self.categories, object)
+      check_complete(self.name, values == '', _IMPUTABLE)
+      try:
+        checks.indices(f'column {self.name!r}', values, self.known)
+      except ValueError as error:
+        raise ValueError(f'{error}{_IMPUTABLE}') from error
+    categories = np.array(self.known, object)
     return (values[:, np.newaxis] == categories).astype(np.float32)
 
   def target(self, values: np.ndarray) -> np.ndarray:
     """The classes of labels: int32 [n]. Raises ValueError; none is imputed."""
     check_complete(self.name, values == '')
     return checks.indices(
-        f'label {self.name!r}', values, self.categories).astype(np.int32)
+        f'label {self.name!r}', values, self.known).astype(np.int32)
 
 
 Column = Number | Category
 
 
-def check_complete(name: str, gaps: np.ndarray) -> None:
-  """Raises ValueError that names the first example with a gap."""
+def check_complete(name: str, gaps: np.ndarray, remedy: str = '') -> None:
+  """Raises ValueError that names the first example with a gap, and a remedy."""
   if np.any(gaps):
     raise ValueError(f'column {name!r} must have a value in every row, found none in '
-                     f'example {int(np.argmax(gaps))}')
+                     f'example {int(np.argmax(gaps))}{remedy}')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -253,6 +279,10 @@ def _described(name: str, value: Any) -> Column:
     dates = None not in map(records.days, value)
     if dates and len(value) != 2:
       raise checks.wrong(f'column {name!r}', '[first, last] of its dates', value)
+    if _looks_like_numbers(value):
+      rule = ('numbers without quotes if it has numbers, {"categories": [...]} if these '
+              'are codes')
+      raise checks.wrong(f'column {name!r}', rule, value)
     return _described_in_full(name, {_BOUNDS if dates else _CATEGORIES: value})
   if isinstance(value, list) and len(value) == 2:
     return _described_in_full(name, {_BOUNDS: value})
@@ -279,42 +309,93 @@ def _described_in_full(name: str, value: Mapping[str, Any]) -> Column:
       kind=records.MEASURE if None in dates else records.DATE, is_target=is_target)
 
 
-def read_sample(path: str | os.PathLike[str]) -> dict[str, Column]:
-  """Reads the columns of a public sample, a CSV file with a header or a Parquet file.
+def _looks_like_numbers(texts: Sequence[str]) -> bool:
+  """Whether texts are numbers rather than codes: with fractions, or two far apart."""
+  return all(map(_NUMBER.fullmatch, texts)) and (
+      any('.' in values_lib.category(text) for text in texts) or
+      len(texts) == 2 and float(texts[1]) > float(texts[0]) + 1)
 
-  Raises ValueError if it is missing or malformed; the message names it.
+
+# Name of a column -> its values in public rows, as readers of rows give them.
+Sample = Mapping[str, Sequence[Any]]
+
+
+def read_sample(path: str) -> Sample:
+  """Reads public rows: a table in a text file, Parquet or JSON lines.
+
+  Raises ValueError if they are missing or malformed; the message names the file.
   """
-  import pandas  # pylint: disable=g-import-not-at-top
-  # pandas' errors are of many types.
-  with checks.located(f'public_sample={path}', Exception):
+  with checks.located(f'public_sample={path}'):
     checks.file(path)
-    is_parquet = pathlib.Path(path).suffix == '.parquet'
-    table = (pandas.read_parquet if is_parquet else pandas.read_csv)(path)
-    return sampled({name: table[name].to_numpy() for name in table.columns})
+    format_ = open_source.format_of(path, 'public_sample')
+    rows = []
+    for location, _, record in open_source.whole_rows(format_, path):
+      if isinstance(record, ValueError):
+        raise ValueError(f'{location}: {record}')
+      rows.append(record)
+    if not rows:
+      raise ValueError('must have rows, found none')
+  return {name: [row.get(name) for row in rows] for name in dict.fromkeys(
+      name for row in rows for name in row)}
 
 
-def sampled(table: Mapping[str, np.ndarray]) -> dict[str, Column]:
+def sampled(sample: Sample, names: Collection[str] | None = None,
+            without: Collection[str] = ()) -> dict[str, Column]:
   """The columns of public rows: numbers by mean and deviation, others by their values.
 
-  From numbers [n], NaN where missing, or texts and truth values [n], None where
-  missing. Raises ValueError if a column has fewer than two values, or an infinite one.
+  `names` None are all but indices. A column without a value is left out. Raises
+  ValueError if one has infinite values, or too many categories.
   """
-  columns = {}
-  for name, values in table.items():
-    if values.dtype.kind in 'iuf':
-      present = values.astype(np.float64)
-      present = present[~np.isnan(present)]
-      if len(present) < 2 or not np.all(np.isfinite(present)):
-        raise ValueError(f'column {name!r} must have at least two finite values')
-      center = float(present.mean())
-      scale = float(present.std()) or 1.0
-      columns[name] = Number(name=name, center=center, scale=scale,
-                             low=center - _REACH * scale, high=center + _REACH * scale)
-    else:
-      texts = {str(value).lower() if isinstance(value, (bool, np.bool_)) else str(value)
-               for value in values if value is not None and value == value}
-      columns[name] = Category(name=name, categories=tuple(sorted(texts)))
-  return columns
+  chosen = {name: values for name, values in sample.items() if name not in without and (
+      name in names if names is not None else not tables.is_index(name))}
+  with checks.located('public_sample'):
+    columns = {name: _sampled(name, values) for name, values in chosen.items()}
+  return {name: column for name, column in columns.items() if column is not None}
+
+
+def _sampled(name: str, values: Sequence[Any]) -> Column | None:
+  """The column of public values; None if all are missing. Raises ValueError."""
+  if infinite := [value for value in values if _INFINITE.fullmatch(str(value))]:
+    raise checks.wrong(f'column {name!r}', 'finite', infinite[0])
+  # Truth values are categories, whatever a file makes of them.
+  if not any(isinstance(value, bool | np.bool_) for value in values):
+    for kind in (records.MEASURE, records.DATE):
+      with contextlib.suppress(ValueError):
+        present = [v for v in _read(name, kind, values) if not math.isnan(v)]
+        if not present:
+          return None
+        center, scale = float(np.mean(present)), float(np.std(present)) or 1.0
+        return Number(name=name, center=center, scale=scale, kind=kind,
+                      low=center - _REACH * scale, high=center + _REACH * scale)
+  texts = set(_read(name, records.CATEGORY, values)) - {''}
+  return Category(name=name, categories=tuple(sorted(texts))) if texts else None
+
+
+def _read(name: str, kind: str, values: Sequence[Any]) -> list[Any]:
+  """Values as they are read from data of a kind. Raises ValueError."""
+  # Imports TensorFlow, which takes seconds and settings do not need.
+  from tasks.sources import columns as raw_columns  # pylint: disable=g-import-not-at-top
+  column = raw_columns.Column(records.Field(name=name, kind=kind))
+  return list(map(column.value, values))
+
+
+def doubtful(sample: Sample, columns: Iterable[Column]) -> list[str]:
+  """The columns that have one value in public rows, or often none that is known.
+
+  Raises ValueError if a value is not of the column's kind.
+  """
+  names = []
+  for column in columns:
+    with checks.located('public_sample'):
+      values = _read(column.name, column.kind, sample.get(column.name, ()))
+    known = [value for value in values if (
+        value in column.known if isinstance(column, Category) else value == value)]
+    if len(known) < (1 - _MAX_UNKNOWN) * len(values):
+      names.append(f'{column.name} ({len(values) - len(known)} of {len(values)} '
+                   'missing or unknown)')
+    elif len(set(known)) == 1:
+      names.append(f'{column.name} (one value)')
+  return names
 
 
 def choose(known: Mapping[str, Column], *, label_field: str,
@@ -323,9 +404,8 @@ def choose(known: Mapping[str, Column], *, label_field: str,
   """Chooses the columns of a task from public knowledge of columns.
 
   `feature_fields` None are all known columns except the label, `client_field` and
-  further targets; `classes`
-  those of the label, empty for what is known of it; `made_from` as in Columns. Raises
-  ValueError if nothing is known of a column.
+  further targets; `classes` those of the label, empty for what is known of it;
+  `made_from` as in Columns. Raises ValueError if nothing is known of a column.
   """
   if feature_fields is None:
     feature_fields = [

@@ -21,6 +21,8 @@ SOURCES = tuple(sorted(('embedded', *open_source.FORMATS)))
 _SPLIT_SEED = 20230817
 _SAMPLE, _TEST = 100, 113
 _LABEL = 'diagnosis'
+# Columns that a line of the plan names.
+_SHOWN = 5
 
 _NOTHING_KNOWN = (
     'task tabular needs what is publicly known of the columns: public_bounds, a JSON '
@@ -65,24 +67,48 @@ STATED = task.Note(
 
 
 def _choose_columns(public_bounds: str | None, public_sample: str | None,
-                    data_source: str, data_options: Mapping[str, Any],
-                    **choice: Any) -> columns_lib.Columns:
-  """The columns that files describe; bounds take precedence over a sample."""
-  known, made_from = {}, columns_lib.BOUNDS
-  if public_bounds is not None:
-    known = columns_lib.read(public_bounds)
-    if isinstance(known, columns_lib.Columns):
-      return known
-  if data_source == 'embedded':
-    made_from, choice['label_field'] = columns_lib.SAMPLE, _LABEL
-    known = {**columns_lib.sampled(_embedded_rows(0, _SAMPLE)), **known}
-  elif public_sample is not None:
-    made_from = columns_lib.SAMPLE
-    known = {**columns_lib.read_sample(public_sample), **known}
-    open_source.check_public('public_sample', public_sample, data_options)
-  if not known:
-    raise ValueError(_NOTHING_KNOWN)
-  return columns_lib.choose(known, made_from=made_from, **choice)
+                    data_source: str, data_options: Mapping[str, Any], *,
+                    label_field: str, feature_fields: Sequence[str] | None,
+                    client_field: str | None, classes: Sequence[str]
+                    ) -> tuple[columns_lib.Columns, dict[str, list[str]]]:
+  """The columns that files describe; bounds take precedence over a sample.
+
+  Returns the columns, and label and names of the other columns that the plan shows.
+  """
+  known = {} if public_bounds is None else columns_lib.read(public_bounds)
+  columns, sample = known, {}
+  if not isinstance(known, columns_lib.Columns):
+    if data_source == 'embedded':
+      label_field, sample = _LABEL, _embedded_rows(0, _SAMPLE)
+    elif public_sample is not None:
+      open_source.check_public('public_sample', public_sample, data_options)
+      sample = columns_lib.read_sample(public_sample)
+    known = {**columns_lib.sampled(
+        sample, feature_fields and [*feature_fields, label_field],
+        {client_field, *known}), **known}
+    if not known:
+      raise ValueError(_NOTHING_KNOWN)
+    columns = columns_lib.choose(
+        known, label_field=label_field, feature_fields=feature_fields,
+        client_field=client_field, classes=classes,
+        made_from=columns_lib.SAMPLE if sample else columns_lib.BOUNDS)
+  names = dict.fromkeys([*sample, *(known if columns is not known else ())])
+  if data_options.get('data_path') and data_source in open_source.FORMATS:
+    names |= dict.fromkeys(open_source.columns(data_source, data_options['data_path']))
+  used = {client_field, *(field.name for field in columns.fields)}
+  return columns, {
+      'left out': [name for name in names if name not in used],
+      'doubtful': columns_lib.doubtful(sample, (*columns.features, columns.label))}
+
+
+def _plan_lines(columns: columns_lib.Columns, more: Mapping[str, Sequence[str]]
+                ) -> list[tuple[str, str]]:
+  """Label and text of the lines of the plan; long lists end with a count."""
+  lines = {'features': list(map(str, columns.features)),
+           'target': [str(columns.label)], **more}
+  return [(label, ', '.join(names if len(names) <= _SHOWN else [
+      *names[:_SHOWN - 1], f'{len(names) - _SHOWN + 1} more']))
+          for label, names in lines.items() if names]
 
 
 def _mapped(raw: task.ClientSource, columns: columns_lib.Columns, missing: str,
@@ -167,11 +193,17 @@ def build(*, model: str | None = None, data_source: str | None = None,
   data_source = checks.choice('data_source', data_source, SOURCES, 'embedded')
   missing = checks.choice('missing', missing, columns_lib.MISSING, columns_lib.ERROR)
   is_embedded = data_source == 'embedded'
-  columns = _choose_columns(
+  columns, more = _choose_columns(
       public_bounds, public_sample, data_source, data_options,
       label_field=label_field, feature_fields=feature_fields,
       classes=labelled.named_classes(num_classes, class_names),
       client_field=data_options.get('client_field', 'client'))
+  # Before the data are copied.
+  checks.choice('model', model, models.MODELS[columns.is_classification],
+                models.MODELS[columns.is_classification][0])
+  is_complete = statistics_epsilon is None or columns.made_from == columns_lib.STATISTICS
+  if not is_complete and (public_sample is not None or is_embedded):
+    raise ValueError('statistics_epsilon is not used with a public sample')
   if is_embedded:
     raw = open_embedded(**checks.options('data_source embedded', {
         **data_options, 'num_classes': num_classes, 'class_names': class_names or None,
@@ -202,13 +234,12 @@ def build(*, model: str | None = None, data_source: str | None = None,
         held_out_of_clients=of_clients, privacy_unit=unit, skips=raw.skips,
         files=served.files, reader=served.reader,
         noised_files=(columns_lib.FILE,) if noised else (),
+        plan_lines=_plan_lines(columns, more),
         warnings=(STATED,) if stated else ())
 
   result = finish(columns)
-  if statistics_epsilon is None or columns.made_from == columns_lib.STATISTICS:
+  if is_complete:
     return result
-  if public_sample is not None or is_embedded:
-    raise ValueError('statistics_epsilon is not used with a public sample')
   return dataclasses.replace(
       result, files={}, preliminary=statistics.release(
           records.SubsetSource(raw.train, result.train.client_ids), columns, raw.skips,

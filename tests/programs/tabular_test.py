@@ -21,9 +21,11 @@ def _flags(folder, table=None, **options):
 
 @pytest.mark.slow
 def test_table_is_learnt_from_and_its_columns_are_kept(programs, tmp_path):
-  flags = [*TINY, *_flags(tmp_path, public_bounds=people.bounds(tmp_path)),
+  # The name of the file tells its format.
+  flags = [*TINY, *_flags(tmp_path, public_bounds=people.bounds(tmp_path))[1:],
            f'--output_dir={tmp_path / "run"}']
-  programs.done(TRAIN, *flags)
+  assert 'features    age [0, 100], job (3 categories)\ntarget      pay [0, 50]\n' + (
+      'left out    rich\n') in programs.done(TRAIN, *flags).stdout
   summary = in_process.summary(tmp_path / 'run')
   assert set(summary['held_out']['test_clients']) == {'mae', 'mse', 'explained', 'loss'}
   assert summary['headline'] == 'mae' and summary['accuracy'] is None
@@ -35,6 +37,9 @@ def test_table_is_learnt_from_and_its_columns_are_kept(programs, tmp_path):
   people.bounds(tmp_path, age=[0, 1])
   assert programs.run(TRAIN, *flags, '--resume').code == 0
   assert in_process.summary(tmp_path / 'run')['held_out'] == summary['held_out']
+  run = programs.done('tff_pipelines.evaluate', f'--run={tmp_path / "run"}',
+                      '--format=json')
+  assert json.loads(run.stdout) == summary['held_out']
 
 
 @pytest.mark.parametrize('change, options, message', [

@@ -1,8 +1,8 @@
 """The run report: on the terminal, in report.txt, summary.json and a figure.
 
-The terminal gets the short form: a plan of at most nine lines, an empty one and a
-report of at most ten, none beyond 80 columns unless a path in a command is. Everything
-is in report.txt and, for programs, in summary.json.
+The terminal gets the short form: a plan of at most nine lines and two for each line
+about the data, an empty one and a report of at most ten, none beyond 80 columns unless
+a path in a command is. Everything is in report.txt and, for programs, in summary.json.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -72,11 +72,13 @@ class Description:
 
   Attributes:
     lines: Label and text, short; at most six.
+    data: Label and text of lines about the data, such as the columns of a table.
     details: Further lines for the full report.
     caveats: What a reader must know in addition to the caveats of the guarantee.
   """
 
   lines: Sequence[tuple[str, str]]
+  data: Sequence[tuple[str, str]] = ()
   details: Sequence[str] = ()
   caveats: Sequence[caveats_lib.Caveat] = ()
 
@@ -235,9 +237,9 @@ def plan_lines(description: Description, guarantee: guarantee_lib.Guarantee,
                folder: pathlib.Path) -> list[str]:
   """The plan on the terminal, before the first round, caveats included."""
   return lines_of([
-      *description.lines, ('epsilon', guarantee.lines()[0]),
+      *description.lines, *description.data, ('epsilon', guarantee.lines()[0]),
       *_names([*guarantee.caveats, *description.caveats]),
-      ('folder', folder_name(folder))], 9)
+      ('folder', folder_name(folder))], 9 + 2 * len(description.data))
 
 
 def planned_lines(description: Description,
@@ -274,7 +276,7 @@ def full_report(description: Description, guarantee: guarantee_lib.Guarantee,
                 folder: pathlib.Path, run: str) -> str:
   """Everything, as it is written to report.txt."""
   return '\n'.join([
-      *(f'{label}: {text}' for label, text in description.lines),
+      *(f'{label}: {text}' for label, text in (*description.lines, *description.data)),
       *description.details, '', f'result: {outcome.result}', f'run: {run}',
       *outcome.details, '', *guarantee.details(), '',
       *(f'warning: {caveat}' for caveat in ordered(caveats)), '',

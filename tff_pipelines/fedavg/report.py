@@ -84,7 +84,7 @@ def describe(task: Task, plan: FedAvgPlan) -> report.Description:
                    f'parameters, {mechanism.population:,} clients'),
           ('run', run_line(plan, mechanism.rounds)),
           ('mechanism', mechanism_line(plan))],
-      details=details, caveats=[caveats.Caveat(*note) for note in notes])
+      data=task.plan_lines, details=details, caveats=[caveats.Caveat(*note) for note in notes])
 
 
 def of_counts(plan: FedAvgPlan, work: columns.Workload) -> report.Description:

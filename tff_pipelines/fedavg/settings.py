@@ -91,7 +91,8 @@ class DataSettings(settings.TaskSettings):
       otherwise='the small one of the task')
   data_source: str | None = _data(None, 'Data source: '
       f'{", ".join(open_source.FORMATS)}; official: TFF\'s data sets.', essential=True,
-      choices=registry.DATA_SOURCES, otherwise='embedded, a built-in set')
+      choices=registry.DATA_SOURCES,
+      otherwise='by the names of --data_path, or embedded')
   data_path: str | None = _data(None, 'Data files: paths and patterns, separated by '
       'commas; for folder, that of the clients\' folders.', essential=True, free=True)
   test_path: str | None = _data(None, 'Files of a test part, given like --data_path.',
@@ -114,8 +115,8 @@ class DataSettings(settings.TaskSettings):
       'separated by commas.', otherwise='all that are publicly known, but the label')
   public_bounds: str | None = _data(None, 'JSON file of what is publicly known of a '
       'table: column -> [low, high], or a list of its categories.', free=True)
-  public_sample: str | None = _data(None, 'CSV or Parquet file of public rows, by '
-      'which columns are standardised where there are no public bounds.', free=True)
+  public_sample: str | None = _data(None, 'File of public rows, .csv, .tsv, .jsonl or '
+      '.parquet, by which columns without public bounds are standardised.', free=True)
   statistics_epsilon: float | None = _data(None, 'Epsilon of noised means, deviations '
       'of bounded columns, by which they are standardised; epsilon includes it.',
       above=0, otherwise='columns are standardised by bounds or sample')
@@ -163,6 +164,13 @@ class DataSettings(settings.TaskSettings):
       'client trains on: rows of characters, sentences, posts.', low=1)
   max_test_examples: int | None = _data(None, 'Maximum number of examples of a '
       'held-out set.', low=1, otherwise='2,000')
+
+  def __post_init__(self):
+    # Recorded like a value that was given: a resumed run has it, wherever its files are.
+    if self.data_source is None and self.data_path is not None and (
+        self.task is None or self.task in registry.TASKS):
+      object.__setattr__(self, 'data_source', open_source.format_of(self.data_path))
+    super().__post_init__()
 
   def paths(self) -> dict[str, str]:
     # This vocabulary is no path.

@@ -1,8 +1,11 @@
 """Tests of tasks.sources.records and of task.Skips."""
 
+import uuid
+
 import hypothesis
 from hypothesis import strategies as st
 import numpy as np
+import pandas
 import pytest
 
 from tasks import task
@@ -241,11 +244,29 @@ def test_examples_of_a_client_cannot_be_written_to(clients):
   values[0] = 0  # The caller's own array stays writable.
 
 
+@pytest.mark.parametrize('clients, ids', [
+    (np.array(['a', 2.0, 'a'], object), ('2', 'a')),
+    (pandas.Series(['y', 'x', 'y'], dtype='category'), ('x', 'y')),
+    (pandas.array([2, 10, 10], 'Int64'), ('2', '10')),
+    ([9.0, 10.0, 9.0], ('10', '9')),
+    (['9.0', '10', '9'], ('10', '9')),
+    ([uuid.UUID(int=1), uuid.UUID(int=0), uuid.UUID(int=1)],
+     (str(uuid.UUID(int=0)), str(uuid.UUID(int=1))))])
+def test_ids_of_arrays_are_of_any_type(clients, ids):
+  source = records.ArraysByClient({'v': np.arange(3)}, clients)
+  assert source.client_ids == ids
+  assert [len(source.examples(client)['v']) for client in ids] == [1, 2]
+
+
 @pytest.mark.parametrize('values, clients, message', [
     (np.arange(3), np.array([0, 1]), 'v must be as long as the 2 clients, found'),
     (np.zeros([0]), np.zeros([0], int), r'found int64 \[0\]'),
-    (np.arange(2), np.array([0.0, np.nan]), 'integer or string per example'),
-    (np.arange(2), np.array([[0], [1]]), 'integer or string per example'),
+    (np.arange(2), np.array([0.0, np.nan]), 'whole numbers, found nan in row 1'),
+    (np.arange(2), np.array([0.5, 1.0]), 'whole numbers, found 0.5 in row 0'),
+    (np.arange(2), ['a', None], 'whole numbers, found None in row 1'),
+    (np.arange(2), np.array(['2020-01-01', 'NaT'], 'datetime64[D]'), 'NaT.* in row 1'),
+    (np.arange(2), pandas.array([7, None], 'Int64'), 'found .* in row 1'),
+    (np.arange(2), np.array([[0], [1]]), 'one id per example'),
 ])
 def test_arrays_by_client_rejects(values, clients, message):
   with pytest.raises(ValueError, match=message):

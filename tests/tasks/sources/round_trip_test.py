@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tasks import registry
-from tasks.sources import open_source, sqlite as source_sqlite
+from tasks.sources import open_source, sqlite as source_sqlite, values
 from tasks.text import data as text_data
 from tests.tasks.sources import populations
 
@@ -66,6 +66,9 @@ def _read_in_graph(source, client):
 @hypothesis.given(population=_populations())
 @hypothesis.example(population=populations.POPULATION)
 def test_every_example_comes_back_and_again_from_sqlite(format_, population):
+  # A text table has no id like 'NULL'; '7.0' is the id '7'.
+  hypothesis.assume(all(values.client_id(client) == client and (
+      client not in values.GAPS) for client in population))
   # The one integer that yajl takes for an overflow.
   hypothesis.assume(format_ != 'leaf' or not any(
       -2**63 in (row['number'], *row['vector'])

@@ -55,12 +55,59 @@ def test_labels_are_neither_cut_off_nor_imputed(column, values, message):
 def test_sample_gives_mean_and_deviation_of_numbers_and_the_values_of_others():
   known = columns_lib.sampled({
       'x': np.array([1.0, 3.0, np.nan]), 'same': np.array([4, 4, 4]),
-      'b': np.array([True, False, True]), 't': np.array(['v', None, 'u'], object)})
+      'b': np.array([True, False, True]), 't': np.array(['v', None, 'u'], object)
+      })
   x = known['x']
   assert (x.center, x.scale, x.low, x.high) == (2.0, 1.0, -8.0, 12.0)
   assert known['same'].scale == 1.0  # A constant column says nothing, and harms not.
   assert known['b'].categories == ('false', 'true')
   assert known['t'].categories == ('u', 'v')
+
+
+def test_sample_is_read_as_data_are(tmp_path):
+  path = tmp_path / 'sample.csv'
+  path.write_text(';person;size;seen;code;note;empty\n' + ''.join(
+      f'{i};{i};{i},5;1970-01-{i + 1:02};{i % 2}.0;{note};NA\n'
+      for i, note in enumerate(['NA', 'x', 'nan', '7'])), encoding='cp1252')
+  known = columns_lib.sampled(columns_lib.read_sample(str(path)), None, {'person'})
+  assert set(known) == {'size', 'seen', 'code', 'note'}
+  assert (known['size'].center, known['seen'].center) == (2.0, 1.5)
+  assert (known['seen'].kind, known['code'].kind) == ('date', 'measure')
+  assert known['note'].categories == ('7', 'NA', 'nan', 'x')
+
+
+def test_sample_names_columns_that_say_little():
+  sample = {
+      'age': [20.0, None, 30.0], 'job': ['a', 'b', 'zebra'], 'one': ['1', '1.0', '1'],
+      'good': [1, 2, 2]}
+  assert columns_lib.doubtful(sample, [
+      AGE, JOB, columns_lib.Category(name='one', categories=('0', '1')),
+      columns_lib.Number.of_bounds('good', 0, 5)]) == [
+          'age (1 of 3 missing or unknown)', 'job (1 of 3 missing or unknown)',
+          'one (one value)']
+
+
+@pytest.mark.parametrize('texts, refused', [
+    (['0', '100'], True), (['0.5', '1', '3'], True), (['0', '1'], False),
+    (['1', '2', '9'], False), (['1.0', '2.0'], False), (['7', 'x'], False)])
+def test_texts_that_look_like_bounds_must_say_that_they_are_codes(
+    tmp_path, texts, refused):
+  path = tmp_path / 'bounds.json'
+  path.write_text(json.dumps({'a': {'categories': texts}}))
+  assert columns_lib.read(path)['a'].categories == tuple(texts)
+  path.write_text(json.dumps({'a': texts}))
+  if refused:
+    with pytest.raises(ValueError, match="'a' must be numbers without quotes"):
+      columns_lib.read(path)
+  else:
+    assert columns_lib.read(path)['a'].width == len(texts)
+
+
+def test_categories_are_known_however_programs_write_them():
+  column = columns_lib.Category(name='c', categories=('3.0', 'True', 'x'))
+  values = np.array(['3', 'true', 'x'], object)
+  np.testing.assert_array_equal(column.encode(values, 'error'), np.eye(3))
+  assert column.target(values).tolist() == [0, 1, 2]
 
 
 def test_kept_columns_are_read_as_they_were(tmp_path):

@@ -49,6 +49,22 @@ def test_public_sample_standardises_and_bounds_override_it(tmp_path):
   assert '"public sample"' in task.files['columns.json']
 
 
+def test_plan_names_columns_by_public_knowledge_and_header_only(tmp_path):
+  sample = people.rows(seed=9).assign(job='cook', street='x').drop(columns='rich')
+  sample.rename(columns={'age': 'Unnamed: 0'}).to_csv(tmp_path / 'sample.csv')
+  wide = {f'{"x" * 9}{i}': [0, 1] for i in range(7)}
+  table = people.rows().assign(**dict.fromkeys(wide, 0.5), seen='2020-01-02')
+  task = _build(
+      tmp_path, table, form='parquet', public_sample=str(tmp_path / 'sample.csv'),
+      public_bounds=people.bounds(tmp_path, seen=['2020-01-01', '2020-12-31'], **wide),
+      feature_fields=('age', 'job', 'seen', *wide))
+  x = ', '.join(f'{name} [0, 1]' for name in list(wide)[:1])
+  assert task.plan_lines == [
+      ('features', f'age [0, 100], job (3 categories), seen [2020-01-01, 2020-12-31], '
+       f'{x}, 6 more'), ('target', 'pay [0, 50]'),
+      ('left out', 'Unnamed: 0, street, rich'), ('doubtful', 'job (one value)')]
+
+
 def test_public_sample_is_none_of_the_data_and_says_that_it_is_stated(tmp_path):
   people.rows(seed=9).to_csv(tmp_path / 'sample.csv', index=False)
   build = lambda sample: registry.build(
