@@ -28,8 +28,10 @@ LABELS_FIGURE = 'clients.png'
 
 _WIDTH = 80
 _LABEL = 12
-# Label of a command, which stays as it is, to be copied into a shell.
+# Label of a command, which stays as it is, to be copied into a shell; and those of
+# entries that are never cut.
 _COMMAND = 'next'
+_WHOLE = (_COMMAND, 'caveats')
 # These are named before any other, so that a short list has them.
 _FIRST = (
     'seeded: not private', 'suppressed rounds', 'no finite epsilon', 'no privacy',
@@ -209,19 +211,22 @@ def _rows(label: str, text: str, most: int | None = None) -> list[str]:
 
 
 def lines_of(entries: Iterable[tuple[str, str]], most: int) -> list[str]:
-  """Labelled lines within 80 columns, at most `most` of them.
+  """Labelled lines within 80 columns, at most `most` of them if caveats leave it.
 
   Texts are wrapped at blanks; a word that is wider than a line loses its middle, except
   in a command, which must work when it is pasted. If there are too many lines, the
-  longest entries are cut, the last of them first, each to one line at the minimum.
+  longest entries are cut, the last of them first, each to one line at the minimum;
+  caveats and commands are not.
   """
   entries = list(entries)
   blocks = list(itertools.starmap(_rows, entries))
   while sum(map(len, blocks)) > most:
     longest = max(range(len(blocks)), key=lambda i: (
-        len(blocks[i]) * (entries[i][0] != _COMMAND), i))
-    if len(blocks[longest]) == 1 or entries[longest][0] == _COMMAND:
-      blocks = blocks[:most]
+        len(blocks[i]) * (entries[i][0] not in _WHOLE), i))
+    if len(blocks[longest]) == 1 or entries[longest][0] in _WHOLE:
+      # What stays whole may need more lines; else there are more entries than lines.
+      if not any(label in _WHOLE for label, _ in entries):
+        blocks = blocks[:most]
       break
     blocks[longest] = _rows(*entries[longest], most=len(blocks[longest]) - 1)
   return [f'{"" if i else label:<{_LABEL}}{row}'

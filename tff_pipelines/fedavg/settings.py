@@ -191,9 +191,9 @@ class DataSettings(settings.TaskSettings):
 class TrainSettings(settings.RunSettings, DataSettings):
   """All settings of a training run."""
 
-  mechanism: str = _privacy('skellam', 'Who adds noise. skellam, discrete_gaussian: '
-      'clients, under secure aggregation; skellam_central, gaussian: the server; own: '
-      '--aggregation; none: no one, so no privacy.', choices=MECHANISMS, essential=True)
+  mechanism: str = _privacy('skellam', 'Noise of clients: skellam, '
+      'discrete_gaussian; of the server: skellam_central, gaussian; none; own: '
+      '--aggregation.', choices=MECHANISMS, essential=True)
   aggregation: str | None = declarations.setting(None, 'Aggregation of your own, '
       'module:function: it returns a factory of TFF for the mean update, or a pair of '
       'it and the event that it is accounted by.', group='privacy', named=True,
@@ -288,11 +288,12 @@ class TrainSettings(settings.RunSettings, DataSettings):
       'public, not of people whom epsilon must protect; else an export of '
       'this run is not called private.')
 
-  plan: bool = _run(False, 'Print the plan with its error and time, and end: nothing '
-      'is trained or released. Without data if --population and --dimension are given.',
+  plan: bool = _run(False, 'Print the plan, its error and its time, and end.',
       free=True, essential=True)
-  population: int | None = _planned(None, 'Number of clients that are planned for.')
-  dimension: int | None = _planned(None, 'Number of parameters that are planned for.')
+  population: int | None = _planned(None, 'Number of clients to plan for, without '
+      'data; with --dimension.')
+  dimension: int | None = _planned(None, 'Number of parameters to plan for; with '
+      '--population.')
   rounds_per_evaluation: int = _run(1, 'Rounds between evaluations.', low=1, free=True)
   clients_per_call: int | None = _run(None, 'Clients that a graph call trains in turn; '
       '1 makes each a TFF client.', low=1, free=True, otherwise='by the cohort')

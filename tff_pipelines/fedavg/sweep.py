@@ -223,7 +223,9 @@ def _draw(rows: list[dict[str, Any]], path: pathlib.Path,
   axes.set_ylabel(f'{metric.replace("_", " ")} on {held_out} (%)')
   axes.set_title(title or '', fontsize=10)
   axes.grid(alpha=0.3)
-  axes.legend(fontsize=9)
+  repeats = max(len(row['curves']) for row in rows)
+  axes.legend(fontsize=9, title_fontsize=8, title=(
+      f'mean and range of {repeats} repeats' if repeats > 1 else None))
   figure.tight_layout()
   figure.savefig(path, dpi=120)
 
