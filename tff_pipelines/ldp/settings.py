@@ -70,12 +70,6 @@ class DataSettings(settings.TaskSettings):
     if self.task == 'npz' and self.data_path is None:
       raise ValueError('task npz needs data_path, an .npz file')
 
-  @property
-  def preparation_key(self) -> str:
-    """A text that is the same where features and teachers are."""
-    return repr((self.task, sorted(self.task_options.items()), self.feature_seed,
-                 self.teacher_strength))
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LdpSettings(settings.RunSettings, DataSettings):
