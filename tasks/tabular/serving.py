@@ -1,6 +1,7 @@
 """Use of a model of tables outside this project: raw columns in a graph, and Keras."""
 
 from collections.abc import Mapping
+import re
 from typing import Any
 
 import tensorflow as tf
@@ -13,6 +14,8 @@ from tasks.tabular import columns as columns_lib
 # sign, hours and minutes. A rewriting can name no more than 9 groups.
 _DATE = (r'^(\d{4})-(\d{2})-(\d{2})(?:[T ](\d{2}):(\d{2})(?::(\d{2}(?:\.\d+)?))?'
          r'(?:Z|([+-])(\d{2})(?::?(\d{2}))?)?)?$')
+# A whole number as programs write one in a column of floats.
+_WHOLE = r'^([+-]?(?:0|[1-9][0-9]*))\.0+$'
 
 
 def _day_number(year: tf.Tensor, month: tf.Tensor, day: Any) -> tf.Tensor:
@@ -52,11 +55,21 @@ def days(texts: tf.Tensor) -> tf.Tensor:
   return tf.where(is_gap, tf.constant(float('nan'), tf.float64), result)
 
 
+def _category(text: str) -> str:
+  """The text by which a category is known: '3' for '3.0', 'true' for 'TRUE'."""
+  return text.lower() if text.lower() in ('true', 'false') else (
+      re.sub(_WHOLE, r'\1', text))
+
+
 def _encoded(column: columns_lib.Column, values: tf.Tensor,
              missing: str) -> tf.Tensor:
   """Encodes a column as `column.encode` does: float32 [n, width]."""
   if isinstance(column, columns_lib.Category):
-    encoded = values[:, tf.newaxis] == tf.constant(column.categories)
+    lower = tf.strings.lower(values)
+    values = tf.where((lower == 'true') | (lower == 'false'), lower,
+                      tf.strings.regex_replace(values, _WHOLE, r'\1'))
+    encoded = values[:, tf.newaxis] == tf.constant(
+        list(map(_category, column.categories)))
     if missing == columns_lib.ERROR:
       tf.debugging.assert_equal(
           tf.reduce_any(encoded, axis=1), True,
@@ -91,13 +104,19 @@ def raw_columns(columns: columns_lib.Columns, missing: str) -> task.RawColumns:
 def to_keras(columns: columns_lib.Columns, weights: task.Weights) -> tf.keras.Model:
   """The network from the encoded x to probabilities, or values in the label's units."""
   layers, label = tf.keras.layers, columns.label
-  pairs = list(zip(weights[::2], weights[1::2], strict=True))
-  ends = [layers.Softmax()] if columns.is_classification else [
-      layers.Rescaling(label.scale, offset=label.center),
-      *([layers.Activation('exponential')] if label.is_log else [])]
-  network = tf.keras.Sequential([
-      tf.keras.Input([columns.width], name='x'),
-      *(layers.Dense(len(bias), activation='relu') for _, bias in pairs[:-1]),
-      layers.Dense(len(pairs[-1][1])), *ends])
+  biases = weights[1::2]
+  network = [tf.keras.Input([columns.width], name='x'),
+             *(layers.Dense(len(bias), activation='relu') for bias in biases[:-1]),
+             layers.Dense(len(biases[-1]))]
+  if columns.is_classification:
+    network += [layers.Softmax()]
+  else:
+    # A rectified unit with a maximum is the only layer that cuts values off at both
+    # ends: from the lower bound on.
+    low, high = label.encoded_bounds
+    network += [layers.Rescaling(label.scale, offset=label.center - low),
+                layers.ReLU(max_value=high - low), layers.Rescaling(1.0, offset=low)]
+    network += [layers.Activation('exponential')] * label.is_log
+  network = tf.keras.Sequential(network)
   network.set_weights(weights)
   return network

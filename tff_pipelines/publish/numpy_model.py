@@ -12,44 +12,53 @@ import datetime
 import json
 import math
 import pathlib
+import re
 import sys
 from typing import Any
 
 import numpy as np
 
 _FOLDER = pathlib.Path(__file__).parent
+# Texts that programs write for a missing value.
+_GAPS = ('', 'NA', 'N/A', 'n/a', 'NaN', 'nan', 'null', 'NULL', 'None', '<NA>', 'NaT',
+         '#N/A')
 
 
-def _number(column: Mapping[str, Any], value: Any) -> float:
-  """The number, or a date's days since 1970-01-01."""
-  if column['kind'] == 'date':
+def _number(value: Any, kind: str) -> float:
+  """The number, or a date's days since 1970-01-01; NaN where missing."""
+  if value is None or value in _GAPS or value != value:
+    return math.nan
+  if kind == 'date':
     if not isinstance(value, datetime.datetime):
       value = datetime.datetime.fromisoformat(str(value).replace('Z', '+00:00'))
     zone = value.utcoffset() or datetime.timedelta()
     since = value.replace(tzinfo=None) - zone - datetime.datetime(1970, 1, 1)
     return since / datetime.timedelta(days=1)
+  if not math.isfinite(float(value)):
+    raise ValueError(f'numbers must be finite, found {value!r}')
   return float(value)
+
+
+def _category(value: Any) -> str:
+  """The text by which a category is known: '3' for 3.0 and '3.0', 'true' for True."""
+  text = '' if value is None or value != value else str(value)
+  return text.lower() if text.lower() in ('true', 'false') else re.sub(
+      r'^([+-]?(?:0|[1-9][0-9]*))\.0+$', r'\1', text)
 
 
 def _encoded(column: Mapping[str, Any], value: Any, imputes: bool) -> list[float]:
   """The inputs that a value of a column becomes. Raises ValueError."""
-  is_missing = value is None or value == '' or value != value
   if 'categories' in column:
-    if isinstance(value, bool):
-      value = str(value).lower()
-    elif isinstance(value, float) and value.is_integer():
-      value = int(value)
-    if not imputes and str(value) not in column['categories']:
+    encoded = [float(_category(value) == _category(one))
+               for one in column['categories']]
+    if not imputes and not any(encoded):
       raise ValueError(f'column {column["name"]!r} has no category {value!r}')
-    return [float(not is_missing and str(value) == one)
-            for one in column['categories']]
-  if is_missing and not imputes:
-    raise ValueError(f'column {column["name"]!r} has no value')
-  if is_missing:
+    return encoded
+  number = _number(value, column['kind'])
+  if math.isnan(number):
+    if not imputes:
+      raise ValueError(f'column {column["name"]!r} has no value')
     return [0.0]
-  number = _number(column, value)
-  if not math.isfinite(number):
-    raise ValueError(f'column {column["name"]!r} must be finite, found {value!r}')
   number = min(max(number, column['low']), column['high'])
   number = math.log(number) if column['is_log'] else number
   return [(number - column['center']) / column['scale']]
@@ -76,7 +85,9 @@ def predict(rows: Iterable[Mapping[str, Any]],
           f'probability_{name}': chance
           for name, chance in zip(label['categories'], chances)}}
     else:
+      ends = math.log if label['is_log'] else float
       value = label['center'] + label['scale'] * float(x[0])
+      value = min(max(value, ends(label['low'])), ends(label['high']))
       yield {'value': math.exp(value) if label['is_log'] else value}
 
 
