@@ -25,10 +25,10 @@ def _day_number(year: tf.Tensor, month: tf.Tensor, day: Any) -> tf.Tensor:
           (153 * month + 2) // 5 + day - 719469)
 
 
-def days(texts: tf.Tensor) -> tf.Tensor:
+def days(texts: tf.Tensor, name: str) -> tf.Tensor:
   """Days since 1970-01-01 of dates in ISO 8601, float64 [n], NaN where empty.
 
-  Calls with other texts fail.
+  Calls with other texts fail; the message names the column.
   """
   is_date = tf.strings.regex_full_match(texts, _DATE)
 
@@ -47,7 +47,8 @@ def days(texts: tf.Tensor) -> tf.Tensor:
           60 * zone + zone_minute < 1440)
   is_gap = texts == ''
   tf.debugging.assert_equal(
-      is_valid | is_gap, True, 'dates must be as 2024-03-01 or 2024-03-01T12:30')
+      is_valid | is_gap, True,
+      f'column {name} must have dates such as 2024-03-01 or 2024-03-01T12:30')
   is_west = tf.strings.regex_replace(texts, _DATE, r'\7') == '-'
   zone = (60 * zone + zone_minute) * tf.where(is_west, tf.constant(-1, tf.int64), 1)
   minutes = tf.cast(60 * hour + minute - zone, tf.float64)
@@ -73,16 +74,16 @@ def _encoded(column: columns_lib.Column, values: tf.Tensor,
     if missing == columns_lib.ERROR:
       tf.debugging.assert_equal(
           tf.reduce_any(encoded, axis=1), True,
-          f'column {column.name!r} must be one of its categories in every row')
+          f'column {column.name} must be one of its categories in every row')
     return tf.cast(encoded, tf.float32)
   if column.kind == records.DATE:
-    values = days(values)
+    values = days(values, column.name)
   gaps = tf.math.is_nan(values)
   tf.debugging.assert_equal(tf.math.is_inf(values), False,
-                            f'column {column.name!r} must be finite')
+                            f'column {column.name} must be finite')
   if missing == columns_lib.ERROR:
     tf.debugging.assert_equal(
-        gaps, False, f'column {column.name!r} must have a value in every row')
+        gaps, False, f'column {column.name} must have a value in every row')
   values = tf.clip_by_value(values, column.low, column.high)
   scaled = tf.math.log(values) if column.is_log else values
   encoded = tf.cast((scaled - column.center) / column.scale, tf.float32)
