@@ -5,8 +5,9 @@
 Trains small models of a table of numbers, on a log scale too, dates and categories,
 with gaps; exports them in all formats; and compares, on raw rows, `predict` of this
 project with the SavedModel and the Keras file in a new environment of today's
-TensorFlow, and with model.py in one of NumPy alone. Environments are built by venv and
-pip unless their interpreters are given.
+TensorFlow, and with model.py in one of NumPy alone. Networks of Keras' usual layers are
+written as for models from Keras, and compared there, too. Environments are built by
+venv and pip unless their interpreters are given.
 """
 
 import argparse
@@ -20,12 +21,15 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+from typing import Any
 
 import numpy as np
 import pandas
+import tensorflow as tf
 
 from benchmarks import published_alone
 from tff_pipelines import export, predict, train
+from tff_pipelines.experiment import models
 from tff_pipelines.publish import run as run_lib
 
 # Label -> models.
@@ -81,9 +85,58 @@ def trained(folder: pathlib.Path, label: str, model: str) -> pathlib.Path:
   finished = run_lib.read_finished(str(run))
   source = finished.serving(finished.trained()).reader(
       labelled=False, data_path=str(folder / 'rows.csv'), in_order=True)
-  np.save(f'{run}-keras/x.npy', np.concatenate(
+  np.savez(f'{run}-keras/x.npz', x=np.concatenate(
       [source.examples(chunk)['x'] for chunk in source.client_ids]))
   return run
+
+
+def networks() -> dict[str, tf.keras.Model]:
+  """Networks of the usual layers, by these in words."""
+  keras, tokens = tf.keras.layers, tf.keras.Input([6], dtype='int32')
+  one, two = tf.keras.Input([3], name='one'), tf.keras.Input([2], name='two')
+  joined = keras.Concatenate()([one, two])
+  hidden = keras.Add()([keras.Dense(5)(joined), joined])
+  sequence = keras.GRU(4, return_sequences=True)(
+      keras.Embedding(9, 3, mask_zero=True)(tokens))
+  return {
+      'convolution, pooling, group normalization': tf.keras.Sequential([
+          tf.keras.Input([8, 8, 1]), keras.Rescaling(1 / 255),
+          keras.Conv2D(4, 3, activation='relu'), keras.MaxPooling2D(),
+          keras.GroupNormalization(2), keras.Flatten(), keras.Dropout(0.2),
+          keras.Dense(3)]),
+      'layer normalization, concatenate, add': tf.keras.Model(
+          [one, two], keras.Dense(4, 'sigmoid')(keras.LayerNormalization()(hidden))),
+      'embedding, GRU, LSTM': tf.keras.Model(
+          tokens, keras.Dense(3)(keras.LSTM(4)(sequence)))}
+
+
+def compared_network(folder: pathlib.Path, network: tf.keras.Model,
+                     tensorflow: str) -> tuple[str, float]:
+  """Version, and largest difference of the outputs of a network in a new folder."""
+  rng = np.random.default_rng(0)
+  for weight in network.weights:
+    weight.assign(rng.normal(size=weight.shape))
+  inputs = [rng.integers(9, size=(20, *tensor.shape[1:])).astype(
+      tensor.dtype.as_numpy_dtype) for tensor in network.inputs]
+  folder.mkdir()
+  models.write_keras(folder / models.KERAS, network)
+  np.savez(folder / 'x.npz', *inputs)
+  results = _alone(folder, '', tensorflow)
+  outputs = network(inputs if len(inputs) > 1 else inputs[0])
+  return results['version'], float(np.max(np.abs(outputs - results['Keras'])))
+
+
+def _alone(export_folder: pathlib.Path, rows: str, tensorflow: str) -> dict[str, Any]:
+  """The result of published_alone in an environment."""
+  output = f'{export_folder}.json'
+  subprocess.run(
+      [tensorflow, '-I', published_alone.__file__, export_folder, rows, output],
+      check=True, env=_clean(), capture_output=True)
+  return json.loads(pathlib.Path(output).read_text(encoding='utf-8'))
+
+
+def _clean() -> dict[str, str]:
+  return {**os.environ, 'PYTHONPATH': '', 'TF_CPP_MIN_LOG_LEVEL': '3'}
 
 
 def predictions(path: pathlib.Path) -> tuple[np.ndarray, list[str]]:
@@ -104,7 +157,6 @@ def compared(run: pathlib.Path, tensorflow: str, numpy: list[str]
   """
   rows, (wanted, classes) = run.parent / 'rows.csv', predictions(
       run.with_suffix('.csv'))
-  environment = {**os.environ, 'PYTHONPATH': '', 'TF_CPP_MIN_LOG_LEVEL': '3'}
   scale = 1 if classes else np.abs(wanted)
 
   def difference(values, names):
@@ -114,20 +166,16 @@ def compared(run: pathlib.Path, tensorflow: str, numpy: list[str]
         np.reshape(values, wanted.shape) - wanted) / scale))
 
   for form in ('savedmodel', 'keras'):
-    output = f'{run}-{form}.json'
-    subprocess.run([
-        tensorflow, '-I', published_alone.__file__, f'{run}-{form}', str(rows), output],
-                   check=True, env=environment, capture_output=True)
-    results = json.loads(pathlib.Path(output).read_text(encoding='utf-8'))
+    results = _alone(pathlib.Path(f'{run}-{form}'), str(rows), tensorflow)
     version, names = results.pop('version'), results.pop('class', classes)
     for name, values in results.items():
       yield name, f'TensorFlow {version}', difference(values, names)
   output = pathlib.Path(f'{run}-npz.csv')
   with open(output, 'wb') as file:
     subprocess.run([*numpy, f'{run}-npz/model.py', str(rows)], check=True, stdout=file,
-                   env=environment)
+                   env=_clean())
   version = subprocess.run([*numpy, '-c', 'import numpy; print(numpy.__version__)'],
-                           check=True, capture_output=True, text=True, env=environment)
+                           check=True, capture_output=True, text=True, env=_clean())
   yield 'model.py', f'NumPy {version.stdout.strip()}', difference(*predictions(output))
 
 
@@ -149,15 +197,22 @@ def main() -> None:
     tensorflow = given.tensorflow or _environment(folder, 'tensorflow-cpu')
     numpy = given.numpy or _environment(folder, 'numpy')
     write_table(folder)
-    lines = ['| label | model | form | environment | difference |', '|---|---|---|---|---|']
-    for label, models in CASES.items():
-      for model in models:
+    lines = ['| label, or layers | model | form | environment | difference |',
+             '|---|---|---|---|---|']
+    for label, names in CASES.items():
+      for model in names:
         for form, version, difference in compared(
             trained(folder, label, model), tensorflow, [numpy, '-I']):
           if difference > TOLERANCE:
             raise SystemExit(f'{label} {model} {form}: {difference:g}')
           lines.append(
               f'| {label} | {model} | {form} | {version} | {difference:.1g} |')
+    for i, (layers, network) in enumerate(networks().items()):
+      version, difference = compared_network(
+          folder / f'network_{i}', network, tensorflow)
+      if difference > TOLERANCE:
+        raise SystemExit(f'{layers}: {difference:g}')
+      lines.append(f'| {layers} | | Keras | TensorFlow {version} | {difference:.1g} |')
   print('\n'.join(lines))
 
 

@@ -3,8 +3,8 @@
   PYTHON published_alone.py EXPORT ROWS.csv OUTPUT.json
 
 Needs TensorFlow. Writes {form: predictions} of the SavedModel or the Keras file in the
-export: probabilities [rows, classes], or values [rows]. The encoded x of the Keras file
-is in EXPORT/x.npy.
+export: probabilities [rows, classes], or values [rows]. The inputs of the Keras file
+are in EXPORT/x.npz, in their order.
 """
 
 import csv
@@ -35,7 +35,9 @@ def main(export: pathlib.Path, rows: str, output: str) -> None:
       results['class'] = [name.decode() for name in outputs['class'].numpy()]
   if (export / 'model.keras').exists():
     network = tf.keras.models.load_model(export / 'model.keras')
-    results['Keras'] = network(np.load(export / 'x.npy'))
+    with np.load(export / 'x.npz') as arrays:
+      inputs = [arrays[name] for name in arrays.files]
+    results['Keras'] = network(inputs if len(inputs) > 1 else inputs[0])
   pathlib.Path(output).write_text(json.dumps({
       name: np.asarray(value).tolist() for name, value in results.items()}))
 

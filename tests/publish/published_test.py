@@ -127,7 +127,7 @@ def test_bad_rows_are_named_or_skipped_by_their_index(programs, tmp_path):
   bad.write_text('\n'.join(map(','.join, lines)) + '\n')
   flags = f'--run={run}', f'--data_path={bad}', f'--output={tmp_path / "p.csv"}'
   done = programs.run(PREDICT, *flags)
-  # A cell is no number: the chunk is not complete. Without it, the first bad row counts.
+  # A cell is no number: the chunk is not complete. Else the first bad row counts.
   in_process.check_refused(done, f'{bad}, line 10: ')
   lines[9][names.index('age')] = '30'
   fixed = tmp_path / 'fixed.csv'
@@ -150,8 +150,8 @@ def _columns():
       label=columns_lib.Number.of_bounds('y', 0, 1))
 
 
-RAW = {'n': [5.0, 1000.0, np.nan], 'd': ['2001-02-03', '2024-02-29 12:30:01.5+01:00', ''],
-       'c': ['a', '3', 'unknown']}
+RAW = {'n': [5.0, 1000.0, np.nan], 'c': ['a', '3', 'unknown'],
+       'd': ['2001-02-03', '2024-02-29 12:30:01.5+01:00', '']}
 
 
 def _tensors(raw):
@@ -194,7 +194,8 @@ def test_graphs_read_dates_as_files_are_read(text):
     with pytest.raises(tf.errors.InvalidArgumentError, match='column seen must'):
       serving.days(tf.constant([text]), 'seen')
   else:
-    np.testing.assert_allclose(serving.days(tf.constant([text]), 'seen'), [wanted], rtol=1e-14)
+    days = serving.days(tf.constant([text]), 'seen')
+    np.testing.assert_allclose(days, [wanted], rtol=1e-14)
 
 
 def _recurrent():

@@ -27,8 +27,8 @@ _FAMILIES = {
 SERVED = 'served'
 _PUBLIC = (
     'task', 'model', 'missing', 'num_classes', 'class_names', 'only_digits',
-    'sequence_length', 'data_source', 'client_field', 'text_field', 'image_field', 'label_field',
-    'dark_ink')
+    'sequence_length', 'data_source', 'client_field', 'text_field', 'image_field',
+    'label_field', 'dark_ink')
 # Family whose parties have a model each, and the folder of these.
 _OF_PARTIES, _PARTIES = 'fedmd', 'parties'
 
@@ -143,7 +143,7 @@ def _exported(folder: pathlib.Path) -> dict[str, Any]:
     family, settings = served['family'], dict(served['settings'])
   except (TypeError, KeyError, ValueError) as error:
     raise ValueError(f'{path} is damaged: {error!r}') from error
-  if registry.is_own(settings.get('task', registry.TASKS[0])):
+  if family == 'train' and registry.is_own(settings.get('task', registry.TASKS[0])):
     raise ValueError(f'run={folder} is an export of a task of your own: give the '
                      'folder of its run')
   return {'family': family, 'settings': settings}

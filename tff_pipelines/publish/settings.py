@@ -25,8 +25,8 @@ class _ModelSettings(settings.Settings):
   required = ('run',)
 
   run: str | None = _model(
-      None, 'Folder of the run that trained the model; for evaluate and predict also of '
-      'its export.', essential=True)
+      None, 'Folder of the run that trained the model, or, to evaluate and predict, of '
+      'an export.', essential=True)
   party: str | None = _model(
       None, 'Party of a run of fedmd, such as party_0.', essential=True)
 
