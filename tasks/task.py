@@ -41,8 +41,7 @@ class Model:
       classifier, 'value' of a regression. None if the model can't be exported.
     weight_names: Name of each array of the weights, in their order: 'layer/kernel'.
       Empty for 'weight_000', 'weight_001' and so on.
-    to_keras: weights -> a Keras model with these weights; None if the model is not
-      from Keras.
+    to_keras: weights -> a Keras model with these weights; None if there is none.
   """
 
   name: str

@@ -5,10 +5,9 @@ that are not given are those of the training, where the source is the same.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-import dataclasses
 import itertools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -59,36 +58,28 @@ OF_ROWS = ('csv', 'jsonl', 'parquet')
 _CHUNK = 512
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Chunk:
-  """Consecutive good rows of files, which stand for a client.
+class InputRow(NamedTuple):
+  """A good row of files.
 
   Attributes:
-    indices: Number of each row among all rows of the files, from 0.
-    clients: The client of each; None if it names none.
-    locations: The file and, where lines count, the line of each.
-    values: Name of a field -> array [rows] of its values.
+    index: Its number among all rows, from 0.
+    client: Its client; None if it names none.
+    location: The file and, where lines count, the line.
+    values: Name of a field -> its value.
   """
 
-  indices: Sequence[int]
-  clients: Sequence[str | None]
-  locations: Sequence[str]
-  values: records.RawExamples
-
-  def rows(self) -> Iterator['Chunk']:
-    """Chunks of one row each."""
-    for i, index in enumerate(self.indices):
-      yield Chunk(indices=[index], clients=[self.clients[i]],
-                  locations=[self.locations[i]], values={
-                      name: values[i:i + 1] for name, values in self.values.items()})
+  index: int
+  client: str | None
+  location: str
+  values: Mapping[str, Any]
 
 
 class RowsInOrder:
   """Rows of files in their order, read once, without a copy.
 
-  Its `client_ids` can be iterated once, over `Chunk`s. Otherwise it implements
-  tasks.task.ClientSource, of fields as a raw source has them. Bad rows are raised, or
-  skipped as records of no known client.
+  Its `client_ids` are tuples of consecutive `InputRow`s and can be iterated once.
+  Otherwise it implements tasks.task.ClientSource, of fields as a raw source has them.
+  Bad rows are raised, or skipped as records of no known client.
   """
 
   in_order = True
@@ -97,80 +88,73 @@ class RowsInOrder:
                skip_bad_clients: bool = False, client_field: str | None = None,
                **options: Any):
     """Opens files; arguments as for open_source.open_raw. Raises ValueError."""
+    # Imports TensorFlow.
+    from tasks.sources import columns  # pylint: disable=g-import-not-at-top
+    self._again = columns.Again
     self.skips = task.Skips(skip_bad_clients)
+    self._columns = {field.name: columns.Column(field) for field in fields}
     client = client_field or open_source.FORMATS[data_source].client_field
     # Files need no clients: any field that they have stands for it.
     of_client = records.Field(name=client, kind=records.TEXT, optional=True)
     reader = open_source.readers(
         data_source, fields=[*fields, of_client], client_field=fields[0].column,
         **options)['train']
-    self._rest = self._chunks(reader, fields, client)
-    self._first = next(self._rest, None)
-    if self._first is None:
+    self._rest = self._chunks(reader, client)
+    self._first = next(self._rest)
+    if not self._first:
       raise ValueError(f'{reader.name} has no row that is good')
     self.client_ids: Any = self
     self.element_spec: records.ElementSpec = {
         name: (values.dtype, values.shape[1:])
-        for name, values in self._first.values.items()}
+        for name, values in self.examples(self._first).items()}
 
-  def __iter__(self) -> Iterator[Chunk]:
+  def __iter__(self) -> Iterator[tuple[InputRow, ...]]:
     return itertools.chain([self._first], self._rest)
 
-  def __getitem__(self, index: int) -> Chunk:
-    return [self._first][index]
+  def __getitem__(self, index: int) -> tuple[InputRow, ...]:
+    return (self._first,)[index]
 
-  def where(self, chunk: Chunk) -> str:
-    return chunk.locations[0]
+  def where(self, chunk: Sequence[InputRow]) -> str:
+    return chunk[0].location
 
-  def examples(self, chunk: Chunk) -> dict[str, np.ndarray]:
-    return dict(chunk.values)
+  def examples(self, chunk: Sequence[InputRow]) -> dict[str, np.ndarray]:
+    return {name: np.array([row.values[name] for row in chunk], column.dtype)
+            for name, column in self._columns.items()}
 
-  def _chunks(self, reader: rows.Reader, fields: Sequence[records.Field],
-              client: str) -> Iterator[Chunk]:
-    # Imports TensorFlow.
-    from tasks.sources import columns  # pylint: disable=g-import-not-at-top
-    of_field = {field.name: columns.Column(field) for field in fields}
+  def _chunks(self, reader: rows.Reader, client: str
+              ) -> Iterator[tuple[InputRow, ...]]:
     good, is_first = [], True
     for index, (location, _, record) in enumerate(reader.rows(lambda _: None)):
       try:
         if isinstance(record, ValueError):
           raise record
         values = {name: self._value(column, record, is_first)
-                  for name, column in of_field.items()}
-        owner = record.get(client)
+                  for name, column in self._columns.items()}
       except ValueError as error:
         message = error if location in str(error) else f'{location}: {error}'
         self.skips.client(None, task.BadClientError(str(message)))
         continue
-      owner = None if owner is None else str(owner)
-      good.append((index, owner, location, values))
+      owner = record.get(client)
+      good.append(InputRow(
+          index, None if owner is None else str(owner), location, values))
       if len(good) == _CHUNK:
-        yield _chunk(good, of_field)
+        yield tuple(good)
         good, is_first = [], False
-    if good:
-      yield _chunk(good, of_field)
+    if good or is_first:
+      yield tuple(good)
 
-  @staticmethod
-  def _value(column: Any, record: Mapping[str, Any], is_first: bool) -> Any:
+  def _value(self, column: Any, record: Mapping[str, Any], is_first: bool) -> Any:
     """The value of a field in a row, of the type that the first chunk decides."""
-    from tasks.sources import columns  # pylint: disable=g-import-not-at-top
     name = column.field.column
     if name not in record and not column.field.optional:
       raise records.no_field(name, record)
     try:
       return column.value(record.get(name))
-    except columns.Again:
+    except self._again:
       if not is_first:
-        raise ValueError(f'field {name!r} must be integers, as before, found floats'
-                        ) from None
+        raise ValueError(
+            f'field {name!r} must be integers, as before, found floats') from None
       return column.value(record.get(name))
-
-
-def _chunk(good: Sequence[tuple], of_field: Mapping[str, Any]) -> Chunk:
-  indices, clients, locations, values = zip(*good)
-  return Chunk(indices=indices, clients=clients, locations=locations, values={
-      name: np.array([row[name] for row in values], column.dtype)
-      for name, column in of_field.items()})
 
 
 def open_raw(data_source: str, *, fields: records.Fields, in_order: bool | None = None,

@@ -130,7 +130,7 @@ def test_exported_files_have_nothing_of_the_operator(trained, exported):
       statement.TEXT, models.DESCRIPTION, models.ARRAYS, statement.JSON]
   for export in exported.values():
     served = json.loads((export / models.DESCRIPTION).read_text())['served']
-    assert served == {'family': 'train', 'settings': {
+    assert served == {'family': 'train', 'has_files': True, 'settings': {
         'task': 'emnist', 'num_classes': 10, 'data_source': 'jsonl',
         'image_field': 'vector', 'label_field': 'number'}}
 

@@ -64,26 +64,26 @@ def _examples(source: task_lib.ClientSource, skips: task_lib.Skips
   in_order, has_clients = getattr(source, 'in_order', False), None
 
   def read(one: Any, parts: Iterable[Any] = ()):
-    nonlocal has_clients
     try:
       examples = source.examples(one)
     except task_lib.BadClientError as error:
-      if not parts:
+      if parts:
+        for part in parts:
+          yield from read(part)
+      else:
         skips.client(None if in_order else one, error)
-      for part in parts:
-        yield from read(part)
       return
     if in_order:
-      if has_clients is None:
-        has_clients = any(client is not None for client in one.clients)
-      yield [{**({'client': client} if has_clients else {}), 'index': index}
-             for client, index in zip(one.clients, one.indices)], examples
+      yield [{**({'client': row.client or ''} if has_clients else {}),
+              'index': row.index} for row in one], examples
     else:
       yield [{'client': one, 'index': i}
              for i in range(len(next(iter(examples.values()))))], examples
 
   for client in source.client_ids:
-    yield from read(client, client.rows() if in_order else ())
+    if in_order and has_clients is None:
+      has_clients = any(row.client is not None for row in client)
+    yield from read(client, ((row,) for row in client) if in_order else ())
 
 
 def _predictions(serving: task_lib.Serving, weights, source: task_lib.ClientSource,

@@ -108,7 +108,8 @@ def _write(folder: pathlib.Path, settings: ExportSettings, run: run_lib.Finished
   if settings.format == 'keras':
     if serving.model.to_keras is None:
       raise ValueError(
-          f'format=keras is for models from Keras, found {serving.model.name}')
+          'format=keras is for models from Keras and of tables, found '
+          + serving.model.name)
     models.write_keras(folder / models.KERAS, serving.model.to_keras(trained.weights))
   elif settings.format == 'savedmodel':
     _write_saved_model(folder / SAVED_MODEL, serving, trained)

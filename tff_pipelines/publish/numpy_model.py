@@ -34,9 +34,10 @@ def _number(value: Any, kind: str) -> float:
     zone = value.utcoffset() or datetime.timedelta()
     since = value.replace(tzinfo=None) - zone - datetime.datetime(1970, 1, 1)
     return since / datetime.timedelta(days=1)
-  if not math.isfinite(float(value)):
+  number = float(value)
+  if math.isinf(number):
     raise ValueError(f'numbers must be finite, found {value!r}')
-  return float(value)
+  return number
 
 
 def _category(value: Any) -> str:

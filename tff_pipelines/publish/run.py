@@ -53,8 +53,11 @@ class FinishedRun:
   def public_settings(self) -> dict[str, Any]:
     """The family, and the settings that the use of the trained model takes."""
     given = configurations.read(self.folder)['settings']
-    return {'family': self.experiment.family, 'settings': {
-        name: given[name] for name in _PUBLIC if given.get(name) is not None}}
+    return {
+        'family': self.experiment.family,
+        'has_files': getattr(self.experiment.settings, 'data_path', None) is not None,
+        'settings': {
+            name: given[name] for name in _PUBLIC if given.get(name) is not None}}
 
   def trained(self) -> models.Trained:
     """The trained model; ValueError if a party must be given, or there is none."""
@@ -122,6 +125,8 @@ def read_finished(folder: str, party: str | None = None) -> FinishedRun:
   if is_export:  # An export's files have no digests, which a resumed run would check.
     paths = {option: str(path / name) for option, name in registry.KEPT_FILES.items()
              if (path / name).exists()}
+    if configuration['has_files']:  # Some settings need the path, which is not public.
+      paths['data_path'] = folder
   paths = {name: value for name, value in paths.items() if name in declared}
   experiment = module.experiment(settings_lib.of_configuration(
       cls, configuration['settings'], output_dir=folder, resume=not is_export, **paths))
@@ -139,14 +144,14 @@ def _exported(folder: pathlib.Path) -> dict[str, Any]:
   served = files.read_json(path).get(SERVED) if path.exists() else None
   if served is None:
     raise ValueError(f'run={folder} holds no run: there is no {files.CONFIGURATION}')
-  try:
-    family, settings = served['family'], dict(served['settings'])
-  except (TypeError, KeyError, ValueError) as error:
-    raise ValueError(f'{path} is damaged: {error!r}') from error
-  if family == 'train' and registry.is_own(settings.get('task', registry.TASKS[0])):
+  if not isinstance(served, dict) or set(served) != {
+      'family', 'has_files', 'settings'} or not isinstance(served['settings'], dict):
+    raise ValueError(f'{path} is damaged: {SERVED} must have family and settings')
+  if served['family'] == 'train' and registry.is_own(
+      served['settings'].get('task', registry.TASKS[0])):
     raise ValueError(f'run={folder} is an export of a task of your own: give the '
                      'folder of its run')
-  return {'family': family, 'settings': settings}
+  return served
 
 
 def _summary(folder: pathlib.Path, configuration: dict[str, Any]) -> dict[str, Any]:
