@@ -41,8 +41,7 @@ class Model:
       classifier, 'value' of a regression. None if the model can't be exported.
     weight_names: Name of each array of the weights, in their order: 'layer/kernel'.
       Empty for 'weight_000', 'weight_001' and so on.
-    to_keras: weights -> a Keras model with these weights; None if the model is not
-      from Keras.
+    to_keras: weights -> a Keras model with these weights; None if there is none.
   """
 
   name: str
@@ -245,19 +244,38 @@ def is_roster(source: ClientSource) -> bool:
 # of these files, whose examples are converted as those of the training were. With
 # `labelled`, the examples have the label 'y'; without, they have none, and the files
 # need none. The options are data_source, data_path and further ones of that source;
-# what is not given is as it was in the training, if the source is the same.
+# what is not given is as it was in the training, if the source is the same. A reader
+# may have the keyword `in_order`: whether the source is to be a further.RowsInOrder,
+# where a record of a file is one example, and no copy of the files is to be kept.
 Reader = Callable[..., ClientSource]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RawColumns:
+  """The encoding of a table's columns as a part of the model.
+
+  Attributes:
+    dtypes: Name of a column -> 'float64', NaN where missing, or 'string', '' where
+      missing.
+    encode: Name of a column -> tensor [batch] -> the features of the model, by name. A
+      pure TensorFlow function; calls with what the run refuses fail.
+  """
+
+  dtypes: Mapping[str, str]
+  encode: Callable[[Mapping[str, Any]], Examples]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Serving:
   """Everything that the use of a trained model takes, except the training data.
 
-  `inputs` are the features of examples without the label 'y'; see Task for the others.
+  `inputs` are the features of examples without the label 'y', `raw` the columns that
+  they are encoded from, if they are those of a table; see Task for the others.
   """
 
   model: Model
   inputs: Spec
+  raw: RawColumns | None = None
   reader: Reader | None = None
   files: Mapping[str, str] = dataclasses.field(default_factory=dict)
   not_private: Sequence[Note] = ()

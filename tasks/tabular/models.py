@@ -59,7 +59,9 @@ def _regression(network: classifiers.Network, label: columns_lib.Number) -> task
             'explained': (total - squared, total), 'loss': (0.5 * squared, count)}
 
   def predict(weights, batch):
-    return {'value': label.center + label.scale * predicted(weights, batch)}
+    value = label.center + label.scale * predicted(weights, batch)
+    value = tf.clip_by_value(value, *label.encoded_bounds)
+    return {'value': tf.exp(value) if label.is_log else value}
 
   return task.Model(
       name=network.name, initial_weights=network.initial_weights, loss=loss,

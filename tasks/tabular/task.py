@@ -13,7 +13,8 @@ import numpy as np
 
 from tasks import checks, task
 from tasks.sources import further, labelled, open_source, records
-from tasks.tabular import columns as columns_lib, models, statistics
+from tasks.tabular import (
+    columns as columns_lib, models, serving as serving_lib, statistics)
 
 SOURCES = tuple(sorted(('embedded', *open_source.FORMATS)))
 
@@ -130,19 +131,24 @@ def _serving(columns: columns_lib.Columns, model: str | None, missing: str,
   def known(source: str) -> Sequence[str]:
     return ['num_clients'] if source == 'embedded' else further.of_files(source)
 
-  def read(*, labelled: bool, **given: Any) -> task.ClientSource:
+  def read(*, labelled: bool, in_order: bool | None = None,
+           **given: Any) -> task.ClientSource:
     source, options = further.source_of(recorded, given, known)
     if source == 'embedded':
       raw = open_embedded(**options)
       raw = further.concatenated([raw.train, raw.test], raw.skips)
     else:
       wanted = columns.fields if labelled else columns.fields[:-1]
-      raw = further.open_files(source, wanted, **options)
+      raw = further.open_files(source, wanted, in_order=in_order, **options)
     return _mapped(raw, columns, missing, labelled)
 
+  built = dataclasses.replace(
+      models.build(model, columns),
+      to_keras=functools.partial(serving_lib.to_keras, columns))
   return task.Serving(
-      model=models.build(model, columns), inputs={'x': element_spec(columns)['x']},
-      reader=read, files={columns_lib.FILE: columns.dumps()})
+      model=built, inputs={'x': element_spec(columns)['x']}, reader=read,
+      raw=serving_lib.raw_columns(columns, missing),
+      files={columns_lib.FILE: columns.dumps()})
 
 
 def serving(inputs: task.Spec, weights: task.Weights, *, model: str | None = None,
