@@ -29,6 +29,8 @@ _SOURCES = (BOUNDS, SAMPLE, STATISTICS)
 # Beyond this many standard deviations values of a sampled column are cut off.
 _REACH = 10.0
 _MAX_CATEGORIES = 1000
+# Largest ratio of the weights of two classes.
+MAX_RATIO = 100
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -124,11 +126,13 @@ class Category:
   Attributes:
     name: Name of the column.
     categories: Texts that differ; an integer in the data counts as its digits.
+    weights: Weight of each category in the loss, > 0; empty for 1.
     is_target: As in `Number`.
   """
 
   name: str
   categories: tuple[str, ...]
+  weights: tuple[float, ...] = ()
   is_target: bool = False
 
   kind = records.CATEGORY
@@ -138,6 +142,13 @@ class Category:
     if len(self.categories) > _MAX_CATEGORIES:
       raise checks.wrong(f'column {self.name!r}: categories',
                          f'at most {_MAX_CATEGORIES}', len(self.categories))
+    if self.weights and not (
+        len(self.weights) == len(self.categories)
+        and 0 < min(self.weights) <= max(self.weights) <= (
+            1.000001 * MAX_RATIO * min(self.weights)) < math.inf):
+      rule = (f'{len(self.categories)} positive numbers, the largest at most '
+              f'{MAX_RATIO} times the smallest')
+      raise checks.wrong('class_weights', rule, list(self.weights))
 
   @property
   def width(self) -> int:
@@ -237,7 +248,8 @@ def read(path: str | os.PathLike[str]) -> Columns | dict[str, Column]:
 
 def _column(content: Mapping[str, Any]) -> Column:
   if 'categories' in content:
-    return Category(**{**content, 'categories': tuple(content['categories'])})
+    return Category(**{**content, **{
+        name: tuple(content[name]) for name in ('categories', 'weights')}})
   return Number(**content)
 
 
@@ -284,13 +296,19 @@ def read_sample(path: str | os.PathLike[str]) -> dict[str, Column]:
 
   Raises ValueError if it is missing or malformed; the message names it.
   """
+  with checks.located(f'public_sample={path}', Exception):
+    return sampled(read_table(path))
+
+
+def read_table(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+  """Reads the rows of a public sample: name of a column -> values [n]."""
   import pandas  # pylint: disable=g-import-not-at-top
   # pandas' errors are of many types.
   with checks.located(f'public_sample={path}', Exception):
     checks.file(path)
     is_parquet = pathlib.Path(path).suffix == '.parquet'
     table = (pandas.read_parquet if is_parquet else pandas.read_csv)(path)
-    return sampled({name: table[name].to_numpy() for name in table.columns})
+    return {name: table[name].to_numpy() for name in table.columns}
 
 
 def sampled(table: Mapping[str, np.ndarray]) -> dict[str, Column]:
@@ -311,10 +329,35 @@ def sampled(table: Mapping[str, np.ndarray]) -> dict[str, Column]:
       columns[name] = Number(name=name, center=center, scale=scale,
                              low=center - _REACH * scale, high=center + _REACH * scale)
     else:
-      texts = {str(value).lower() if isinstance(value, (bool, np.bool_)) else str(value)
-               for value in values if value is not None and value == value}
-      columns[name] = Category(name=name, categories=tuple(sorted(texts)))
+      columns[name] = Category(name=name, categories=tuple(sorted(set(_texts(values)))))
   return columns
+
+
+def _texts(values: np.ndarray) -> list[str]:
+  """The values of public rows as texts, without missing ones."""
+  return [str(value).lower() if isinstance(value, (bool, np.bool_)) else str(value)
+          for value in values if value is not None and value == value]
+
+
+def count(label: Category, values: np.ndarray) -> list[int]:
+  """How often public rows [n] have each class."""
+  texts = _texts(values)
+  return [texts.count(category) for category in label.categories]
+
+
+def balanced(label: Category, frequencies: Sequence[float]) -> Category:
+  """The label with weights by frequencies of its classes, which others may know.
+
+  A weight is the inverse of the frequency, at most MAX_RATIO times the smallest one;
+  the mean over the frequencies is 1. Negative frequencies, of noise, count as 0; if
+  none is positive, all classes have the same weight.
+  """
+  shares = np.maximum(np.asarray(frequencies, np.float64), 0.0)
+  if not shares.any():
+    shares = np.ones_like(shares)
+  weights = 1 / np.maximum(shares, shares.max() / MAX_RATIO)
+  weights *= shares.sum() / np.sum(shares * weights)
+  return dataclasses.replace(label, weights=tuple(weights.tolist()))
 
 
 def choose(known: Mapping[str, Column], *, label_field: str,

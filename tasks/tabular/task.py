@@ -66,23 +66,54 @@ STATED = task.Note(
 
 def _choose_columns(public_bounds: str | None, public_sample: str | None,
                     data_source: str, data_options: Mapping[str, Any],
+                    class_weights: Sequence[str] | None, has_release: bool,
                     **choice: Any) -> columns_lib.Columns:
   """The columns that files describe; bounds take precedence over a sample."""
-  known, made_from = {}, columns_lib.BOUNDS
+  known, made_from, rows = {}, columns_lib.BOUNDS, {}
   if public_bounds is not None:
     known = columns_lib.read(public_bounds)
     if isinstance(known, columns_lib.Columns):
       return known
   if data_source == 'embedded':
     made_from, choice['label_field'] = columns_lib.SAMPLE, _LABEL
-    known = {**columns_lib.sampled(_embedded_rows(0, _SAMPLE)), **known}
+    rows = _embedded_rows(0, _SAMPLE)
+    known = {**columns_lib.sampled(rows), **known}
   elif public_sample is not None:
     made_from = columns_lib.SAMPLE
     known = {**columns_lib.read_sample(public_sample), **known}
+    rows = columns_lib.read_table(public_sample)
     open_source.check_public('public_sample', public_sample, data_options)
   if not known:
     raise ValueError(_NOTHING_KNOWN)
-  return columns_lib.choose(known, made_from=made_from, **choice)
+  columns = columns_lib.choose(known, made_from=made_from, **choice)
+  return columns if class_weights is None else _weighted(
+      columns, class_weights, rows, has_release)
+
+
+BALANCED = 'balanced'
+
+
+def _weighted(columns: columns_lib.Columns, class_weights: Sequence[str],
+              rows: Mapping[str, np.ndarray], has_release: bool) -> columns_lib.Columns:
+  """The columns with weights of classes: those given, or by public rows."""
+  label = columns.label
+  if not columns.is_classification:
+    raise ValueError(f'class_weights needs a label with classes, {label.name!r} is a '
+                     'number')
+  if list(class_weights) != [BALANCED]:
+    try:
+      weights = tuple(map(float, class_weights))
+    except ValueError:
+      raise checks.wrong('class_weights', f'numbers or {BALANCED}',
+                         ','.join(class_weights)) from None
+    label = dataclasses.replace(label, weights=weights)
+  elif label.name in rows:
+    label = columns_lib.balanced(label, columns_lib.count(label, rows[label.name]))
+  elif not has_release:
+    raise ValueError(
+        f'class_weights={BALANCED} needs frequencies of the classes: a public_sample '
+        f'with {label.name!r}, or statistics_epsilon, to release them with noise')
+  return dataclasses.replace(columns, label=label)
 
 
 def _mapped(raw: task.ClientSource, columns: columns_lib.Columns, missing: str,
@@ -141,7 +172,8 @@ def build(*, model: str | None = None, data_source: str | None = None,
           label_field: str = 'label', feature_fields: Sequence[str] | None = None,
           num_classes: int | None = None, class_names: Sequence[str] | None = None,
           public_bounds: str | None = None, public_sample: str | None = None,
-          statistics_epsilon: float | None = None, missing: str | None = None,
+          statistics_epsilon: float | None = None,
+          class_weights: Sequence[str] | None = None, missing: str | None = None,
           held_out_fraction: float | None = None, **data_options: Any) -> task.Task:
   """Builds the task.
 
@@ -157,6 +189,8 @@ def build(*, model: str | None = None, data_source: str | None = None,
       run kept decides alone.
     statistics_epsilon: Epsilon of the release of means and deviations between the
       public bounds, by which columns are standardised then; None for none.
+    class_weights: Weight of each class in the loss, in their order, as texts; or
+      BALANCED alone, by the public sample or by that release. None for 1.
     missing: One of columns.MISSING; None means 'error'.
     held_out_fraction: See records.with_held_out.
     **data_options: num_clients for 'embedded', else see open_source.open_raw.
@@ -169,7 +203,7 @@ def build(*, model: str | None = None, data_source: str | None = None,
   is_embedded = data_source == 'embedded'
   columns = _choose_columns(
       public_bounds, public_sample, data_source, data_options,
-      label_field=label_field, feature_fields=feature_fields,
+      class_weights, statistics_epsilon is not None, label_field=label_field, feature_fields=feature_fields,
       classes=labelled.named_classes(num_classes, class_names),
       client_field=data_options.get('client_field', 'client'))
   if is_embedded:
@@ -212,4 +246,5 @@ def build(*, model: str | None = None, data_source: str | None = None,
   return dataclasses.replace(
       result, files={}, preliminary=statistics.release(
           records.SubsetSource(raw.train, result.train.client_ids), columns, raw.skips,
-          missing, finish))
+          missing, finish,
+          counts_classes=class_weights is not None and not columns.label.weights))
