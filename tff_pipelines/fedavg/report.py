@@ -176,7 +176,7 @@ def in_words(set_name: str, values: Mapping[str, float],
       if not name.startswith(scores.CONSTANT))
 
 
-def _constant_caveats(set_name: str, values: Mapping[str, float]
+def constant_caveats(set_name: str, values: Mapping[str, float]
                       ) -> list[caveats.Caveat]:
   """A caveat if some metric is no better than that of the best constant."""
   beaten = scores.beats_constant(values)
@@ -336,7 +336,7 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str,
       key for key in values if key not in scores.FURTHER])
                for name, values in results.items()}
   constants = [caveat for name, values in results.items()
-               for caveat in _constant_caveats(name, values)]
+               for caveat in constant_caveats(name, values)]
   measured = list(results)
   if evaluated is not None:
     of = evaluated['of']
