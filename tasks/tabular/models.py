@@ -21,7 +21,7 @@ MODELS = {True: ('logistic', 'mlp'), False: ('linear', 'mlp')}
 # whether the label is a class. It does not grow with the number of columns, nor does
 # the curvature of the loss, so that the same rates suit all tables. Cross-entropy has
 # less curvature than squared errors.
-_NORM = {True: 4.0, False: 1.0}
+_NORM = {True: 3.0, False: 1.0}
 # A regression learns multiples of this: the same clip then has less noise.
 _LABEL_UNIT = 0.2
 

@@ -25,7 +25,8 @@ def test_table_is_learnt_from_and_its_columns_are_kept(programs, tmp_path):
            f'--output_dir={tmp_path / "run"}']
   programs.done(TRAIN, *flags)
   summary = in_process.summary(tmp_path / 'run')
-  assert set(summary['held_out']['test_clients']) == {'mae', 'mse', 'explained', 'loss'}
+  assert set(summary['held_out']['test_clients']) == {
+      'mae', 'constant_mae', 'rmse', 'constant_rmse', 'r2', 'loss'}
   assert summary['headline'] == 'mae' and summary['accuracy'] is None
   report = (tmp_path / 'run' / 'report.txt').read_text()
   assert 'rates: client 0.' in report
