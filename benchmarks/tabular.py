@@ -110,7 +110,8 @@ def synthetic(people: int, width: int, seed: int = 0
   signal = np.sqrt(0.6) * (signal - signal.mean()) / signal.std()
   signal += np.sqrt(0.4) * rng.normal(size=rows)
   table['charges'] = np.clip(5000 + 1500 * signal, 1, 40_000)
-  table['ill'] = np.where(signal > np.quantile(signal, 0.92), 'yes', 'no').astype(object)
+  is_ill = signal > np.quantile(signal, 0.92)
+  table['ill'] = np.where(is_ill, 'yes', 'no').astype(object)
   return table, {**bounds, 'charges': {'bounds': [1, 40_000], 'target': True},
                  'ill': {'categories': ['no', 'yes'], 'target': True}}
 
@@ -226,7 +227,8 @@ def print_rows(cases: Sequence[Case], *, repeats: int, mlp: bool, quick: bool) -
 _MECHANISMS = (
     ('none', dict(mechanism='none')),
     *((f'{mechanism}, ε = {epsilon:g}', dict(mechanism=mechanism, epsilon=epsilon))
-      for mechanism, epsilon in (('gaussian', 8.0), ('skellam', 8.0), ('skellam', 2.0))))
+      for mechanism, epsilon in (
+          ('gaussian', 8.0), ('skellam', 8.0), ('skellam', 2.0))))
 HEADER = ('data', 'model', 'metric', 'best constant', 'central, no privacy',
           'federated, no privacy', 'gaussian, ε = 8', 'skellam, ε = 8')
 

@@ -18,9 +18,8 @@ HIDDEN = 32
 # Whether the label is a class -> the models.
 MODELS = {True: ('logistic', 'mlp'), False: ('linear', 'mlp')}
 # Norm of a row as a model takes it, if all columns are encoded as 1; it follows from
-# whether the label is a class. It does not grow with the number of columns, nor does
-# the curvature of the loss, so that the same rates suit all tables. Cross-entropy has
-# less curvature than squared errors.
+# whether the label is a class: cross-entropy has less curvature than squared errors. It
+# does not grow with the number of columns, so that the same rates suit all tables.
 _NORM = {True: 3.0, False: 1.0}
 # A regression learns multiples of this: the same clip then has less noise.
 _LABEL_UNIT = 0.2

@@ -4,7 +4,7 @@ A column of numbers is mapped to z in [-1, 1] by its public bounds. A client add
 each column, the mean of z over its rows and the mean of z^2 less 1/2, as integers. So
 no client moves the sums by more than an L2 norm of 1.25^(1/2) per column, however many
 rows it has. Categories have no statistics, and the label keeps its bounds. For weights
-of classes a client also adds the fractions of its rows by class, of a norm of at most 1.
+of classes a client also adds the fractions of its rows by class: a norm of at most 1.
 """
 
 from collections.abc import Callable, Mapping

@@ -203,7 +203,8 @@ def build(*, model: str | None = None, data_source: str | None = None,
   is_embedded = data_source == 'embedded'
   columns = _choose_columns(
       public_bounds, public_sample, data_source, data_options,
-      class_weights, statistics_epsilon is not None, label_field=label_field, feature_fields=feature_fields,
+      class_weights, statistics_epsilon is not None,
+      label_field=label_field, feature_fields=feature_fields,
       classes=labelled.named_classes(num_classes, class_names),
       client_field=data_options.get('client_field', 'client'))
   if is_embedded:

@@ -202,7 +202,8 @@ def test_weights_of_classes_are_those_of_the_loss_and_are_kept(tmp_path):
   plain, weighted = (_balanced(tmp_path, **options)
                      for options in ({}, {'class_weights': ('1', '30')}))
   weights = [np.float32(w) + 0.1 for w in plain.model.initial_weights(0)]
-  batch = {'x': tf.ones([2, plain.train.element_spec['x'][1][0]]), 'y': tf.constant([0, 1])}
+  width, = plain.train.element_spec['x'][1]
+  batch = {'x': tf.ones([2, width]), 'y': tf.constant([0, 1])}
   np.testing.assert_allclose(weighted.model.loss(weights, batch, None), np.array(
       [1, 30]) * plain.model.loss(weights, batch, None), rtol=1e-6)
   mask = tf.ones(2)
