@@ -39,6 +39,8 @@ class Model:
     predict: (weights, batch without the label 'y') -> mapping of the name of an output
       to a tensor whose first dimension is the batch: 'class' and 'probabilities' of a
       classifier, 'value' of a regression. None if the model can't be exported.
+    in_units: Labels 'y' of a regression [n], as the model is trained on them -> in the
+      units of 'value'.
     weight_names: Name of each array of the weights, in their order: 'layer/kernel'.
       Empty for 'weight_000', 'weight_001' and so on.
     to_keras: weights -> a Keras model with these weights; None if there is none.
@@ -53,6 +55,7 @@ class Model:
   breakdown: Breakdown | None = None
   evaluation_batch: int = 512
   predict: Callable[[Weights, Examples], Mapping[str, Any]] | None = None
+  in_units: Callable[[np.ndarray], np.ndarray] = lambda y: y
   weight_names: Sequence[str] = ()
   to_keras: Callable[[Weights], Any] | None = None
 
@@ -259,10 +262,13 @@ class RawColumns:
       missing.
     encode: Name of a column -> tensor [batch] -> the features of the model, by name. A
       pure TensorFlow function; calls with what the run refuses fail.
+    scales: Factors of the features before the first layer and of the outputs after the
+      last one.
   """
 
   dtypes: Mapping[str, str]
   encode: Callable[[Mapping[str, Any]], Examples]
+  scales: tuple[float, float] = (1.0, 1.0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

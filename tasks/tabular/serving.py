@@ -1,14 +1,14 @@
 """Use of a model of tables outside this project: raw columns in a graph, and Keras."""
 
 from collections.abc import Mapping
-import re
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tasks import task
 from tasks.sources import records
-from tasks.tabular import columns as columns_lib
+from tasks.tabular import columns as columns_lib, models
 
 # As records.days reads dates: year, month, day, hour, minute, second, and the zone's
 # sign, hours and minutes. A rewriting can name no more than 9 groups.
@@ -56,12 +56,6 @@ def days(texts: tf.Tensor, name: str) -> tf.Tensor:
   return tf.where(is_gap, tf.constant(float('nan'), tf.float64), result)
 
 
-def _category(text: str) -> str:
-  """The text by which a category is known: '3' for '3.0', 'true' for 'TRUE'."""
-  return text.lower() if text.lower() in ('true', 'false') else (
-      re.sub(_WHOLE, r'\1', text))
-
-
 def _encoded(column: columns_lib.Column, values: tf.Tensor,
              missing: str) -> tf.Tensor:
   """Encodes a column as `column.encode` does: float32 [n, width]."""
@@ -69,8 +63,7 @@ def _encoded(column: columns_lib.Column, values: tf.Tensor,
     lower = tf.strings.lower(values)
     values = tf.where((lower == 'true') | (lower == 'false'), lower,
                       tf.strings.regex_replace(values, _WHOLE, r'\1'))
-    encoded = values[:, tf.newaxis] == tf.constant(
-        list(map(_category, column.categories)))
+    encoded = values[:, tf.newaxis] == tf.constant(column.known)
     if missing == columns_lib.ERROR:
       tf.debugging.assert_equal(
           tf.reduce_any(encoded, axis=1), True,
@@ -97,14 +90,14 @@ def raw_columns(columns: columns_lib.Columns, missing: str) -> task.RawColumns:
         _encoded(column, tensors[column.name], missing)
         for column in columns.features], axis=1)}
 
-  return task.RawColumns(encode=encode, dtypes={
+  return task.RawColumns(encode=encode, scales=models.scales(columns), dtypes={
       column.name: 'float64' if column.kind == records.MEASURE else 'string'
       for column in columns.features})
 
 
 def to_keras(columns: columns_lib.Columns, weights: task.Weights) -> tf.keras.Model:
   """The network from the encoded x to probabilities, or values in the label's units."""
-  layers, label = tf.keras.layers, columns.label
+  layers, label, scales = tf.keras.layers, columns.label, models.scales(columns)
   biases = weights[1::2]
   network = [tf.keras.Input([columns.width], name='x'),
              *(layers.Dense(len(bias), activation='relu') for bias in biases[:-1]),
@@ -119,5 +112,10 @@ def to_keras(columns: columns_lib.Columns, weights: task.Weights) -> tf.keras.Mo
                 layers.ReLU(max_value=high - low), layers.Rescaling(1.0, offset=low)]
     network += [layers.Activation('exponential')] * label.is_log
   network = tf.keras.Sequential(network)
-  network.set_weights(weights)
+  # Scales are parts of the weights here.
+  scaled = list(map(np.array, weights))
+  scaled[0] *= scales[0]
+  for array in scaled[-2:]:
+    array *= scales[1]
+  network.set_weights(scaled)
   return network

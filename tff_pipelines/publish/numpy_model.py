@@ -69,13 +69,15 @@ def predict(rows: Iterable[Mapping[str, Any]],
             folder: pathlib.Path = _FOLDER) -> Iterator[dict[str, Any]]:
   """Yields the class and all probabilities, or the value, of each row."""
   columns = json.loads((folder / 'columns.json').read_text(encoding='utf-8'))
-  served = json.loads((folder / 'model.json').read_text(encoding='utf-8'))['served']
-  imputes, label = served['settings'].get('missing') == 'impute', columns['label']
+  model = json.loads((folder / 'model.json').read_text(encoding='utf-8'))
+  imputes = model['served']['settings'].get('missing') == 'impute'
+  label, scales = columns['label'], model['scales']
   with np.load(folder / 'model.npz') as arrays:
     weights = [arrays[name] for name in arrays.files]
   for row in rows:
-    x = np.array([value for column in columns['features'] for value in _encoded(
-        column, row[column['name']], imputes)], np.float32)
+    x = scales[0] * np.array([
+        value for column in columns['features']
+        for value in _encoded(column, row[column['name']], imputes)], np.float32)
     for i in range(0, len(weights), 2):
       x = np.maximum(x, 0) if i else x
       x = x @ weights[i] + weights[i + 1]
@@ -87,7 +89,7 @@ def predict(rows: Iterable[Mapping[str, Any]],
           for name, chance in zip(label['categories'], chances)}}
     else:
       ends = math.log if label['is_log'] else float
-      value = label['center'] + label['scale'] * float(x[0])
+      value = label['center'] + label['scale'] * scales[1] * float(x[0])
       value = min(max(value, ends(label['low'])), ends(label['high']))
       yield {'value': math.exp(value) if label['is_log'] else value}
 
