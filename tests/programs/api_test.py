@@ -15,7 +15,7 @@ from tests import tiny_task
 from tff_pipelines import api
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib, ledger_query
 from tff_pipelines.fedavg import account_verdict as verdict, run
-from tff_pipelines.publish import statement
+from tff_pipelines.experiment import statement
 
 TASK = tiny_task.task()
 

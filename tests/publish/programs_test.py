@@ -19,7 +19,7 @@ from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.common import files
 from tff_pipelines.experiment import configurations, models
 from tff_pipelines.fedavg import account_verdict as verdict
-from tff_pipelines.publish import statement
+from tff_pipelines.experiment import statement
 
 TRAIN, EXPORT, EVALUATE, PREDICT = (
     f'tff_pipelines.{name}' for name in ('train', 'export', 'evaluate', 'predict'))

@@ -85,6 +85,11 @@ def record_start(folder: pathlib.Path, engine: str,
       line.partition(' ')[2] for record in (*records, lines) for line in record)
 
 
+def begun_on(folder: pathlib.Path) -> str:
+  """The day of the first start of the run in a folder, in UTC: YYYY-MM-DD."""
+  return _starts(folder / files.STARTS)[0].partition('T')[0]
+
+
 def _starts(path: pathlib.Path) -> list[str]:
   """The lines of a record of starts; ValueError if it is missing or damaged."""
   if not path.exists():

@@ -64,7 +64,7 @@ SCHEMA: Mapping[str, str] = {
     'amplification': 'text?', 'skellam_as_gaussian': 'list?',
     'secure_aggregation': 'text?', 'population': 'integer?', 'cohort_size': 'number?',
     'rounds': 'integer', 'starts': 'integer', 'configuration': 'text',
-    'caveats': 'list', 'warnings': 'list', 'details': 'object',
+    'about': 'object', 'caveats': 'list', 'warnings': 'list', 'details': 'object',
 }
 
 
@@ -135,7 +135,7 @@ def summary_of(family: str, guarantee: guarantee_lib.Guarantee, outcome: Outcome
   """The summary of a run, complete and valid."""
   values = {
       'version': VERSION, 'family': family, 'held_out': {}, 'outside_guarantee': [],
-      'breakdown': {}, **guarantee.to_json(), **run,
+      'breakdown': {}, 'about': {}, **guarantee.to_json(), **run,
       'caveats': [caveat.name for caveat in caveats],
       'warnings': [str(caveat) for caveat in caveats], 'details': {},
       **outcome.fields}

@@ -12,10 +12,11 @@ import numpy as np
 import tensorflow as tf
 
 from tasks.task import Serving
+from tff_pipelines.accounting.guarantees import ledger_query
 from tff_pipelines.common import files
-from tff_pipelines.experiment import models
+from tff_pipelines.experiment import models, statement
 from tff_pipelines.fedavg.account_verdict import verdict_on
-from tff_pipelines.publish import numpy_model, run as run_lib, statement
+from tff_pipelines.publish import numpy_model, run as run_lib
 from tff_pipelines.publish.settings import ExportSettings
 
 SAVED_MODEL = 'saved_model'
@@ -132,10 +133,21 @@ def _write(folder: pathlib.Path, settings: ExportSettings, run: run_lib.Finished
     files.write_atomically(folder / name, text)
   reasons = [*serving.not_private, *([statement.PARTY] if settings.party else [])]
   # The summary names the models of all parties.
-  content = statement.statement({**run.summary, 'model': trained.name}, reasons)
+  content = statement.statement(
+      {**run.summary, 'model': trained.name}, reasons, _earlier(settings, run))
   files.write_json(folder / statement.JSON, content)
   files.write_atomically(folder / statement.TEXT, statement.in_words(content))
   return content
+
+
+def _earlier(settings: ExportSettings, run: run_lib.FinishedRun) -> dict | None:
+  """All releases about the same people, those of earlier ledgers included."""
+  if settings.earlier_ledgers is None:
+    return None
+  answer = ledger_query.together(
+      [run.folder / files.LEDGER, *settings.earlier_ledgers])
+  return {'count': len(settings.earlier_ledgers), 'epsilon': answer.epsilon,
+          'delta': answer.delta}
 
 
 def export(settings: ExportSettings) -> pathlib.Path:
