@@ -7,17 +7,15 @@ Settings have the names, defaults and checks of the flags. A run prints nothing 
 its setting `verbose` is on; its folder gets all the files that the program writes.
 """
 
-from collections.abc import Mapping, Sequence
-import dataclasses
-import pathlib
-import types
+from collections.abc import Sequence
 from typing import Any
 
 from tff_pipelines.experiment import cli  # First: the search path follows from it.
 # pylint: disable=g-bad-import-order
-from tff_pipelines.common import files
+from tff_pipelines.experiment import results
 from tff_pipelines.experiment.callbacks import Callback
 from tff_pipelines.experiment.callbacks import StopTraining
+from tff_pipelines.experiment.results import Result
 from tff_pipelines.fedavg.account_settings import AccountSettings
 from tff_pipelines.fedavg.settings import TrainSettings
 from tff_pipelines.fedavg.sweep_settings import SweepSettings
@@ -34,30 +32,6 @@ __all__ = ['AccountSettings', 'Callback', 'FedMdSettings', 'LdpSettings',
 # Before a program imports TensorFlow for a model of its own: TensorFlow's messages have
 # values of clients' data.
 cli.quiet()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Result:
-  """The result of a run.
-
-  Attributes:
-    weights: Name -> array of the released model, in the order of its layers. Empty if
-      the run releases none.
-    guarantee: All numbers of the guarantee and their terms, a
-      `accounting.guarantees.guarantee.Guarantee`.
-    summary: Content of summary.json; docs/summary.md.
-    metrics: A row for each round, a pandas.DataFrame. Its epsilon is of the rounds so
-      far; the guarantee of the run is `guarantee`.
-    figures: Paths of the figures.
-    folder: Folder of the run.
-  """
-
-  weights: Mapping[str, Any]
-  guarantee: Any
-  summary: Mapping[str, Any]
-  metrics: Any
-  figures: tuple[pathlib.Path, ...]
-  folder: pathlib.Path
 
 
 def train(settings: TrainSettings, *, aggregation: Any = None, event: Any = None,
@@ -84,7 +58,7 @@ def train(settings: TrainSettings, *, aggregation: Any = None, event: Any = None
         mechanism='own', aggregation=own.of(aggregation, event))
   elif event is not None:
     raise ValueError('event is not used without an aggregation: leave it out')
-  return _result(run.TrainExperiment(settings), callbacks)
+  return results.run(run.TrainExperiment(settings), callbacks)
 
 
 def plan(settings: TrainSettings) -> Any:
@@ -103,25 +77,25 @@ def vote(settings: VoteSettings, *, callbacks: Sequence[Callback] = ()) -> Resul
   Arguments and errors here and below are those of `train`.
   """
   from tff_pipelines.voting import run  # pylint: disable=g-import-not-at-top
-  return _result(run.experiment(settings), callbacks)
+  return results.run(run.experiment(settings), callbacks)
 
 
 def fedmd(settings: FedMdSettings, *, callbacks: Sequence[Callback] = ()) -> Result:
   """Distils between parties that keep their records and their models."""
   from tff_pipelines.fedmd import run  # pylint: disable=g-import-not-at-top
-  return _result(run.experiment(settings), callbacks)
+  return results.run(run.experiment(settings), callbacks)
 
 
 def ldp(settings: LdpSettings, *, callbacks: Sequence[Callback] = ()) -> Result:
   """Learns from locally private answers to public queries."""
   from tff_pipelines.ldp import run  # pylint: disable=g-import-not-at-top
-  return _result(run.experiment(settings), callbacks)
+  return results.run(run.experiment(settings), callbacks)
 
 
 def estimate_mean(settings: MeanSettings) -> Result:
   """Estimates means of clients' vectors; `summary` has a row for each setting."""
   from tff_pipelines.mean import run  # pylint: disable=g-import-not-at-top
-  return _result(run.MeanExperiment(settings), ())
+  return results.run(run.MeanExperiment(settings))
 
 
 def sweep(settings: SweepSettings) -> Any:
@@ -146,19 +120,3 @@ def account(settings: AccountSettings) -> Sequence[Any]:
     if problems := ledger.Ledger(path).verify():
       raise ValueError(f'{path}: the chain does not hold: {problems[0]}')
   return account_lib.found(settings)[0]
-
-
-def _result(experiment: Any, callbacks: Sequence[Callback]) -> Result:
-  import pandas  # pylint: disable=g-import-not-at-top
-  experiment.callbacks = tuple(callbacks)
-  experiment.quiet = not experiment.settings.verbose
-  summary = experiment.run()
-  folder = experiment.folder
-  path = folder / files.METRICS
-  return Result(
-      weights=types.MappingProxyType(dict(experiment.weights)),
-      guarantee=experiment.guarantee, summary=types.MappingProxyType(summary),
-      folder=folder,
-      metrics=(pandas.read_csv(path, float_precision='round_trip') if path.exists()
-               else pandas.DataFrame()),
-      figures=tuple(folder / name for name in experiment.figures))

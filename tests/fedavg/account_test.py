@@ -119,8 +119,7 @@ def test_a_person_with_several_clients():
     (['--query=table', *SKELLAM, '--bits=18'],
      'bits is not used with query=table, which finds it'),
     (['--mechanism=nfdp', '--records=9', '--subset_size=1', '--delta=0.1'],
-     'delta is not used with mechanism=nfdp'),
-    (['--plot=figures.png', '--delta=0.1'], 'delta is not used with plot alone')])
+     'delta is not used with mechanism=nfdp')])
 def test_unused_flags_are_refused(flags, message):
   done = run(*flags, code=2)
   assert done.stdout == ''
@@ -341,24 +340,6 @@ def test_mistakes_are_one_line_and_exit_code_2(flags, word):
   lines = done.stderr.strip().splitlines()
   assert len(lines) == 1 and lines[0].startswith('error: ')
   assert word in lines[0]
-
-
-@pytest.mark.slow
-def test_plot_draws_a_png(tmp_path):
-  path = tmp_path / 'figures.png'
-  run(f'--plot={path}')
-  assert path.read_bytes().startswith(b'\x89PNG') and path.stat().st_size > 10_000
-  wrong = run(f'--plot={tmp_path / "figures.jpg"}', code=2)
-  assert '.png' in wrong.stderr
-
-
-def test_plot_that_can_not_be_written_is_refused_before_anything_is_computed(
-    tmp_path, monkeypatch):
-  monkeypatch.setattr(answers, 'explained', lambda *_: pytest.fail('computed'))
-  (tmp_path / 'file').write_text('')
-  done = run('--mechanism=gaussian', '--noise_multiplier=1', '--delta=0.1',
-             f'--plot={tmp_path / "file" / "x.png"}', code=2)
-  assert 'can\'t be written' in done.stderr and done.stdout == ''
 
 
 def test_every_setting_of_a_mechanism_and_a_query_is_a_flag_with_its_default():

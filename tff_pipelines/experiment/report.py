@@ -224,7 +224,7 @@ def lines_of(entries: Iterable[tuple[str, str]], most: int) -> list[str]:
     longest = max(range(len(blocks)), key=lambda i: (
         len(blocks[i]) * (entries[i][0] not in _WHOLE), i))
     if len(blocks[longest]) == 1 or entries[longest][0] in _WHOLE:
-      # What stays whole may need more lines; else there are more entries than lines.
+      # Whole entries may need more lines; else there are more entries than lines.
       if not any(label in _WHOLE for label, _ in entries):
         blocks = blocks[:most]
       break

@@ -6,7 +6,6 @@ import itertools
 import json
 import math
 import os
-import sys
 import textwrap
 from typing import Any
 
@@ -56,15 +55,9 @@ def answer(settings: settings_lib.AccountSettings) -> int:
     if settings.query == settings_lib.DATA_DEPENDENT and (
         rows[0].epsilon_data_dependent is not None):
       print(*textwrap.wrap(f'PRIVATE: {DO_NOT_PUBLISH}', 80), '', sep='\n')
-  if rows:
-    is_table = settings.compare or settings.query == 'table'
-    print(formatted(rows, settings.format, is_table,
-                    explain.steps(*known) if settings.explain else None))
-  if settings.plot is not None:
-    # Drawing needs matplotlib; the numbers do not.
-    from tff_pipelines.accounting.guarantees import figures  # pylint: disable=g-import-not-at-top
-    figures.draw(settings.plot)
-    print(f'figures written to {settings.plot}', file=sys.stderr)
+  is_table = settings.compare or settings.query == 'table'
+  print(formatted(rows, settings.format, is_table,
+                  explain.steps(*known) if settings.explain else None))
   return BROKEN if broken else 0
 
 
@@ -84,8 +77,6 @@ def found(settings: settings_lib.AccountSettings, broken: Sequence[str] = ()
     return [answer_votes(settings)], None
   elif settings.compare:
     return account_compare.compare(settings), None
-  elif settings.mechanism is None:
-    return [], None
   elif settings.query == 'table':
     return answers.table(settings.question, settings.about), None
   else:

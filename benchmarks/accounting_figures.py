@@ -1,5 +1,7 @@
 """Figures that compare mechanisms by accounting alone.
 
+  python -m benchmarks.accounting_figures figures.png
+
 After figures 1 to 3 of arXiv 2110.04995: how epsilon grows with composition,
 and how near Skellam and the distributed discrete Gaussian come to the Gaussian
 as the grid becomes finer.
@@ -8,6 +10,7 @@ as the grid becomes finer.
 from collections.abc import Iterable, Sequence
 import math
 import os
+import sys
 
 import matplotlib
 
@@ -141,3 +144,7 @@ def draw(path: str | os.PathLike) -> None:
     figure.savefig(path, dpi=110)
   finally:
     pyplot.close(figure)
+
+
+if __name__ == '__main__':
+  draw(sys.argv[1])

@@ -1,0 +1,51 @@
+"""Results of runs that are started from Python."""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import pathlib
+import types
+from typing import Any
+
+from tff_pipelines.common import files
+from tff_pipelines.experiment.callbacks import Callback
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Result:
+  """The result of a run.
+
+  Attributes:
+    weights: Name -> array of the released model, in the order of its layers. Empty if
+      the run releases none.
+    guarantee: All numbers of the guarantee and their terms, a
+      `accounting.guarantees.guarantee.Guarantee`.
+    summary: Content of summary.json; docs/summary.md.
+    metrics: A row for each round, a pandas.DataFrame. Its epsilon is of the rounds so
+      far; the guarantee of the run is `guarantee`.
+    figures: Paths of the figures.
+    folder: Folder of the run.
+  """
+
+  weights: Mapping[str, Any]
+  guarantee: Any
+  summary: Mapping[str, Any]
+  metrics: Any
+  figures: tuple[pathlib.Path, ...]
+  folder: pathlib.Path
+
+
+def run(experiment: Any, callbacks: Sequence[Callback] = ()) -> Result:
+  """Runs an `Experiment`, which prints nothing unless it is to be verbose."""
+  import pandas  # pylint: disable=g-import-not-at-top
+  experiment.callbacks = tuple(callbacks)
+  experiment.quiet = not experiment.settings.verbose
+  summary = experiment.run()
+  folder = experiment.folder
+  path = folder / files.METRICS
+  return Result(
+      weights=types.MappingProxyType(dict(experiment.weights)),
+      guarantee=experiment.guarantee, summary=types.MappingProxyType(summary),
+      folder=folder,
+      metrics=(pandas.read_csv(path, float_precision='round_trip') if path.exists()
+               else pandas.DataFrame()),
+      figures=tuple(folder / name for name in experiment.figures))
