@@ -154,6 +154,9 @@ def bound(view: View, delta: float, method: Method,
   best = dataclasses.replace(min(found, key=lambda one: one.epsilon), delta=delta)
   if view.is_amplified(observer) and (view.event.honest_fraction() or 1) < 1:
     best = dataclasses.replace(best, caveats=(*best.caveats, _ALL_SHARES))
+  if observer == bounds.PARTICIPANT and not best.is_finite:
+    # Clients add noise; that of others may be missing.
+    return dataclasses.replace(best, caveats=(UNBOUNDED,))
   if observer not in _PERSONS:
     return best
   notes = (groups.unbounded(method.clients_per_person),) if not best.is_finite else (
