@@ -11,7 +11,7 @@ from tests import known_cohorts, ledgers
 from tests.experiment.example_plan import ExamplePlan, TERMS
 from tff_pipelines.accounting.events import base, kinds as events
 from tff_pipelines.accounting.guarantees import (
-    bounds, accountant, ledger as ledger_lib, noise_budget, plan as guarantee, observers)
+    accountant, ledger as ledger_lib, noise_budget, plan as guarantee)
 from tff_pipelines.common import decimals
 
 DELTA = 1e-3
@@ -188,14 +188,6 @@ def test_caveats_are_those_of_plan_events_and_numbers_each_once():
       'large epsilon', 'delta not below 1/population']
   assert result.to_json()['secure_aggregation'] == 'simulated'
   assert 'secure aggregation: simulated' in result.details()
-
-
-def test_unbounded_number_of_a_participant_does_not_say_that_no_noise_is_added():
-  plan = ExamplePlan()
-  view = observers.View(plan.released(3))
-  bound = observers.bound(view, 1e-3, observers.Method(), bounds.PARTICIPANT)
-  assert not bound.is_finite and [note.name for note in bound.caveats] == [
-      'participants: a cohort may be of one']
 
 
 def test_details_say_everything_in_sentences():
