@@ -15,7 +15,7 @@ from typing import Any
 
 from tff_pipelines.experiment import cli  # First: the search path follows from it.
 # pylint: disable=g-bad-import-order
-from tff_pipelines.common import files
+from tff_pipelines.common import decimals, files
 from tff_pipelines.experiment.callbacks import Callback
 from tff_pipelines.experiment.callbacks import StopTraining
 from tff_pipelines.fedavg.settings import TrainSettings
@@ -51,6 +51,16 @@ class Result:
   metrics: Any
   figures: tuple[pathlib.Path, ...]
   folder: pathlib.Path
+
+  def __repr__(self) -> str:
+    summary, lines = self.summary, [f'Result in {self.folder}']
+    if summary['value'] is not None:
+      lines += ['{headline_of}: {headline} {value:.4f}'.format(**summary)]
+    for which in ('', '_server'):
+      if (epsilon := summary[f'epsilon{which}']) is not None:
+        lines += [f'epsilon {decimals.epsilon(epsilon)} at delta {summary["delta"]:.4g} '
+                  f'against {summary["observers" + which]}']
+    return '\n'.join([*lines, f'caveats: {", ".join(summary["caveats"])}'])
 
 
 def train(settings: TrainSettings, *, callbacks: Sequence[Callback] = ()) -> Result:
