@@ -56,10 +56,10 @@ class Result:
     summary, lines = self.summary, [f'Result in {self.folder}']
     if summary['value'] is not None:
       lines += ['{headline_of}: {headline} {value:.4f}'.format(**summary)]
-    for which in ('', '_server'):
-      if (epsilon := summary[f'epsilon{which}']) is not None:
-        lines += [f'epsilon {decimals.epsilon(epsilon)} at delta {summary["delta"]:.4g} '
-                  f'against {summary["observers" + which]}']
+    for who in ('', '_server'):
+      if (epsilon := summary[f'epsilon{who}']) is not None:
+        lines += [f'epsilon {decimals.epsilon(epsilon)} at delta {summary["delta"]} '
+                  f'against {summary["observers" + who]}']
     return '\n'.join([*lines, f'caveats: {", ".join(summary["caveats"])}'])
 
 

@@ -2,6 +2,8 @@
 
 import os
 import pathlib
+import re
+import shutil
 import subprocess
 import sys
 
@@ -28,7 +30,8 @@ def installed(tmp_path_factory):
   # From a copy: setuptools writes into the folder that it builds.
   source = base / 'source'
   source.mkdir()
-  for name in ('aggregators', 'tasks', 'tff_pipelines', 'pyproject.toml', 'README.md'):
+  for name in ('aggregators', 'tasks', 'tff_pipelines', 'pyproject.toml', 'README.md',
+               'requirements.txt'):
     _run('cp', '-r', modules.ROOT / name, source)
   _run(sys.executable, '-m', 'pip', 'install', '--quiet', '--no-deps',
        '--no-build-isolation', '--disable-pip-version-check', '--target', target,
@@ -49,12 +52,16 @@ def test_console_command_runs_anywhere(installed):
   run = _run(command, 'train', '--flagfile=shakespeare', '--rounds=0', code=2,
              cwd=work, env=environment)
   assert run.stderr == 'error: rounds must be at least 1, found 0\n'
+  # The command of the image, where there is nothing but the package.
+  _run(command, 'train', '--task=tabular', '--rounds=1', cwd=work, env=environment)
+  assert list(work.glob('out/*/report.html'))
 
 
 @pytest.mark.slow
 def test_data_of_the_packages_are_installed(installed):
   target, _ = installed
   for name in ('aggregators/py.typed', 'tasks/py.typed', 'tff_pipelines/py.typed',
+               'tff_pipelines/requirements.txt',
                'tasks/text/embedded.txt', 'tff_pipelines/configs/emnist.flags',
                'tff_pipelines/experiment/page.css'):
     assert (target / name).is_file(), name
@@ -78,3 +85,56 @@ def test_arguments_go_to_the_program(capsys):
   assert "found 'trian'" in capsys.readouterr().err
   assert console.main(['account', '--version']) == 0
   assert capsys.readouterr().out == f'tff-pipelines {tff_pipelines.__version__}\n'
+
+
+@pytest.fixture(name='folder', scope='module')
+def _folder(tmp_path_factory):
+  """A folder with the package, which a Python without other packages searches."""
+  folder = tmp_path_factory.mktemp('folder')
+  shutil.copytree(modules.ROOT / 'tff_pipelines', folder / 'tff_pipelines')
+  return folder
+
+
+@pytest.mark.parametrize('arguments', [
+    '-m tff_pipelines.train --rounds=1', '-m tff_pipelines', 'tff_pipelines/vote.py',
+    'tff_pipelines', 'tff-pipelines --help'])
+def test_a_program_without_its_packages_says_how_to_install_them(folder, arguments):
+  (folder / 'tff-pipelines').write_text('from tff_pipelines.__main__ import main')
+  run = _run(sys.executable, '-S', *arguments.split(), code=2, cwd=folder)
+  said = re.fullmatch(
+      'error: packages must be those of requirements.txt, found no absl; set up by: '
+      f'{sys.executable} -m pip install --no-deps --require-hashes -r (.+)\n', run.stderr)
+  assert pathlib.Path(said[1]).read_bytes() == (
+      modules.ROOT / 'requirements.txt').read_bytes()
+  (folder / 'Makefile').touch()
+  run = _run(sys.executable, '-S', *arguments.split(), code=2, cwd=folder)
+  (folder / 'Makefile').unlink()
+  assert run.stderr.endswith(
+      f': cd {folder} && make setup && source .venv/bin/activate\n')
+
+
+@pytest.mark.parametrize('fake, found', [
+    ('sys.version_info = (3, 10, 13)', 'Linux on x86_64, Python 3.10'),
+    ('sys.version_info = (3, 12, 1)', 'Linux on x86_64, Python 3.12'),
+    ('platform.machine = lambda: "aarch64"', 'Linux on aarch64, Python 3.11'),
+    ('platform.system = lambda: "Darwin"', 'Darwin on x86_64, Python 3.11'),
+    ('platform.system = lambda: "Windows"', 'Windows on x86_64, Python 3.11')])
+def test_another_system_is_told_which_is_needed(fake, found, tmp_path):
+  fake, said = f'import platform, sys; {fake}', (
+      f'error: system must be Linux on x86_64, Python 3.11, found {found}; ')
+  run = _run(sys.executable, '-c', f'{fake}; sys.argv = ["-m"]; import tff_pipelines',
+             code=2, cwd=modules.ROOT)
+  assert run.stderr.startswith(said) and run.stderr.count('\n') == 1
+  python = tmp_path / 'python'
+  python.write_text(f'#!/bin/sh\nexec {sys.executable} -c \'{fake}\n\'"$2"')
+  python.chmod(0o700)
+  run = _run('make', 'setup', f'PYTHON={python}', f'VENV={tmp_path}/new', code=2,
+             cwd=modules.ROOT)
+  assert run.stderr.startswith(said) and not (tmp_path / 'new').exists()
+
+
+def test_a_program_is_started_by_its_path_too(tmp_path):
+  for path, said in (('train.py', 'error: rounds must be'), ('', 'error: program must')):
+    run = _run(sys.executable, modules.ROOT / 'tff_pipelines' / path, '--rounds=0',
+               code=2, cwd=tmp_path)
+    assert run.stderr.startswith(said)

@@ -3,9 +3,8 @@
     with tracking.mlflow_callback(settings) as log:
       log.finish(train(settings, callbacks=[log]))
 
-A tracker gets the settings that define the run, except for paths, each round's metrics,
-and at the end the summary, with every epsilon, delta and observer, and report.html. It
-also learns when rounds end, which tells of cohorts (docs/report.md).
+A tracker gets the settings except for paths, each round's metrics, and at the end the
+summary and report.html. It learns when rounds end, which tells of cohorts.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -16,15 +15,11 @@ from typing import Any
 from tff_pipelines.common import files
 from tff_pipelines.experiment.settings import Settings
 
-_INSTALL = ('{} must be installed: python -m pip install --no-deps --require-hashes '
-            '--only-binary :all: -r requirements-tracking.txt')
-
 
 class TrackingCallback:
   """A callback, made of three functions: log metrics, set texts, and copy a file."""
 
-  def __init__(self, log: Callable[..., Any], describe: Callable[..., Any],
-               save: Callable[[str], Any]):
+  def __init__(self, log: Callable, describe: Callable, save: Callable):
     self._log, self._describe, self._save = log, describe, save
 
   def __call__(self, index: int, metrics: Mapping[str, float]) -> None:
@@ -34,10 +29,7 @@ class TrackingCallback:
 
   def finish(self, result: Any) -> None:
     """Logs the summary and the page of a `tff_pipelines.api.Result`."""
-    values = {f'{name}/{metric}': value
-              for name, metrics in result.summary['held_out'].items()
-              for metric, value in metrics.items()}
-    values.update(result.summary, caveats=', '.join(result.summary['caveats']))
+    values = {**result.summary, 'caveats': ', '.join(result.summary['caveats'])}
     self._log({name: value for name, value in values.items()
                if isinstance(value, (int, float))}, step=values['rounds'])
     self._describe({name: value for name, value in values.items()
@@ -56,7 +48,7 @@ def mlflow_callback(settings: Settings, **options: Any) -> Iterator[TrackingCall
   try:
     import mlflow  # pylint: disable=g-import-not-at-top
   except ImportError:
-    raise ImportError(_INSTALL.format('mlflow')) from None
+    raise ImportError('mlflow must be installed, by: make tracking') from None
   # Instead of the path of the program and the name of its user.
   tags = {'mlflow.source.name': 'tff_pipelines', 'mlflow.user': ''}
   with mlflow.start_run(tags={**tags, **options.pop('tags', {})}, **options):
@@ -72,7 +64,7 @@ def wandb_callback(settings: Settings, **options: Any) -> Iterator[TrackingCallb
   try:
     import wandb  # pylint: disable=g-import-not-at-top
   except ImportError:
-    raise ImportError(_INSTALL.format('wandb')) from None
+    raise ImportError('wandb must be installed, by: make tracking') from None
   # Nothing of the terminal, the command, the code and the machine.
   reduced = wandb.Settings(
       console='off', disable_code=True, disable_git=True, disable_job_creation=True,
