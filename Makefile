@@ -34,7 +34,7 @@ notebook: $(NOTEBOOK_READY)
 
 tracking: $(TRACKING_READY)
 
-# An image with all that programs need, of the user who builds it (docs/clusters.md).
+# An image with all that programs need, for the user who builds it (docs/tutorial.md).
 image:
 	docker build --platform=linux/amd64 --build-arg=UID=$$(id -u) --build-arg=GID=$$(id -g) --file=deploy/Dockerfile --tag=private-tff-pipelines .
 
