@@ -30,6 +30,12 @@ KEPT_DETAILS = ('epsilon_per_query', 'answers_of_a_client', 'queries', 'answered
                 'refined')
 
 
+def preparation_key(settings: LdpSettings | BaselineSettings) -> str:
+  """A text that is the same where features and teachers are."""
+  return repr((settings.task, sorted(settings.task_options.items()),
+               settings.feature_seed, settings.teacher_strength))
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Experiment:
   """One run.

@@ -43,10 +43,11 @@ class Runner:
     with open(folder / 'logs' / f'{experiment.name}.log', 'a',
               encoding='utf-8') as file:
       with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
-        if settings.preparation_key != self._key:
+        key = experiments_lib.preparation_key(settings)
+        if key != self._key:
           self._key = self._prepared = None  # Room for the next.
           self._prepared = run.Prepared(settings)
-          self._key = settings.preparation_key
+          self._key = key
         program = run if experiment.module == experiments_lib.LDP else baselines
         summary = program.run(settings, self._prepared)
     line = {'seconds': round(time.monotonic() - start, 1),

@@ -1,6 +1,7 @@
 """Tables: federated training at epsilon 8 beside central training without privacy.
 
   python -m benchmarks.tabular --wage_panel=wage_panel.csv   # of linearmodels
+  python -m benchmarks.tabular --rounds=30,50                # loss by round
   python -m benchmarks.tabular --quick                       # a smoke test
 
 Central training is scikit-learn's, on the same encoded rows; the test rows are the same
@@ -12,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import contextlib
 import dataclasses
 import io
+import itertools
 import json
 import os
 import pathlib
@@ -79,6 +81,82 @@ def wage_panel(path: str, folder: pathlib.Path) -> list[Case]:
            training=dict(rounds=40), clients=491)]
 
 
+def synthetic(people: int, width: int, seed: int = 0
+              ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+  """A table of people with 1 to 50 rows each, and public bounds of its columns.
+
+  Half of the encoded columns are numbers between bounds that are 2 to 20 standard
+  deviations wide, the others categories of four. 'charges' > 0 and 'ill', 8% of the
+  rows, follow from 6 numbers and 3 categories, for six tenths.
+  """
+  rng = np.random.default_rng(seed)
+  person = np.repeat(np.arange(people), rng.integers(1, 51, people))
+  rows, categories = len(person), width // 8
+  numbers = width - 4 * categories
+  z = (0.6 * rng.normal(size=(people, numbers))[person]
+       + 0.8 * rng.normal(size=(rows, numbers)))
+  table, bounds, signal = {'person': person}, {}, np.zeros(rows)
+  for i in range(numbers):
+    low, high = rng.choice([1.0, 3.0, 10.0], 2)
+    name = f'number_{i}'
+    table[name] = z[:, i].clip(-low, high)
+    bounds[name] = [-low, high]
+    signal += rng.normal() * z[:, i] * (i < 6)
+  for i in range(categories):
+    codes = rng.choice(4, rows, p=rng.dirichlet(np.full(4, 2.0)))
+    table[f'kind_{i}'] = np.array(list('abcd'), object)[codes]
+    bounds[f'kind_{i}'] = list('abcd')
+    signal += rng.normal(size=4)[codes] * (i < 3)
+  signal = np.sqrt(0.6) * (signal - signal.mean()) / signal.std()
+  signal += np.sqrt(0.4) * rng.normal(size=rows)
+  table['charges'] = np.clip(5000 + 1500 * signal, 1, 40_000)
+  is_ill = signal > np.quantile(signal, 0.92)
+  table['ill'] = np.where(is_ill, 'yes', 'no').astype(object)
+  return table, {**bounds, 'charges': {'bounds': [1, 40_000], 'target': True},
+                 'ill': {'categories': ['no', 'yes'], 'target': True}}
+
+
+def write_synthetic(folder: pathlib.Path, people: int, width: int) -> dict[str, str]:
+  """Writes a synthetic table as pandas does; returns the options of its task."""
+  import pandas  # pylint: disable=g-import-not-at-top
+  table, bounds = synthetic(people, width)
+  pandas.DataFrame(table).to_csv(folder / 'people.csv', index=False)
+  (folder / 'bounds.json').write_text(json.dumps(bounds))
+  return dict(data_source='csv', data_path=str(folder / 'people.csv'), no_cache=True,
+              client_field='person', public_bounds=str(folder / 'bounds.json'))
+
+
+def rise(losses: Sequence[float]) -> float:
+  """The highest loss of the last ten rounds over the lowest of it and those before."""
+  lowest = np.minimum.accumulate(losses)
+  return float(np.max((losses / lowest)[-10:]))
+
+
+def print_losses(rounds: Sequence[int], people: Sequence[int],
+                 widths: Sequence[int]) -> None:
+  """Prints the held-out loss of runs of synthetic tables with the default rates."""
+  from tff_pipelines.experiment import metrics  # pylint: disable=g-import-not-at-top
+  print_header('people', 'encoded columns', 'model', 'rounds', *(
+      f'{name}: score, rise' for name, _ in _MECHANISMS))
+  for count, width, (label, model), length in itertools.product(
+      people, widths, (('charges', 'linear'), ('charges', 'mlp'), ('ill', 'logistic'),
+                       ('ill', 'mlp')), rounds):
+    cells = [str(count), str(width), f'{model} of {label}', str(length)]
+    for _, settings in _MECHANISMS:
+      with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        summary = _quiet_run(
+            folder, **write_synthetic(folder, count, width), label_field=label,
+            model=model, rounds=length, **settings)
+        by_round = metrics.read(folder / 'run' / 'metrics.csv', 'round')
+      losses = [float(row['test_clients/loss']) for row in by_round.values()]
+      values = summary['held_out']['test_clients']
+      score = (f'R² {values["r2"]:.2f}' if label == 'charges' else
+               f'AUC {values["auc"]:.2f}')
+      cells.append(f'{score}, {rise(losses):.3f}')
+    print(f'| {" | ".join(cells)} |', flush=True)
+
+
 def central(case: Case, model: str) -> dict[str, float]:
   """Metrics of scikit-learn's model, and of the best constant, on the held-out rows."""
   # Takes a second to import.
@@ -105,14 +183,20 @@ def central(case: Case, model: str) -> dict[str, float]:
           'constant': error(np.median(y))}
 
 
+def _quiet_run(folder: pathlib.Path, **settings: Any) -> dict[str, Any]:
+  """The summary of a run of ours."""
+  from tff_pipelines.fedavg import run  # pylint: disable=g-import-not-at-top
+  with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(
+      io.StringIO()):
+    return run.train(TrainSettings(
+        task='tabular', output_dir=str(folder / 'run'), **settings))
+
+
 def federated(case: Case, **settings: Any) -> tuple[float, float | None]:
   """The metric of a run of ours, and its epsilon."""
-  from tff_pipelines.fedavg import run  # pylint: disable=g-import-not-at-top
-  with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(
-      io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-    summary = run.train(TrainSettings(
-        task='tabular', output_dir=os.path.join(folder, 'run'),
-        **{**case.options, **case.training, **settings}))
+  with tempfile.TemporaryDirectory() as folder:
+    summary = _quiet_run(
+        pathlib.Path(folder), **{**case.options, **case.training, **settings})
   return summary['held_out'][summary['headline_of']][case.metric], summary['epsilon']
 
 
@@ -139,8 +223,22 @@ def print_rows(cases: Sequence[Case], *, repeats: int, mlp: bool, quick: bool) -
       print(f'| {" | ".join(cells)} |', flush=True)
 
 
+# Mechanisms of the losses by round, with their settings.
+_MECHANISMS = (
+    ('none', dict(mechanism='none')),
+    *((f'{mechanism}, ε = {epsilon:g}', dict(mechanism=mechanism, epsilon=epsilon))
+      for mechanism, epsilon in (
+          ('gaussian', 8.0), ('skellam', 8.0), ('skellam', 2.0))))
 HEADER = ('data', 'model', 'metric', 'best constant', 'central, no privacy',
           'federated, no privacy', 'gaussian, ε = 8', 'skellam, ε = 8')
+
+
+def print_header(*names: str) -> None:
+  print(f'| {" | ".join(names)} |\n|{"---|" * len(names)}')
+
+
+def _integers(text: str) -> list[int]:
+  return list(map(int, text.split(',')))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -150,9 +248,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
   parser.add_argument('--repeats', type=int, default=3, help='runs of each setting')
   parser.add_argument('--mlp', action='store_true', help='also the network')
   parser.add_argument('--quick', action='store_true', help='a smoke test')
+  parser.add_argument('--rounds', type=_integers, help='print losses instead')
+  parser.add_argument('--people', type=_integers, default=[300, 1500])
+  parser.add_argument('--widths', type=_integers, default=[3, 12, 60, 200])
   options = parser.parse_args(arguments)
   cli.quiet()
-  print(f'| {" | ".join(HEADER)} |\n|{"---|" * len(HEADER)}')
+  if options.rounds:
+    print_losses(options.rounds, options.people, options.widths)
+    return 0
+  print_header(*HEADER)
   with tempfile.TemporaryDirectory() as folder:
     cases = [breast_cancer()]
     if options.wage_panel:

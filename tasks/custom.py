@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import importlib
 import inspect
+import math
 import pathlib
 import re
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tasks import checks, task as task_lib
-from tasks.sources import ids as ids_lib, records
+from tasks.sources import further, ids as ids_lib, open_source, records
 
 _NAME = re.compile(r'[A-Za-z_][\w.]*:[A-Za-z_]\w*', re.ASCII)
 
@@ -111,7 +112,48 @@ def _checked(built: Any) -> task_lib.Task:
     if not len(next(iter(examples.values()))):
       raise ValueError(f'held_out {name!r} must have examples, found none')
   _check_model(built.model, next(iter(built.held_out.values())))
-  return dataclasses.replace(built, train=train, held_out_of_clients=of_clients)
+  return dataclasses.replace(built, train=train, held_out_of_clients=of_clients,
+                             reader=built.reader or reader(spec))
+
+
+def reader(spec: records.ElementSpec) -> task_lib.Reader:
+  """The reader of files whose fields are the features, under their names.
+
+  A feature is a number or a list of numbers, of all numbers in row-major order or as
+  nested lists. Integers are accepted as floats.
+  """
+  def read(*, labelled: bool, in_order: bool | None = None,
+           data_source: str | None = None, **given: Any) -> task_lib.ClientSource:
+    checks.choice('data_source', data_source, open_source.FORMATS)
+    given = checks.options(f'data_source {data_source}', given,
+                           further.of_files(data_source), ['data_path'])
+    wanted = {name: spec[name] for name in spec if labelled or name != 'y'}
+    fields = [records.Field(name=name, kind=records.NUMBER) for name in wanted]
+    source = further.open_files(data_source, fields, in_order=in_order, **given)
+
+    def convert(raw: records.RawExamples) -> dict[str, np.ndarray]:
+      examples = {name: _feature(name, raw[name], *wanted[name]) for name in wanted}
+      check_examples('examples', examples, wanted)
+      return examples
+
+    return records.MappedSource(source, convert, wanted)
+
+  return read
+
+
+def _feature(name: str, values: np.ndarray, dtype: np.dtype,
+             shape: tuple[int, ...]) -> np.ndarray:
+  """A feature as a spec says. Raises ValueError."""
+  if values.shape[1:] in (shape, (math.prod(shape),)) or (
+      not values.shape[1:] and math.prod(shape) == 1):
+    # A value that its type can't hold is another one then, or infinite.
+    with np.errstate(all='ignore'):
+      result = values.reshape(-1, *shape).astype(dtype)
+    if dtype.kind == 'f' or values.dtype.kind in 'biu' and np.array_equal(
+        result.astype(values.dtype), values.reshape(result.shape)):
+      return result
+  sizes = ', '.join(map(str, ('examples', *shape)))
+  raise checks.wrong(f'feature {name!r}', f'{dtype} [{sizes}]', values)
 
 
 def _checked_source(source: task_lib.ClientSource,

@@ -21,29 +21,32 @@ _WORDS = (*_TEXT, 'vocabulary', 'words_per_client', 'vocabulary_size')
 _IMAGES = ('image_field', 'label_field', 'dark_ink', 'num_classes', 'class_names',
            'held_out_fraction', 'partition', 'num_clients', 'dirichlet_alpha',
            'labels_per_client', 'size_exponent', 'data_seed')
-_RATES = ('clip', 'client_learning_rate', 'client_batch_size', 'server_learning_rate')
+_RATES = ('clip', 'client_learning_rate', 'client_batch_size', 'server_learning_rate',
+          'server_momentum')
 # Task -> its module, models, _RATES where none are given, and options. Rates are those
 # of the default model; they were found for cohorts of a hundred or two at epsilon 8.
 _TASKS = {
-    'emnist': ('tasks.emnist.task', ('cnn_1m', 'cnn_small'), (0.3, 0.2, 5, 0.7),
+    'emnist': ('tasks.emnist.task', ('cnn_1m', 'cnn_small'), (0.3, 0.2, 5, 0.7, 0.9),
                ('only_digits', *_IMAGES)),
     'images': ('tasks.images.task', ('cnn', 'cnn_small', 'mlp', 'softmax'),
-               (0.3, 0.1, 10, 0.7), _IMAGES),
+               (0.3, 0.1, 10, 0.7, 0.9), _IMAGES),
     'shakespeare': ('tasks.text.shakespeare', ('lstm_256', 'lstm_small'),
-                    (0.3, 2.0, 4, 1.0), (*_TEXT, 'sequence_length')),
+                    (0.3, 2.0, 4, 1.0, 0.9), (*_TEXT, 'sequence_length')),
     'stackoverflow_tag': (
         'tasks.text.stackoverflow_tag', ('logistic', 'logistic_small'),
-        (1.0, 0.5, 4, 1.0), (*_WORDS, 'num_labels')),
+        (1.0, 0.5, 4, 1.0, 0.9), (*_WORDS, 'num_labels')),
     'stackoverflow_word': (
         'tasks.text.stackoverflow_word', ('lstm_670', 'lstm_small'),
-        (0.3, 2.0, 4, 1.0), (*_WORDS, 'sequence_length')),
-    'tabular': ('tasks.tabular.task', ('linear', 'logistic', 'mlp'), (0.2, 0.3, 8, 0.5),
+        (0.3, 2.0, 4, 1.0, 0.9), (*_WORDS, 'sequence_length')),
+    'tabular': ('tasks.tabular.task', ('linear', 'logistic', 'mlp'),
+                (0.6, 0.6, 8, 1.0, 0.5),
                 ('label_field', 'feature_fields', 'num_classes', 'class_names',
                  'held_out_fraction', 'num_clients', 'public_bounds', 'public_sample',
-                 'statistics_epsilon', 'missing')),
+                 'statistics_epsilon', 'class_weights', 'missing')),
     'text_classification': (
         'tasks.text.classification', ('logistic', 'logistic_small'),
-        (1.0, 0.5, 4, 1.0), (*_WORDS, 'label_field', 'num_classes', 'class_names')),
+        (1.0, 0.5, 4, 1.0, 0.9),
+        (*_WORDS, 'label_field', 'num_classes', 'class_names')),
 }
 TASKS = tuple(_TASKS)
 # The choices of flags, without importing the tasks.

@@ -39,10 +39,11 @@ class Model:
     predict: (weights, batch without the label 'y') -> mapping of the name of an output
       to a tensor whose first dimension is the batch: 'class' and 'probabilities' of a
       classifier, 'value' of a regression. None if the model can't be exported.
+    in_units: Labels 'y' of a regression [n], as the model is trained on them -> in the
+      units of 'value'.
     weight_names: Name of each array of the weights, in their order: 'layer/kernel'.
       Empty for 'weight_000', 'weight_001' and so on.
-    to_keras: weights -> a Keras model with these weights; None if the model is not
-      from Keras.
+    to_keras: weights -> a Keras model with these weights; None if there is none.
   """
 
   name: str
@@ -54,6 +55,7 @@ class Model:
   breakdown: Breakdown | None = None
   evaluation_batch: int = 512
   predict: Callable[[Weights, Examples], Mapping[str, Any]] | None = None
+  in_units: Callable[[np.ndarray], np.ndarray] = lambda y: y
   weight_names: Sequence[str] = ()
   to_keras: Callable[[Weights], Any] | None = None
 
@@ -245,19 +247,41 @@ def is_roster(source: ClientSource) -> bool:
 # of these files, whose examples are converted as those of the training were. With
 # `labelled`, the examples have the label 'y'; without, they have none, and the files
 # need none. The options are data_source, data_path and further ones of that source;
-# what is not given is as it was in the training, if the source is the same.
+# what is not given is as it was in the training, if the source is the same. A reader
+# may have the keyword `in_order`: whether the source is to be a further.RowsInOrder,
+# where a record of a file is one example, and no copy of the files is to be kept.
 Reader = Callable[..., ClientSource]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RawColumns:
+  """The encoding of a table's columns as a part of the model.
+
+  Attributes:
+    dtypes: Name of a column -> 'float64', NaN where missing, or 'string', '' where
+      missing.
+    encode: Name of a column -> tensor [batch] -> the features of the model, by name. A
+      pure TensorFlow function; calls with what the run refuses fail.
+    scales: Factors of the features before the first layer and of the outputs after the
+      last one.
+  """
+
+  dtypes: Mapping[str, str]
+  encode: Callable[[Mapping[str, Any]], Examples]
+  scales: tuple[float, float] = (1.0, 1.0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Serving:
   """Everything that the use of a trained model takes, except the training data.
 
-  `inputs` are the features of examples without the label 'y'; see Task for the others.
+  `inputs` are the features of examples without the label 'y', `raw` the columns that
+  they are encoded from, if they are those of a table; see Task for the others.
   """
 
   model: Model
   inputs: Spec
+  raw: RawColumns | None = None
   reader: Reader | None = None
   files: Mapping[str, str] = dataclasses.field(default_factory=dict)
   not_private: Sequence[Note] = ()

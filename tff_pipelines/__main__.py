@@ -16,8 +16,8 @@ PROGRAMS = {
     'train': 'train', 'vote': 'vote', 'fedmd': 'fedmd.__main__', 'ldp': 'ldp.__main__',
     'ldp_baselines': 'ldp_baselines', 'estimate_mean': 'estimate_mean',
     'sweep': 'sweep', 'account': 'account', 'prepare_data': 'prepare_data',
-    'ldp_figure': 'ldp_figure', 'report': 'report', 'export': 'export',
-    'evaluate': 'evaluate', 'predict': 'predict'}
+    'report': 'report', 'export': 'export', 'evaluate': 'evaluate',
+    'predict': 'predict'}
 
 
 def _module(name: str):

@@ -4,8 +4,9 @@
   python -m tff_pipelines.evaluate --run=out/run --data_source=csv \\
       --data_path=digits.csv
 
-Without data the metrics are those of the run's summary, computed again. With data they
-are over all clients of the files, which are read and converted as in the training.
+Without data the metrics are those of the run's summary, computed again; an export
+needs data. With data they are over all clients of the files, which are read and
+converted as in the training.
 """
 
 from tff_pipelines.experiment import cli

@@ -157,7 +157,8 @@ class ImageTask:
                recorded: Mapping[str, Any]) -> task.Serving:
     """The trained model for images of a shape; its reader opens further files."""
 
-    def read(*, labelled: bool, **given: Any) -> task.ClientSource:
+    def read(*, labelled: bool, in_order: bool | None = None,
+             **given: Any) -> task.ClientSource:
       source, options = further.source_of(
           recorded, given, lambda source: further.OF_ARRAYS if source == 'npz' else
           self.options(source))
@@ -168,7 +169,7 @@ class ImageTask:
         data = self.own[source](**options)
       else:
         options['num_classes'] = num_classes
-        data = self._files(source, shape, labelled, **options)
+        data = self._files(source, shape, labelled, in_order, **options)
       return further.concatenated([data.train, data.test], data.skips)
 
     return task.Serving(
@@ -222,7 +223,8 @@ class ImageTask:
         in_memory(parts, partition=partition, **of_partition), test_of_files=True,
         held_out_fraction=held_out_fraction, class_names=class_names)
 
-  def _files(self, data_source: str, shape: Shape = None, has_labels: bool = True, *,
+  def _files(self, data_source: str, shape: Shape = None, has_labels: bool = True,
+             in_order: bool | None = None, *,
              image_field: str | None = None, label_field: str | None = None,
              dark_ink: bool | None = None, num_classes: int | None = None,
              class_names: Sequence[str] = (),
@@ -240,8 +242,9 @@ class ImageTask:
     checks.integer('num_classes', num_classes, 2, labelled.MAX_CLASSES)
     format_ = open_source.FORMATS[data_source]
     image, label = image_field or format_.image, label_field or format_.label
-    raw = open_source.open_raw(
-        data_source, fields=fields(image, label, class_names)[:1 + has_labels], **given)
+    raw = further.open_raw(
+        data_source, fields=fields(image, label, class_names)[:1 + has_labels],
+        in_order=in_order, **given)
     if dark_ink is None:
       dark_ink = self.shape is not None and format_.dark_ink
       if self.shape is not None and format_.reader is None and (

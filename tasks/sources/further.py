@@ -4,14 +4,15 @@ All clients of a file count, those of a training part and those of a test part. 
 that are not given are those of the training, where the source is the same.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import itertools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tasks import checks, task
-from tasks.sources import labelled as labelled_lib, open_source, records
+from tasks.sources import labelled as labelled_lib, open_source, records, rows
 
 # Names of the raw fields of labelled records.
 RECORD, LABEL = 'record', 'label'
@@ -51,16 +52,139 @@ def source_of(recorded: Mapping[str, Any], given: Mapping[str, Any],
                      if name in names and name not in _OF_TRAINING}, **given}
 
 
+# Formats whose files are rows, one after another.
+OF_ROWS = ('csv', 'jsonl', 'parquet')
+# Rows that are converted at once.
+_CHUNK = 512
+
+
+class InputRow(NamedTuple):
+  """A good row of files.
+
+  Attributes:
+    index: Its number among all rows, from 0.
+    client: Its client; None if it names none.
+    location: The file and, where lines count, the line.
+    values: Name of a field -> its value.
+  """
+
+  index: int
+  client: str | None
+  location: str
+  values: Mapping[str, Any]
+
+
+class RowsInOrder:
+  """Rows of files in their order, read once, without a copy.
+
+  Its `client_ids` are tuples of consecutive `InputRow`s and can be iterated once.
+  Otherwise it implements tasks.task.ClientSource, of fields as a raw source has them.
+  Bad rows are raised, or skipped as records of no known client.
+  """
+
+  in_order = True
+
+  def __init__(self, data_source: str, fields: Sequence[records.Field], *,
+               skip_bad_clients: bool = False, client_field: str | None = None,
+               **options: Any):
+    """Opens files; arguments as for open_source.open_raw. Raises ValueError."""
+    # Imports TensorFlow.
+    from tasks.sources import columns  # pylint: disable=g-import-not-at-top
+    self._again = columns.Again
+    self.skips = task.Skips(skip_bad_clients)
+    self._columns = {field.name: columns.Column(field) for field in fields}
+    client = client_field or open_source.FORMATS[data_source].client_field
+    # Files need no clients: any field that they have stands for it.
+    of_client = records.Field(name=client, kind=records.TEXT, optional=True)
+    reader = open_source.readers(
+        data_source, fields=[*fields, of_client], client_field=fields[0].column,
+        **options)['train']
+    self._rest = self._chunks(reader, client)
+    self._first = next(self._rest)
+    if not self._first:
+      raise ValueError(f'{reader.name} has no row that is good')
+    self.client_ids: Any = self
+    self.element_spec: records.ElementSpec = {
+        name: (values.dtype, values.shape[1:])
+        for name, values in self.examples(self._first).items()}
+
+  def __iter__(self) -> Iterator[tuple[InputRow, ...]]:
+    return itertools.chain([self._first], self._rest)
+
+  def __getitem__(self, index: int) -> tuple[InputRow, ...]:
+    return (self._first,)[index]
+
+  def where(self, chunk: Sequence[InputRow]) -> str:
+    return chunk[0].location
+
+  def examples(self, chunk: Sequence[InputRow]) -> dict[str, np.ndarray]:
+    return {name: np.array([row.values[name] for row in chunk], column.dtype)
+            for name, column in self._columns.items()}
+
+  def _chunks(self, reader: rows.Reader, client: str
+              ) -> Iterator[tuple[InputRow, ...]]:
+    good, is_first = [], True
+    for index, (location, _, record) in enumerate(reader.rows(lambda _: None)):
+      try:
+        if isinstance(record, ValueError):
+          raise record
+        values = {name: self._value(column, record, is_first)
+                  for name, column in self._columns.items()}
+      except ValueError as error:
+        message = error if location in str(error) else f'{location}: {error}'
+        self.skips.client(None, task.BadClientError(str(message)))
+        continue
+      owner = record.get(client)
+      good.append(InputRow(
+          index, None if owner is None else str(owner), location, values))
+      if len(good) == _CHUNK:
+        yield tuple(good)
+        good, is_first = [], False
+    if good or is_first:
+      yield tuple(good)
+
+  def _value(self, column: Any, record: Mapping[str, Any], is_first: bool) -> Any:
+    """The value of a field in a row, of the type that the first chunk decides."""
+    name = column.field.column
+    if name not in record and not column.field.optional:
+      raise records.no_field(name, record)
+    try:
+      return column.value(record.get(name))
+    except self._again:
+      if not is_first:
+        raise ValueError(
+            f'field {name!r} must be integers, as before, found floats') from None
+      return column.value(record.get(name))
+
+
+def open_raw(data_source: str, *, fields: records.Fields, in_order: bool | None = None,
+             **options: Any) -> records.RawData:
+  """As open_source.open_raw, and for True or False without a copy that stays.
+
+  `in_order` is that of task.Reader: its source where the format has rows.
+  """
+  if in_order and data_source in OF_ROWS:
+    source = RowsInOrder(data_source, fields, **{
+        name: value for name, value in options.items()
+        if name not in ('cache_dir', 'no_cache')})
+    return records.RawData(train=source, test=None, skips=source.skips)
+  if in_order is not None and 'no_cache' in open_source.options(data_source):
+    options = {**options, 'cache_dir': None, 'no_cache': True}
+  return open_source.open_raw(data_source, fields=fields, **options)
+
+
 def open_files(data_source: str, fields: records.Fields, **options: Any
-           ) -> records.JoinedSource:
-  """All clients of files; arguments as for open_source.open_raw."""
-  raw = open_source.open_raw(data_source, fields=fields, **options)
+               ) -> task.ClientSource:
+  """All clients of files; arguments as for `open_raw`."""
+  raw = open_raw(data_source, fields=fields, **options)
   return concatenated([raw.train, raw.test], raw.skips)
 
 
 def concatenated(parts: Sequence[task.ClientSource | None], skips: task.Skips
-           ) -> records.JoinedSource:
-  """All clients of those parts that there are."""
+                 ) -> task.ClientSource:
+  """All clients of those parts that there are; rows in their order stay as they are."""
+  if getattr(parts[0], 'in_order', False):
+    return parts[0]
   return records.JoinedSource([part for part in parts if part is not None], skips)
 
 
@@ -118,8 +242,8 @@ def reader(shape: tuple[int, ...], dtype: np.dtype, num_classes: int,
     convert: Vectors of the files -> those of the model; None leaves them.
   """
 
-  def read(*, labelled: bool, data_source: str | None = None,
-           **given: Any) -> task.ClientSource:
+  def read(*, labelled: bool, in_order: bool | None = None,
+           data_source: str | None = None, **given: Any) -> task.ClientSource:
     data_source = checks.choice('data_source', data_source, open_source.FORMATS, 'npz')
     names = options(data_source)
     given = checks.options(f'data_source {data_source}', given, names, ['data_path'])
@@ -134,7 +258,7 @@ def reader(shape: tuple[int, ...], dtype: np.dtype, num_classes: int,
       if labelled:
         fields.append(records.Field(
             name=LABEL, source_name=label, kind=records.INTEGER))
-      source = open_files(data_source, fields, **given)
+      source = open_files(data_source, fields, in_order=in_order, **given)
     spec = {'x': (dtype, shape)}
     if labelled:
       spec['y'] = (np.dtype(np.int32), ())

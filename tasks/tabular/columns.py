@@ -37,6 +37,8 @@ _MAX_UNKNOWN = 0.1
 _NUMBER = re.compile(r'[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)')
 _INFINITE = re.compile('[+-]?inf(inity)?', re.IGNORECASE)
 _IMPUTABLE = '; --missing=impute encodes it as the middle of numbers, none of categories'
+# Largest ratio of the weights of two classes.
+MAX_RATIO = 100
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -138,11 +140,13 @@ class Category:
   Attributes:
     name: Name of the column.
     categories: Texts that differ, also as values.category writes them.
+    weights: Weight of each category in the loss, > 0; empty for 1.
     is_target: As in `Number`.
   """
 
   name: str
   categories: tuple[str, ...]
+  weights: tuple[float, ...] = ()
   is_target: bool = False
 
   kind = records.CATEGORY
@@ -153,6 +157,13 @@ class Category:
     if len(self.categories) > _MAX_CATEGORIES:
       raise checks.wrong(f'column {self.name!r}: categories',
                          f'at most {_MAX_CATEGORIES}', len(self.categories))
+    if self.weights and not (
+        len(self.weights) == len(self.categories)
+        and 0 < min(self.weights) <= max(self.weights) <= (
+            1.000001 * MAX_RATIO * min(self.weights)) < math.inf):
+      rule = (f'{len(self.categories)} positive numbers, the largest at most '
+              f'{MAX_RATIO} times the smallest')
+      raise checks.wrong('class_weights', rule, list(self.weights))
 
   @property
   def width(self) -> int:
@@ -263,7 +274,8 @@ def read(path: str | os.PathLike[str]) -> Columns | dict[str, Column]:
 
 def _column(content: Mapping[str, Any]) -> Column:
   if 'categories' in content:
-    return Category(**{**content, 'categories': tuple(content['categories'])})
+    return Category(**{**content, **{
+        name: tuple(content[name]) for name in ('categories', 'weights')}})
   return Number(**content)
 
 
@@ -396,6 +408,27 @@ def doubtful(sample: Sample, columns: Iterable[Column]) -> list[str]:
     elif len(set(known)) == 1:
       names.append(f'{column.name} (one value)')
   return names
+
+
+def count(label: Category, sample: Sample) -> list[int]:
+  """How often public rows have each class."""
+  values = _read(label.name, label.kind, sample[label.name])
+  return [values.count(category) for category in label.known]
+
+
+def balanced(label: Category, frequencies: Sequence[float]) -> Category:
+  """The label with weights by frequencies of its classes, which others may know.
+
+  A weight is the inverse of the frequency, at most MAX_RATIO times the smallest one;
+  the mean over the frequencies is 1. Negative frequencies, of noise, count as 0; if
+  none is positive, all classes have the same weight.
+  """
+  shares = np.maximum(np.asarray(frequencies, np.float64), 0.0)
+  if not shares.any():
+    shares = np.ones_like(shares)
+  weights = 1 / np.maximum(shares, shares.max() / MAX_RATIO)
+  weights *= shares.sum() / np.sum(shares * weights)
+  return dataclasses.replace(label, weights=tuple(weights.tolist()))
 
 
 def choose(known: Mapping[str, Column], *, label_field: str,

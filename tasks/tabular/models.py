@@ -4,18 +4,32 @@ Batches have 'x', float32 [batch, width], encoded columns; and 'y', int32 [batch
 classes or float32 [batch] encoded numbers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+from typing import Any
 
 import tensorflow as tf
 
 from tasks import checks, task
-from tasks.models import classifiers
+from tasks.models import classifiers, layers
 from tasks.tabular import columns as columns_lib
 
 HIDDEN = 32
 # Whether the label is a class -> the models.
 MODELS = {True: ('logistic', 'mlp'), False: ('linear', 'mlp')}
+# Norm of a row as a model takes it, if all columns are encoded as 1; it follows from
+# whether the label is a class: cross-entropy has less curvature than squared errors. It
+# does not grow with the number of columns, so that the same rates suit all tables.
+_NORM = {True: 3.0, False: 1.0}
+# A regression learns multiples of this: the same clip then has less noise.
+_LABEL_UNIT = 0.2
+
+
+def scales(columns: columns_lib.Columns) -> tuple[float, float]:
+  """Factors of the encoded row before a model's first layer, and of its outputs."""
+  is_class = columns.is_classification
+  return (_NORM[is_class] * len(columns.features)**-0.5,
+          1.0 if is_class else _LABEL_UNIT)
 
 
 def build(name: str | None, columns: columns_lib.Columns) -> task.Model:
@@ -28,40 +42,61 @@ def build(name: str | None, columns: columns_lib.Columns) -> task.Model:
   outputs = columns.label.width
   network = (classifiers.mlp((columns.width,), outputs, HIDDEN) if name == 'mlp' else
              classifiers.softmax((columns.width,), outputs))
-  network = dataclasses.replace(network, name=name)
+  scale, _ = scales(columns)
+
+  def logits(weights, x, seed=None):
+    return network.logits(weights, scale * x, seed)
+
+  attributes = dict(
+      name=name, initial_weights=network.initial_weights,
+      weight_names=network.weight_names)
   if not columns.is_classification:
-    return _regression(network, columns.label)
-  return network.as_model({'kind': 'class', 'names': columns.label.categories})
+    return _regression(logits, columns.label, **attributes)
+  label = columns.label
+  model = classifiers.model_of_logits(
+      logits=logits, breakdown={'kind': 'class', 'names': label.categories},
+      **attributes)
+  return _weighted(model, label.weights) if label.weights else model
 
 
-def _regression(network: classifiers.Network, label: columns_lib.Number) -> task.Model:
+def _weighted(model: task.Model, weights: Sequence[float]) -> task.Model:
+  """The model whose loss of an example is multiplied by the weight of its class."""
+
+  def loss(arrays, batch, seed):
+    return model.loss(arrays, batch, seed) * tf.gather(
+        tf.constant(weights, tf.float32), batch['y'])
+
+  return dataclasses.replace(model, loss=loss)
+
+
+def _regression(logits: Callable[..., tf.Tensor], label: columns_lib.Number,
+                **attributes: Any) -> task.Model:
   """Builds the model of a network with one output, trained on the squared error.
 
-  The metrics 'mae' and 'mse', the mean absolute and squared error, are in the units of
-  the label; 'loss' is half the squared error of the encoded label. 'explained' is the
-  fraction of the squared distances from the label's public center that predictions
-  save: it is R^2 where the center is the mean.
+  The metric 'mae', the mean absolute error, is in the units of the label; 'loss' is
+  half the squared error of the encoded label in _LABEL_UNIT. Predictions are within the
+  bounds of the label.
   """
 
   def predicted(weights, batch):
-    return network.logits(weights, batch['x'])[:, 0]
+    return _LABEL_UNIT * logits(weights, batch['x'])[:, 0]
 
-  def loss(weights, batch, seed):
-    del seed
-    return 0.5 * tf.square(predicted(weights, batch) - batch['y'])
+  def squares(weights, batch):
+    return 0.5 * tf.square((predicted(weights, batch) - batch['y']) / _LABEL_UNIT)
+
+  def in_units(y):
+    values = tf.clip_by_value(label.center + label.scale * y, *label.encoded_bounds)
+    return tf.exp(values) if label.is_log else values
 
   def metrics(weights, batch, mask) -> Mapping[str, tuple[tf.Tensor, tf.Tensor]]:
-    error = mask * (predicted(weights, batch) - batch['y'])
-    squared, count = tf.reduce_sum(tf.square(error)), tf.reduce_sum(mask)
-    total = tf.reduce_sum(mask * tf.square(batch['y']))
-    return {'mae': (label.scale * tf.reduce_sum(tf.abs(error)), count),
-            'mse': (label.scale**2 * squared, count),
-            'explained': (total - squared, total), 'loss': (0.5 * squared, count)}
+    error = in_units(predicted(weights, batch)) - in_units(batch['y'])
+    return {'mae': layers.masked_total(tf.abs(error), mask),
+            'loss': layers.masked_total(squares(weights, batch), mask)}
 
   def predict(weights, batch):
-    return {'value': label.center + label.scale * predicted(weights, batch)}
+    return {'value': in_units(predicted(weights, batch))}
 
   return task.Model(
-      name=network.name, initial_weights=network.initial_weights, loss=loss,
-      metrics=metrics, headline='mae', predict=predict,
-      weight_names=network.weight_names)
+      loss=lambda weights, batch, seed: squares(weights, batch), metrics=metrics,
+      headline='mae', predict=predict,
+      in_units=lambda y: in_units(y).numpy(), **attributes)

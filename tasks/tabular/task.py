@@ -13,7 +13,8 @@ import numpy as np
 
 from tasks import checks, task
 from tasks.sources import further, labelled, open_source, records
-from tasks.tabular import columns as columns_lib, models, statistics
+from tasks.tabular import (
+    columns as columns_lib, models, serving as serving_lib, statistics)
 
 SOURCES = tuple(sorted(('embedded', *open_source.FORMATS)))
 
@@ -69,7 +70,8 @@ STATED = task.Note(
 def _choose_columns(public_bounds: str | None, public_sample: str | None,
                     data_source: str, data_options: Mapping[str, Any], *,
                     label_field: str, feature_fields: Sequence[str] | None,
-                    client_field: str | None, classes: Sequence[str]
+                    client_field: str | None, classes: Sequence[str],
+                    class_weights: Sequence[str] | None, has_release: bool
                     ) -> tuple[columns_lib.Columns, dict[str, list[str]]]:
   """The columns that files describe; bounds take precedence over a sample.
 
@@ -92,6 +94,8 @@ def _choose_columns(public_bounds: str | None, public_sample: str | None,
         known, label_field=label_field, feature_fields=feature_fields,
         client_field=client_field, classes=classes,
         made_from=columns_lib.SAMPLE if sample else columns_lib.BOUNDS)
+    if class_weights is not None:
+      columns = _weighted(columns, class_weights, sample, has_release)
   names = dict.fromkeys([*sample, *(known if columns is not known else ())])
   if data_options.get('data_path') and data_source in open_source.FORMATS:
     names |= dict.fromkeys(open_source.columns(data_source, data_options['data_path']))
@@ -109,6 +113,32 @@ def _plan_lines(columns: columns_lib.Columns, more: Mapping[str, Sequence[str]]
   return [(label, ', '.join(names if len(names) <= _SHOWN else [
       *names[:_SHOWN - 1], f'{len(names) - _SHOWN + 1} more']))
           for label, names in lines.items() if names]
+
+
+BALANCED = 'balanced'
+
+
+def _weighted(columns: columns_lib.Columns, class_weights: Sequence[str],
+              sample: columns_lib.Sample, has_release: bool) -> columns_lib.Columns:
+  """The columns with weights of classes: those given, or by public rows."""
+  label = columns.label
+  if not columns.is_classification:
+    raise ValueError(f'class_weights needs a label with classes, {label.name!r} is a '
+                     'number')
+  if list(class_weights) != [BALANCED]:
+    try:
+      weights = tuple(map(float, class_weights))
+    except ValueError:
+      raise checks.wrong('class_weights', f'numbers or {BALANCED}',
+                         ','.join(class_weights)) from None
+    label = dataclasses.replace(label, weights=weights)
+  elif label.name in sample:
+    label = columns_lib.balanced(label, columns_lib.count(label, sample))
+  elif not has_release:
+    raise ValueError(
+        f'class_weights={BALANCED} needs frequencies of the classes: a public_sample '
+        f'with {label.name!r}, or statistics_epsilon, to release them with noise')
+  return dataclasses.replace(columns, label=label)
 
 
 def _mapped(raw: task.ClientSource, columns: columns_lib.Columns, missing: str,
@@ -130,19 +160,24 @@ def _serving(columns: columns_lib.Columns, model: str | None, missing: str,
   def known(source: str) -> Sequence[str]:
     return ['num_clients'] if source == 'embedded' else further.of_files(source)
 
-  def read(*, labelled: bool, **given: Any) -> task.ClientSource:
+  def read(*, labelled: bool, in_order: bool | None = None,
+           **given: Any) -> task.ClientSource:
     source, options = further.source_of(recorded, given, known)
     if source == 'embedded':
       raw = open_embedded(**options)
       raw = further.concatenated([raw.train, raw.test], raw.skips)
     else:
       wanted = columns.fields if labelled else columns.fields[:-1]
-      raw = further.open_files(source, wanted, **options)
+      raw = further.open_files(source, wanted, in_order=in_order, **options)
     return _mapped(raw, columns, missing, labelled)
 
+  built = dataclasses.replace(
+      models.build(model, columns),
+      to_keras=functools.partial(serving_lib.to_keras, columns))
   return task.Serving(
-      model=models.build(model, columns), inputs={'x': element_spec(columns)['x']},
-      reader=read, files={columns_lib.FILE: columns.dumps()})
+      model=built, inputs={'x': element_spec(columns)['x']}, reader=read,
+      raw=serving_lib.raw_columns(columns, missing),
+      files={columns_lib.FILE: columns.dumps()})
 
 
 def serving(inputs: task.Spec, weights: task.Weights, *, model: str | None = None,
@@ -167,7 +202,8 @@ def build(*, model: str | None = None, data_source: str | None = None,
           label_field: str = 'label', feature_fields: Sequence[str] | None = None,
           num_classes: int | None = None, class_names: Sequence[str] | None = None,
           public_bounds: str | None = None, public_sample: str | None = None,
-          statistics_epsilon: float | None = None, missing: str | None = None,
+          statistics_epsilon: float | None = None,
+          class_weights: Sequence[str] | None = None, missing: str | None = None,
           held_out_fraction: float | None = None, **data_options: Any) -> task.Task:
   """Builds the task.
 
@@ -183,6 +219,8 @@ def build(*, model: str | None = None, data_source: str | None = None,
       run kept decides alone.
     statistics_epsilon: Epsilon of the release of means and deviations between the
       public bounds, by which columns are standardised then; None for none.
+    class_weights: Weight of each class in the loss, in their order, as texts; or
+      BALANCED alone, by the public sample or by that release. None for 1.
     missing: One of columns.MISSING; None means 'error'.
     held_out_fraction: See records.with_held_out.
     **data_options: num_clients for 'embedded', else see open_source.open_raw.
@@ -195,6 +233,7 @@ def build(*, model: str | None = None, data_source: str | None = None,
   is_embedded = data_source == 'embedded'
   columns, more = _choose_columns(
       public_bounds, public_sample, data_source, data_options,
+      class_weights=class_weights, has_release=statistics_epsilon is not None,
       label_field=label_field, feature_fields=feature_fields,
       classes=labelled.named_classes(num_classes, class_names),
       client_field=data_options.get('client_field', 'client'))
@@ -243,4 +282,5 @@ def build(*, model: str | None = None, data_source: str | None = None,
   return dataclasses.replace(
       result, files={}, preliminary=statistics.release(
           records.SubsetSource(raw.train, result.train.client_ids), columns, raw.skips,
-          missing, finish))
+          missing, finish,
+          counts_classes=class_weights is not None and not columns.label.weights))

@@ -252,7 +252,8 @@ class TextTask:
       return own + ([_OPTION[source]] if source in _OPTION else
                     further.of_files(source))
 
-    def read(*, labelled: bool, **given: Any) -> task.ClientSource:
+    def read(*, labelled: bool, in_order: bool | None = None,
+             **given: Any) -> task.ClientSource:
       source, options = further.source_of(recorded, given, known)
       fields = self.fields({**options, 'data_source': source}, labelled)
       options = {name: value for name, value in options.items() if name not in own}
@@ -262,7 +263,8 @@ class TextTask:
         raw = further.concatenated(
             [data.population, data.others, data.test], data.skips)
       else:
-        raw = further.open_files(source, fields, **options)
+        raw = further.open_files(
+            source, fields, in_order=in_order and self.has_label, **options)
       return records.MappedSource(
           raw, lambda raw: learned.convert(raw, fields[0].column, labelled),
           learned.element_spec if labelled else inputs)

@@ -65,7 +65,7 @@ SHIFTS = {'hidden': (1, 0), 'published': (2, 1), 'divided': (2, 1)}
 
 
 def epsilon_of(release):
-  return pld.epsilon(((Cells(release=release), ROUNDS),), DELTA)
+  return pld.bracket(((Cells(release=release), ROUNDS),), DELTA)[0]
 
 
 def test_amplified_epsilon_is_that_of_a_release_that_hides_the_cohort():

@@ -21,10 +21,11 @@ def _check(module: str, arguments: list[str]) -> None:
     module = f'tff_pipelines.{program}'
   assert importlib.util.find_spec(module) is not None
   flags = [argument.partition('=')[0] for argument in arguments]
-  if not module.startswith('tff_pipelines.'):
+  path = pages.ROOT / f'{module.replace(".", "/")}.py'
+  text = path.read_text(encoding='utf-8') if path.exists() else ''
+  if not module.startswith('tff_pipelines.') and 'main = cli.program(' not in text:
     # They have parsers of their own: their flags are at least known to one.
-    path = pages.ROOT / f'{module.replace(".", "/")}.py'
-    parsers = _BENCHMARKS + (path.read_text(encoding='utf-8') if path.exists() else '')
+    parsers = _BENCHMARKS + text
     assert not [flag for flag in flags if f"'{flag}'" not in parsers]
   elif flags and not {'--help', '--helpfull', '--version'} & set(flags):
     program = importlib.import_module(module)

@@ -274,6 +274,44 @@ def test_no_rows_of_a_client_exceed_the_sensitivity_of_the_statistics(tmp_path, 
     assert norm > 0.99 * task.preliminary.l2_sensitivity
 
 
+@pytest.mark.parametrize('ages', [(0.0, 0.0), (50.0, 50.0), (0.0, 100.0)])
+@pytest.mark.parametrize('classes', ['nn', 'ny', 'yy'])
+def test_no_rows_of_a_client_exceed_the_sensitivity_of_statistics_and_classes(
+    tmp_path, ages, classes):
+  table = people.rows(2).assign(age=ages * 2, rich=list(classes * 2))
+  task = registry.build(
+      'tabular', **people.written(tmp_path, table), label_field='rich',
+      class_names=('n', 'y'), class_weights=('balanced',), feature_fields=('age',),
+      public_bounds=people.bounds(tmp_path), statistics_epsilon=1.0)
+  needed = task.preliminary
+  totals = needed.totals()
+  norm = np.linalg.norm(list(totals.values()))
+  assert needed.dimension == len(totals) == 4 and norm <= needed.l2_sensitivity
+  assert (norm > 0.99 * needed.l2_sensitivity) == (
+      ages == (0.0, 0.0) and classes != 'ny')
+  assert [totals['class', name] for name in 'ny'] == [
+      512 * classes.count(name) for name in 'ny']
+
+
+def test_noised_class_weights_are_in_the_ledger_and_kept(tmp_path):
+  folder = tmp_path / 'run'
+  table = people.rows(80)
+  settings = dict(
+      task='tabular', **people.written(tmp_path, table), label_field='rich',
+      class_names=('no', 'yes'), class_weights=('balanced',), mechanism='gaussian',
+      feature_fields=('job',), public_bounds=people.bounds(tmp_path), rounds=1,
+      statistics_epsilon=2.0, epsilon=8.0, cohort_size=20.0, output_dir=str(folder))
+  summary = run_lib.train(TrainSettings(**settings))
+  assert _kinds(folder)[0] == 'PreliminaryRelease' and summary['epsilon'] <= 8
+  assert summary['details']['epsilon_preliminary'] == pytest.approx(2, rel=1e-4)
+  kept = (folder / 'columns.json').read_text()
+  weights = json.loads(kept)['label']['weights']
+  assert weights == pytest.approx([1, 1], abs=0.3) and weights[0] != weights[1]
+  assert run_lib.train(TrainSettings(**settings, resume=True)) == {
+      **summary, 'starts': 2}
+  assert (folder / 'columns.json').read_text() == kept
+
+
 @pytest.mark.slow
 def test_run_with_statistics_says_what_they_cost_and_resumes(tmp_path):
   folder = tmp_path / 'run'

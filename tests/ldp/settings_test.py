@@ -28,16 +28,6 @@ def test_a_target_sets_records_aside_to_measure_it_on():
   assert 'validation_records' not in _parse().task_options
 
 
-def test_settings_prepare_the_same_for_the_same_data():
-  values = dict(num_clients=40, clients_per_query=5)
-  key = LdpSettings(**values).preparation_key
-  assert LdpSettings(**values, sampling='random', epsilon=3.0).preparation_key == key
-  assert BaselineSettings(num_clients=40).preparation_key == key
-  for changes in ({'data_seed': 1}, {'feature_seed': 1}, {'teacher_strength': 1.0},
-                  {'num_clients': 45}, {'target_accuracy': 0.5}):
-    assert LdpSettings(**{**values, **changes}).preparation_key != key
-
-
 @pytest.mark.parametrize('arguments, message', [
     (['--task=npz'], 'task npz needs data_path'),
     (['--data_path=a.npz'], 'data_path is not used with task=digits'),

@@ -11,7 +11,7 @@ from tests.publish import checked
 
 LDP = 'tff_pipelines.ldp'
 BASELINE = 'tff_pipelines.ldp_baselines'
-FIGURE = 'tff_pipelines.ldp_figure'
+FIGURE = 'benchmarks.ldp_mechanisms'
 ACCOUNT = 'tff_pipelines.account'
 SMALL = ('--num_clients=40', '--clients_per_query=5', '--queries_per_step=2',
          '--epsilon=12', '--answers_per_client=2')

@@ -27,7 +27,8 @@ def test_table_is_learnt_from_and_its_columns_are_kept(programs, tmp_path):
   assert 'features    age [0, 100], job (3 categories)\ntarget      pay [0, 50]\n' + (
       'left out    rich\n') in programs.done(TRAIN, *flags).stdout
   summary = in_process.summary(tmp_path / 'run')
-  assert set(summary['held_out']['test_clients']) == {'mae', 'mse', 'explained', 'loss'}
+  assert set(summary['held_out']['test_clients']) == {
+      'mae', 'constant_mae', 'rmse', 'constant_rmse', 'r2', 'loss'}
   assert summary['headline'] == 'mae' and summary['accuracy'] is None
   report = (tmp_path / 'run' / 'report.txt').read_text()
   assert 'rates: client 0.' in report

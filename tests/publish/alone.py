@@ -26,7 +26,10 @@ for line in sys.stdin:
     outputs = {"outputs": network(
         features if len(features) > 1 else next(iter(features.values())))}
   else:
-    serve = tf.saved_model.load(model).signatures["serving_default"]
+    signatures = tf.saved_model.load(model).signatures
+    serve = signatures.get("encoded", signatures["serving_default"])
+    if not set(features) <= set(serve.structured_input_signature[1]):
+      serve = signatures["serving_default"]
     assert set(serve.structured_input_signature[1]) == set(features)
     outputs = serve(**features)
   np.savez(folder + "/outputs.npz", **{k: v.numpy() for k, v in outputs.items()})
@@ -49,6 +52,7 @@ def _process() -> tuple[subprocess.Popen, str]:
   def stop():
     process.stdin.close()
     process.wait()
+    process.stdout.close()
     folder.cleanup()
 
   return process, folder.name

@@ -46,6 +46,9 @@ def round_trip(programs, folder, tmp_path, data, *party):
                 f'--output={tmp_path / "rows.csv"}')
   table = in_process.rows(tmp_path / 'rows.csv')
   content = exported(programs, folder, tmp_path / 'export', *party)
+  programs.done('tff_pipelines.predict', f'--run={tmp_path / "export"}', *data,
+                f'--output={tmp_path / "again.csv"}')
+  assert (tmp_path / 'again.csv').read_bytes() == (tmp_path / 'rows.csv').read_bytes()
   described = json.loads((tmp_path / 'export' / models.DESCRIPTION).read_text())
   run = run_lib.read_finished(str(folder), *(flag.partition('=')[2] for flag in party))
   source = run.serving(run.trained()).reader(labelled=False, **dict(

@@ -1,5 +1,6 @@
 """Export, evaluate and predict as a user runs them, on one small run of files."""
 
+import collections
 import datetime
 import json
 import os
@@ -27,6 +28,15 @@ FIELDS = ('--task=emnist', '--data_source=jsonl', '--image_field=vector',
           '--label_field=number', '--num_classes=10')
 
 pytestmark = [pytest.mark.usefixtures('shared_context'), pytest.mark.slow]
+
+def by_client(rows):
+  """(client, index among the client's) -> row, of rows in the order of a file."""
+  seen, result = collections.Counter(), {}
+  for row in rows:
+    result[row['client'], seen[row['client']]] = row
+    seen[row['client']] += 1
+  return result
+
 
 def population(clients=CLIENTS, prefix='writer', labels=True):
   """Client -> records of two images each."""
@@ -118,6 +128,11 @@ def test_exported_files_have_nothing_of_the_operator(trained, exported):
         assert f'{year}-' not in content.decode()
   assert sorted(path.name for path in exported['npz'].iterdir()) == [
       statement.TEXT, models.DESCRIPTION, models.ARRAYS, statement.JSON]
+  for export in exported.values():
+    served = json.loads((export / models.DESCRIPTION).read_text())['served']
+    assert served == {'family': 'train', 'has_files': True, 'settings': {
+        'task': 'emnist', 'num_classes': 10, 'data_source': 'jsonl',
+        'image_field': 'vector', 'label_field': 'number'}}
 
 
 def test_arrays_are_named_in_the_order_of_the_layers(trained, exported):
@@ -140,7 +155,7 @@ def test_tensorflow_alone_serves_the_saved_model_with_the_same_predictions(
   images = np.array([record['vector'] for records in population().values()
                      for record in records], np.uint8).reshape(-1, 28, 28)
   outputs = alone.served(exported['savedmodel'] / 'saved_model', x=images)
-  of_row = {(row['client'], int(row['index'])): row for row in predicted}
+  of_row = by_client(predicted)
   keys = [(client, i) for client, records in population().items()
           for i in range(len(records))]
   assert set(of_row) == set(keys) and len(keys) == 2 * CLIENTS
@@ -157,8 +172,7 @@ def test_evaluation_of_files_is_over_all_their_clients(programs, trained, predic
   measured = json.loads(done.stdout)['data']
   truth = {(client, i): record['number'] for client, records in population().items()
            for i, record in enumerate(records)}
-  right = [int(row['class']) == truth[row['client'], int(row['index'])]
-           for row in predicted]
+  right = [int(row['class']) == truth[key] for key, row in by_client(predicted).items()]
   assert measured['accuracy'] == pytest.approx(np.mean(right))
   assert measured['loss'] > 0
 

@@ -1,6 +1,7 @@
 """Models of every task that others' tests leave out, served by TensorFlow alone."""
 
 import importlib
+import json
 
 import numpy as np
 import pytest
@@ -66,6 +67,18 @@ def test_tasks_of_ones_own(programs, tmp_path, name, activation):
   checked.exported(programs, folder, tmp_path / 'saved')
   outputs = alone.served(tmp_path / 'saved/saved_model', **examples)
   measured = summary['held_out']['test']
+  (tmp_path / 'rows.jsonl').write_text(''.join(
+      json.dumps(dict(zip(examples, (value.tolist() for value in row)))) + '\n'
+      for row in zip(*examples.values())))
+  programs.done('tff_pipelines.predict', f'--run={folder}', '--data_source=jsonl',
+                f'--data_path={tmp_path / "rows.jsonl"}', '--probabilities',
+                f'--output={tmp_path / "rows.csv"}')
+  rows = in_process.rows(tmp_path / 'rows.csv')
+  key = 'value' if name == 'number' else 'probabilities'
+  column = next(column for column in rows[0] if column.startswith(
+      ('value_', 'probability_', 'probabilities_')))
+  np.testing.assert_allclose(
+      [float(row[column]) for row in rows], outputs[key][:, 0], rtol=1e-5)
   if name == 'number':
     assert np.mean(np.abs(outputs['value'][:, 0] - y)) == pytest.approx(
         measured['mae'], rel=1e-5)

@@ -5,7 +5,7 @@ rounds took, and that tells of cohorts. `publish` opens what is meant for others
 TensorFlow here.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import contextlib
 import csv
 import datetime
@@ -198,7 +198,7 @@ def keyed(digest: str, key: bytes) -> str:
   return hmac.new(key, digest.encode(), hashlib.sha256).hexdigest()
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
+def table(rows: Sequence[Mapping[str, Any]], *, has_header: bool = True) -> str:
   """Rows of the same names, at least one, as CSV in which no text is a formula.
 
   Texts may come from clients' data, and a spreadsheet must not run them: those that
@@ -211,7 +211,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
   # The writer quotes the characters of its terminator.
   writer = csv.writer(types.SimpleNamespace(write=lines.append),
                       lineterminator=_SEPARATORS)
-  writer.writerow(map(inert, rows[0]))
+  if has_header:
+    writer.writerow(map(inert, rows[0]))
   writer.writerows([inert(row[name]) for name in rows[0]] for row in rows)
   return ''.join(line.removesuffix(_SEPARATORS) + '\n' for line in lines)
 
@@ -219,6 +220,36 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 def write_table(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
   """`write_durably` of a `table`."""
   write_atomically(path, table(rows))
+
+
+def write_batches(path: pathlib.Path,
+                  batches: Iterable[Sequence[Mapping[str, Any]]]) -> int:
+  """Writes rows as a .csv `table`, or a .parquet file, a batch at a time.
+
+  The file is seen complete or not at all. Returns the number of rows. Raises ValueError
+  if there is none.
+  """
+  count = 0
+  with replacing(path) as partial, contextlib.ExitStack() as stack:
+    for rows in filter(None, batches):
+      if path.suffix == '.csv':
+        if not count:
+          file = stack.enter_context(
+              open(partial, 'w', encoding='utf-8', newline=''))
+        file.write(table(rows, has_header=not count))
+      else:
+        # Takes a quarter of a second to import.
+        import pyarrow  # pylint: disable=g-import-not-at-top
+        from pyarrow import parquet  # pylint: disable=g-import-not-at-top
+        if not count:
+          schema = pyarrow.Table.from_pylist(rows).schema
+          writer = stack.enter_context(parquet.ParquetWriter(partial, schema))
+        writer.write_table(pyarrow.Table.from_pylist(rows, schema))
+      count += len(rows)
+    if not count:
+      raise ValueError('there is no example to predict')
+    stack.close()  # Before the file gets its name.
+  return count
 
 
 def write_arrays(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:

@@ -81,8 +81,27 @@ def read(folder: pathlib.Path) -> Trained | None:
     raise ValueError(f'{path} is missing or damaged: {error}') from error
 
 
+def _portable(config: Any) -> Any:
+  """Keras 2's configuration of a model in the terms that Keras 3 knows, too."""
+  if isinstance(config, list):
+    return list(map(_portable, config))
+  if not isinstance(config, dict):
+    return config
+  result = {name: _portable(value) for name, value in config.items()
+            if (name, value) != ('time_major', False)}
+  if result.get('class_name') == 'Functional':  # Its module is private to Keras 2.
+    result |= {'class_name': 'Model', 'module': 'keras', 'registered_name': None}
+  if isinstance(result.get('config'), dict) and (
+      result.get('class_name') != 'InputLayer'):
+    result['config'].pop('batch_input_shape', None)
+  return result
+
+
 def write_keras(path: pathlib.Path, model: Any) -> None:
-  """Writes a Keras model so that it is seen complete or not at all, without times."""
+  """Writes a Keras model so that it is seen complete or not at all, without times.
+
+  Keras 2 and 3 load it, if there are only layers, without operations between them.
+  """
   content = io.BytesIO()
   with tempfile.TemporaryDirectory() as folder:
     saved = os.path.join(folder, path.name)
@@ -94,6 +113,8 @@ def write_keras(path: pathlib.Path, model: Any) -> None:
           metadata = json.loads(part)
           metadata.pop('date_saved', None)
           part = json.dumps(metadata).encode()
+        elif name == 'config.json':
+          part = json.dumps(_portable(json.loads(part))).encode()
         # Entries of this kind are of 1980.
         target.writestr(zipfile.ZipInfo(name), part, zipfile.ZIP_DEFLATED)
   files.write_bytes(path, content.getvalue())

@@ -56,7 +56,7 @@ class AccountSettings(settings.Settings):
       False, 'Compare Poisson sampling with turns, at the noise in the models that the '
       'first needs.', group='query', essential=True)
   server_momentum: float = training.like(
-      'server_momentum', group='query', when={'compare': (True,)})
+      'server_momentum', 0.9, group='query', when={'compare': (True,)}, by_task=False)
   ledger: tuple[str, ...] | None = setting(
       None, 'Recompute epsilon from this ledger, or from several (by commas), of runs '
       'on the same clients.', group='query', essential=True)

@@ -13,7 +13,7 @@ from tff_pipelines.accounting.events import base, preliminary
 from tff_pipelines.accounting.guarantees import release_noise
 from tff_pipelines.common import caveats, decimals, files
 from tff_pipelines.experiment import metrics as metrics_lib, report
-from tff_pipelines.fedavg import columns, evaluation, private_evaluation
+from tff_pipelines.fedavg import columns, evaluation, private_evaluation, scores
 from tff_pipelines.fedavg.plan import FedAvgPlan
 from tff_pipelines.fedavg.settings import TrainSettings
 
@@ -155,11 +155,37 @@ def evaluated(task: Task, weights: Sequence[Any]) -> dict[str, dict[str, float |
       evaluation.Evaluator(task.model, task.held_out).evaluate(weights))
 
 
-def in_words(set_name: str, values: Mapping[str, float]) -> str:
-  """The metrics of a held-out set in one line."""
+def _shown(value: float | None) -> str:
+  return ('not finite' if value is None or not math.isfinite(value)
+          else f'{value:.4f}')
+
+
+def in_words(set_name: str, values: Mapping[str, float],
+             names: Sequence[str] | None = None) -> str:
+  """The metrics of a held-out set in one line, or some, by the best constant's."""
+  beaten = scores.beats_constant(values)
+
+  def entry(name: str) -> str:
+    constant = _shown(values.get(scores.CONSTANT + name))
+    return f'{name} {_shown(values[name])}' + (
+        '' if name not in beaten else f' (a constant: {constant})' if beaten[name] else
+        f', no better than a constant ({constant})')
+
   return f'{set_name}: ' + ', '.join(
-      f'{key} ' + (f'{value:.4f}' if value is not None and math.isfinite(value)
-                   else 'not finite') for key, value in values.items())
+      entry(name) for name in (values if names is None else names)
+      if not name.startswith(scores.CONSTANT))
+
+
+def constant_caveats(set_name: str, values: Mapping[str, float]
+                      ) -> list[caveats.Caveat]:
+  """A caveat if some metric is no better than that of the best constant."""
+  beaten = scores.beats_constant(values)
+  if all(beaten.values()):
+    return []
+  first = min(beaten, key=beaten.get).removeprefix('balanced_')
+  return [caveats.Caveat(
+      'no better than a constant' + f' by {first}' * any(beaten.values()),
+      f'on {in_words(set_name, values, list(beaten))}')]
 
 
 def draw_metrics(path: pathlib.Path, accuracy_of: str, title: str,
@@ -304,9 +330,13 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str,
     encoder: Result of `native_chunks.encoder`; None where no updates are encoded.
   """
   outside = [name for name in results if _is_outside(name, task)]
-  sentences = {name: in_words(name, values) for name, values in results.items()}
-  lines = [text + ', outside the guarantee' * (name in outside)
-           for name, text in sentences.items()]
+  lines = [in_words(name, values) + ', outside the guarantee' * (name in outside)
+           for name, values in results.items()]
+  sentences = {name: in_words(name, values, [
+      key for key in values if key not in scores.FURTHER])
+               for name, values in results.items()}
+  constants = [caveat for name, values in results.items()
+               for caveat in constant_caveats(name, values)]
   measured = list(results)
   if evaluated is not None:
     of = evaluated['of']
@@ -334,9 +364,13 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str,
                  'validation set')
   for set_name, described in breakdown.items():
     lines += breakdown_lines(set_name, described)
+    if len(task.model.breakdown.names) == 2 and 'f1' in results[set_name]:
+      rarer = described['classes'][-1]['name']
+      lines.append(f'{set_name}: f1 is of {rarer!r}, the rarer class')
   return report.Outcome(
       result=sentences[first], figures=figures, files=(files.METRICS,),
-      caveats=[caveats.Caveat('bad clients skipped', skipped)] if skipped else [],
+      caveats=[*constants, *(
+          [caveats.Caveat('bad clients skipped', skipped)] if skipped else [])],
       weakest=weakest(breakdown[first]) if first in breakdown else None,
       details=lines, fields={
           **fields(plan), 'task': task.name, 'algorithm': 'fedavg',

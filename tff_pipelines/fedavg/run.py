@@ -23,8 +23,8 @@ from tff_pipelines.common import declarations, files
 from tff_pipelines.experiment import (
     models, records as records_lib, report as report_lib, run as run_lib)
 from tff_pipelines.fedavg import (
-    columns, local_training, loop, plan as plan_lib, preliminary,
-    private_evaluation, process as process_lib, report, validation, warm_start)
+    columns, evaluation, local_training, loop, plan as plan_lib, preliminary,
+    private_evaluation, process as process_lib, report, scores, validation, warm_start)
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.fedavg.settings import TrainSettings
 from tff_pipelines.simulation import native_chunks
@@ -172,7 +172,9 @@ class TrainExperiment(run_lib.Experiment):
       raise ValueError(
           f'private_evaluation={self.settings.private_evaluation:g} leaves no exact '
           'metrics of this run: summary.json has noised ones')
-    return report.evaluated(task, trained.weights)
+    return report.finite_results(scores.with_scores(
+        evaluation.Evaluator(task.model, task.held_out).evaluate(trained.weights),
+        task.model, trained.weights, task.held_out))
 
   def identity(self, task: Task) -> dict[str, Any]:
     identity = {'data_fingerprint': fingerprint(task)}
@@ -310,8 +312,10 @@ class TrainExperiment(run_lib.Experiment):
         on_bad=self.write_bad())
 
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
+    results = scores.with_scores(
+        rounds.results(state), task.model, rounds.model(state), task.held_out)
     outcome = report.outcome(
-        plan, task, rounds.results(state), rounds.breakdown(state),
+        plan, task, results, rounds.breakdown(state),
         self.settings.initial_weights_seed, state.get('best'), self._evaluated,
         plan.params and native_chunks.encoder(sum_factory(plan)))
     return dataclasses.replace(outcome, trained={

@@ -113,6 +113,9 @@ class DataSettings(settings.TaskSettings):
   statistics_epsilon: float | None = _data(None, 'Epsilon of noised means, deviations '
       'of bounded columns, by which they are standardised; epsilon includes it.',
       above=0, otherwise='columns are standardised by bounds or sample')
+  class_weights: tuple[str, ...] | None = _data(None, 'Weights of the classes of a '
+      'table in the loss: one each, separated by commas; or balanced, by the public '
+      'sample or, with --statistics_epsilon, by noised counts.', otherwise='1')
   missing: str | None = _data(None, 'Missing values and unknown categories: error, or '
       'impute by the centre of the column, or none of the categories.',
       choices=('error', 'impute'), otherwise='error')
@@ -255,7 +258,8 @@ class TrainSettings(settings.RunSettings, DataSettings):
       above=0, essential=True, by_task=True, otherwise=_by_task('server_learning_rate'))
   server_optimizer: str = _training('sgdm', 'Optimizer of the server: SGD, or another '
       'one that needs a --server_learning_rate.', choices=SERVER_OPTIMIZERS)
-  server_momentum: float = _sgdm(0.9, 'SGD momentum on the server.', low=0, below=1)
+  server_momentum: float | None = _sgdm(None, 'SGD momentum on the server.', low=0,
+      below=1, by_task=True, otherwise=_by_task('server_momentum'))
   server_beta_1: float = _betas(0.9, 'Decay of the mean of updates on the server.',
       low=0, below=1)
   server_beta_2: float = _betas(0.99, 'Decay of the mean of squared updates on the '

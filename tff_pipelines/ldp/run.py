@@ -93,7 +93,7 @@ class Prepared:
 
 class PreparedExperiment(run_lib.Experiment):
   def __init__(self, settings: DataSettings, prepared: Prepared | None = None):
-    """`prepared` is of settings of equal `preparation_key`."""
+    """`prepared` is of settings of the same data, features and teachers."""
     super().__init__(settings)
     self._prepared = prepared
 

@@ -1,10 +1,10 @@
-"""Settings of local distillation, of its baselines and of the mechanisms' figure."""
+"""Settings of local distillation and of its baselines."""
 
 import dataclasses
 from typing import Any
 
 from tasks.ldp import task as tasks_lib
-from tff_pipelines.common import declarations, files
+from tff_pipelines.common import declarations
 from tff_pipelines.experiment import settings
 from tff_pipelines.fedavg import settings as train
 
@@ -19,8 +19,8 @@ _DEFAULTS = {'rounds': {'dp_sgd': 60, 'dp_fl': 15},
              'clip': {'dp_sgd': 1.0, 'dp_fl': 0.3},
              'learning_rate': {'dp_sgd': 8.0, 'dp_fl': 15.0}}
 
-_data, _clients, _privacy, _queries, _student, _run, _figure = declarations.groups(
-    'data', 'clients', 'privacy', 'queries', 'student', 'run', 'figure')
+_data, _clients, _privacy, _queries, _student = declarations.groups(
+    'data', 'clients', 'privacy', 'queries', 'student')
 _refined = declarations.group('student', refine=('auto', 'always'))
 _pate = declarations.group('privacy', algorithm=('pate',))
 _FEDERATED = {'algorithm': ('dp_fl',)}
@@ -69,12 +69,6 @@ class DataSettings(settings.TaskSettings):
     super().check()
     if self.task == 'npz' and self.data_path is None:
       raise ValueError('task npz needs data_path, an .npz file')
-
-  @property
-  def preparation_key(self) -> str:
-    """A text that is the same where features and teachers are."""
-    return repr((self.task, sorted(self.task_options.items()), self.feature_seed,
-                 self.teacher_strength))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -186,16 +180,3 @@ class BaselineSettings(settings.RunSettings, DataSettings):
       if getattr(self, name) is None:
         object.__setattr__(self, name, values.get(self.algorithm))
     super().__post_init__()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FigureSettings(settings.Settings):
-  output: str = _run('out/figures/local_mechanisms.png', 'PNG file.', essential=True)
-  num_clients: int = _figure(1000, 'Clients whose mean is estimated, on the right.',
-      low=1, essential=True)
-  dimension: int = _figure(10, 'Coordinates of their vectors.', low=1, essential=True)
-  draws: int = _figure(
-      20000, 'Outputs, on the right vectors, behind a point.', low=2, essential=True)
-
-  def check_paths(self) -> None:
-    files.check_writable(self.output, 'output')

@@ -1,7 +1,6 @@
 """Evaluates a trained model and predicts by it, on the data of the run or on others."""
 
-from collections.abc import Iterator
-import io
+from collections.abc import Iterable, Iterator
 import json
 import pathlib
 import sys
@@ -10,10 +9,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tasks import task as task_lib
+from tasks import checks, task as task_lib
 from tasks.sources import records
 from tff_pipelines.common import files
-from tff_pipelines.fedavg import evaluation, report
+from tff_pipelines.fedavg import evaluation, report, scores
 from tff_pipelines.publish import export, run as run_lib
 from tff_pipelines.publish.settings import EvaluateSettings, PredictSettings
 
@@ -27,6 +26,9 @@ def _opened(run: run_lib.FinishedRun, options: dict[str, Any], labelled: bool):
   serving = run.serving(trained)
   if serving.reader is None:
     raise ValueError('the task must have a reader of further files, found none')
+  # Readers of one's own may know no order.
+  if not labelled and 'in_order' in checks.keywords(serving.reader)[0]:
+    options = {**options, 'in_order': True}
   return trained, serving, serving.reader(labelled=labelled, **options)
 
 
@@ -40,8 +42,9 @@ def evaluate(settings: EvaluateSettings) -> None:
     trained, serving, source = _opened(run, options, labelled=True)
     skips = getattr(source, 'skips', None)
     examples, _ = records.gather(source, skips=skips)
-    results = report.finite_results(evaluation.Evaluator(
-        serving.model, {DATA: examples}).evaluate(trained.weights))
+    results = report.finite_results(scores.with_scores(
+        evaluation.Evaluator(serving.model, {DATA: examples}).evaluate(trained.weights),
+        serving.model, trained.weights, {DATA: examples}))
     skipped = skips and skips.describe()
   if settings.format == 'json':
     print(json.dumps(results, allow_nan=False))
@@ -53,38 +56,65 @@ def evaluate(settings: EvaluateSettings) -> None:
     print(skipped, file=sys.stderr)
 
 
-def _predictions(serving: task_lib.Serving, weights, source: task_lib.ClientSource,
-                 skips: task_lib.Skips) -> Iterator[dict[str, Any]]:
-  """The row of each example: its client, its index there, and its outputs."""
-  predict = export.predict_function(serving, [tf.constant(w) for w in weights])
-  for client in source.client_ids:
+def _examples(source: task_lib.ClientSource, skips: task_lib.Skips
+              ) -> Iterator[tuple[list[dict[str, Any]], task_lib.Examples]]:
+  """Columns that name examples, and the examples, of a client or a chunk of rows.
+
+  A chunk with a bad row is read by the row, so that the row is named, or skipped.
+  """
+  in_order, has_clients = getattr(source, 'in_order', False), None
+
+  def read(one: Any, parts: Iterable[Any] = ()):
     try:
-      examples = source.examples(client)
+      examples = source.examples(one)
     except task_lib.BadClientError as error:
-      skips.client(client, error)
-      continue
-    count = len(examples[next(iter(serving.inputs))])
-    for start in range(0, count, serving.model.evaluation_batch):
-      stop = min(count, start + serving.model.evaluation_batch)
+      if parts:
+        for part in parts:
+          yield from read(part)
+      else:
+        skips.client(None if in_order else one, error)
+      return
+    if in_order:
+      yield [{**({'client': row.client or ''} if has_clients else {}),
+              'index': row.index} for row in one], examples
+    else:
+      yield [{'client': one, 'index': i}
+             for i in range(len(next(iter(examples.values()))))], examples
+
+  for client in source.client_ids:
+    if in_order and has_clients is None:
+      has_clients = any(row.client is not None for row in client)
+    yield from read(client, ((row,) for row in client) if in_order else ())
+
+
+def _predictions(serving: task_lib.Serving, weights, source: task_lib.ClientSource,
+                 skips: task_lib.Skips, probabilities: bool
+                 ) -> Iterator[list[dict[str, Any]]]:
+  """The rows of each batch: client, index, and outputs."""
+  predict = export.predict_function(serving, [tf.constant(w) for w in weights])
+  for named, examples in _examples(source, skips):
+    for start in range(0, len(named), serving.model.evaluation_batch):
+      rows = slice(start, start + serving.model.evaluation_batch)
       outputs = {name: output.numpy() for name, output in predict(*(
-          tf.constant(examples[name][start:stop]) for name in serving.inputs)).items()}
-      columns = _columns(serving, outputs)
-      for row in range(stop - start):
-        yield {'client': client, 'index': start + row, **{
-            name: values[row] for name, values in columns.items()}}
+          tf.constant(examples[name][rows]) for name in serving.inputs)).items()}
+      columns = _columns(serving, outputs, probabilities)
+      yield [{**name, **dict(zip(columns, cells))} for name, cells in zip(
+          named[rows], zip(*columns.values()), strict=True)]
 
 
-def _columns(serving: task_lib.Serving, outputs: dict[str, np.ndarray]
-             ) -> dict[str, list]:
-  """Name of a column -> its cells: the class by name, and its probability."""
+def _columns(serving: task_lib.Serving, outputs: dict[str, np.ndarray],
+             probabilities: bool) -> dict[str, list]:
+  """Name of a column -> its cells: the class by name, and its probability or all."""
   columns, chances = {}, outputs.pop('probabilities', None)
+  names = export.class_names(serving, None if chances is None else chances.shape[-1])
   if 'class' in outputs and outputs['class'].ndim == 1:
     chosen = outputs.pop('class')
-    names = export.class_names(
-        serving, None if chances is None else chances.shape[1])
     columns['class'] = [names[i] for i in chosen] if names else chosen.tolist()
     if chances is not None:
       columns['probability'] = chances[np.arange(len(chosen)), chosen].tolist()
+      if probabilities:
+        columns |= {f'probability_{name}': cells for name, cells in zip(
+            names or range(chances.shape[1]), chances.T.tolist())}
   elif chances is not None:
     outputs['probabilities'] = chances
   for name, values in outputs.items():
@@ -100,21 +130,12 @@ def predict(settings: PredictSettings) -> None:
       run_lib.read_finished(settings.run, settings.party), settings.reader_options,
       labelled=False)
   skips = getattr(source, 'skips', None) or task_lib.Skips()
-  rows = list(_predictions(serving, trained.weights, source, skips))
-  if not rows:
-    raise ValueError('there is no example to predict')
   path = pathlib.Path(settings.output)
   path.parent.mkdir(parents=True, exist_ok=True)
-  if path.suffix == '.csv':
-    files.write_table(path, rows)
-  else:
-    # Takes a quarter of a second to import.
-    import pyarrow  # pylint: disable=g-import-not-at-top
-    from pyarrow import parquet  # pylint: disable=g-import-not-at-top
-    content = io.BytesIO()
-    parquet.write_table(pyarrow.Table.from_pylist(rows), content)
-    files.write_bytes(path, content.getvalue())
+  count = files.write_batches(path, _predictions(
+      serving, trained.weights, source, skips, settings.probabilities is True))
   files.publish(path)
-  if skipped := skips.describe():
-    print(skipped, file=sys.stderr)
-  print(f'{len(rows):,} predictions written to {path}')
+  if items := skips.items():
+    print(f'skipped {len(items)} bad rows, or clients; the first: {items[0][1]}',
+          file=sys.stderr)
+  print(f'{count:,} predictions written to {path}')

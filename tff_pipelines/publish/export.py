@@ -1,5 +1,7 @@
 """Writes a trained model into a folder of its own, with its privacy statement."""
 
+import collections
+from collections.abc import Iterable
 import os
 import pathlib
 import shutil
@@ -13,10 +15,14 @@ from tasks.task import Serving
 from tff_pipelines.common import files
 from tff_pipelines.experiment import models
 from tff_pipelines.fedavg.account_verdict import verdict_on
-from tff_pipelines.publish import run as run_lib, statement
+from tff_pipelines.publish import numpy_model, run as run_lib, statement
 from tff_pipelines.publish.settings import ExportSettings
 
 SAVED_MODEL = 'saved_model'
+# Signatures of a SavedModel: of raw columns where there are any, and of encoded ones.
+DEFAULT, ENCODED = 'serving_default', 'encoded'
+# The model of a table in NumPy, which reads the files next to it.
+NUMPY_MODEL = 'model.py'
 
 
 def _is_plain(name: str) -> bool:
@@ -40,6 +46,34 @@ def predict_function(serving: Serving, weights) -> Any:
   return predict
 
 
+def _input_names(names: Iterable[str]) -> dict[str, str]:
+  """Name of a column -> that of its input: the same, if TensorFlow takes it as it is.
+
+  TensorFlow does not tell letters of other cases apart.
+  """
+  used = collections.Counter(name.lower() for name in names)
+  return {name: name if _is_plain(name) and not name.startswith('_')
+          and used[name.lower()] == 1 else f'column_{i}'
+          for i, name in enumerate(names)}
+
+
+def _raw_function(serving: Serving, weights) -> Any:
+  """A tf.function of raw columns [batch] to the outputs, the class by its name."""
+  dtypes, inputs = serving.raw.dtypes, _input_names(serving.raw.dtypes)
+  signature = [tf.TensorSpec([None], dtype, name=inputs[name])
+               for name, dtype in dtypes.items()]
+
+  @tf.function(autograph=False, input_signature=signature)
+  def predict(*columns):
+    outputs = dict(serving.model.predict(
+        weights, serving.raw.encode(dict(zip(dtypes, columns)))))
+    if 'class' in outputs and (names := class_names(serving, None)):
+      outputs['class'] = tf.gather(tf.constant(names), outputs['class'])
+    return outputs
+
+  return predict
+
+
 def class_names(serving: Serving, count: int | None) -> list[str] | None:
   """Names of the classes; None if the model has none, or another number of them."""
   breakdown = serving.model.breakdown
@@ -58,22 +92,26 @@ def _write_saved_model(folder: pathlib.Path, serving: Serving,
       tf.Variable(array, name=name, trainable=False)
       for name, array in trained.arrays.items()]
   module.serve = predict_function(serving, module.variables_in_order)
+  signatures = {DEFAULT: module.serve}
+  if serving.raw is not None:
+    module.serve_raw = _raw_function(serving, module.variables_in_order)
+    signatures = {DEFAULT: module.serve_raw, ENCODED: module.serve}
   # Gradients of one's own may hold on to loops of Keras, which can't be saved.
   tf.saved_model.save(
-      module, os.fspath(folder), signatures={'serving_default': module.serve},
+      module, os.fspath(folder), signatures=signatures,
       options=tf.saved_model.SaveOptions(experimental_custom_gradients=False))
 
 
 def _write(folder: pathlib.Path, settings: ExportSettings, run: run_lib.FinishedRun,
            trained: models.Trained, serving: Serving) -> dict[str, Any]:
-  if settings.format == 'npz':
-    files.write_arrays(folder / models.ARRAYS, dict(trained.arrays))
-  elif settings.format == 'keras':
+  files.write_arrays(folder / models.ARRAYS, dict(trained.arrays))
+  if settings.format == 'keras':
     if serving.model.to_keras is None:
       raise ValueError(
-          f'format=keras is for models from Keras, found {serving.model.name}')
+          'format=keras is for models from Keras and of tables, found '
+          + serving.model.name)
     models.write_keras(folder / models.KERAS, serving.model.to_keras(trained.weights))
-  else:
+  elif settings.format == 'savedmodel':
     _write_saved_model(folder / SAVED_MODEL, serving, trained)
   predict = predict_function(serving, trained.weights)
   outputs = predict.get_concrete_function().structured_outputs
@@ -82,7 +120,14 @@ def _write(folder: pathlib.Path, settings: ExportSettings, run: run_lib.Finished
           name: {'dtype': spec.dtype.name, 'shape': spec.shape[1:].as_list()}
           for name, spec in outputs.items()},
       'classes': class_names(serving, outputs['probabilities'].shape[-1])
-                 if 'probabilities' in outputs else None})
+                 if 'probabilities' in outputs else None,
+      'scales': serving.raw and serving.raw.scales,
+      'columns': serving.raw and {
+          name: {'input': input_name, 'dtype': serving.raw.dtypes[name]}
+          for name, input_name in _input_names(serving.raw.dtypes).items()},
+      run_lib.SERVED: run.public_settings})
+  if serving.raw is not None:
+    shutil.copyfile(numpy_model.__file__, folder / NUMPY_MODEL)
   for name, text in serving.files.items():
     files.write_atomically(folder / name, text)
   reasons = [*serving.not_private, *([statement.PARTY] if settings.party else [])]
@@ -96,6 +141,8 @@ def _write(folder: pathlib.Path, settings: ExportSettings, run: run_lib.Finished
 def export(settings: ExportSettings) -> pathlib.Path:
   """Exports the model of a run; OSError or ValueError for mistakes of the user."""
   run = run_lib.read_finished(settings.run, settings.party)
+  if run.is_export:
+    raise ValueError(f'run={settings.run} is an export: give the folder of its run')
   if not verdict_on(run.folder).proves(run.summary):
     raise ValueError(f'run={settings.run}: its ledger does not prove the guarantee')
   trained = run.trained()

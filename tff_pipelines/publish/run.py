@@ -5,6 +5,7 @@ import importlib
 import pathlib
 from typing import Any
 
+from tasks import registry
 from tasks.task import Serving
 from tff_pipelines.accounting.events import preliminary
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
@@ -21,22 +22,47 @@ _FAMILIES = {
     'ldp': ('tff_pipelines.ldp.run', 'LdpSettings'),
     'ldp_baselines': ('tff_pipelines.ldp.baselines', 'BaselineSettings'),
 }
+# Key of an export's description: the family and the settings that its use takes. They
+# are public: no path, cohort or time, and nothing that was counted.
+SERVED = 'served'
+_PUBLIC = (
+    'task', 'model', 'missing', 'num_classes', 'class_names', 'only_digits',
+    'sequence_length', 'data_source', 'client_field', 'text_field', 'image_field',
+    'label_field', 'dark_ink')
 # Family whose parties have a model each, and the folder of these.
 _OF_PARTIES, _PARTIES = 'fedmd', 'parties'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FinishedRun:
-  """A run that is over; `party` whose model is meant, None for the model of all."""
+  """A run that is over, or an export of it, which has no summary.
+
+  `party` is that whose model is meant, None for the model of all.
+  """
 
   folder: pathlib.Path
-  summary: dict[str, Any]
+  summary: dict[str, Any] | None
   experiment: run_lib.Experiment
   party: str | None = None
 
+  @property
+  def is_export(self) -> bool:
+    return self.summary is None
+
+  @property
+  def public_settings(self) -> dict[str, Any]:
+    """The family, and the settings that the use of the trained model takes."""
+    given = configurations.read(self.folder)['settings']
+    return {
+        'family': self.experiment.family,
+        'has_files': getattr(self.experiment.settings, 'data_path', None) is not None,
+        'settings': {
+            name: given[name] for name in _PUBLIC if given.get(name) is not None}}
+
   def trained(self) -> models.Trained:
     """The trained model; ValueError if a party must be given, or there is none."""
-    if self.party is None and self.experiment.family == _OF_PARTIES:
+    if (self.party is None and not self.is_export and
+        self.experiment.family == _OF_PARTIES):
       raise ValueError('party must be given, such as party_0')
     folder = self.folder if self.party is None else self.parties / self.party
     trained = models.read(folder)
@@ -62,6 +88,8 @@ class FinishedRun:
 
   def own_figures(self) -> dict[str, dict[str, float | None]]:
     """Held-out set -> metric -> its mean over parties; ValueError for other data."""
+    if self.is_export:
+      raise ValueError(f'data_path must be given: {self.folder} is an export')
     experiment = self.experiment
     task = experiment.build_task()
     recorded = configurations.read(self.folder)['identity']
@@ -83,25 +111,47 @@ def read_finished(folder: str, party: str | None = None) -> FinishedRun:
   """Opens a finished run; ValueError if it is none, is damaged, or lacks the party."""
   path = pathlib.Path(folder)
   configuration = configurations.read(path)
-  if configuration is None:
-    raise ValueError(f'run={folder} holds no run: there is no {files.CONFIGURATION}')
+  is_export = configuration is None
+  if is_export:
+    configuration = _exported(path)
   family = configuration['family']
   if family not in _FAMILIES:
     raise ValueError(f'run={folder} is a run of {family}, which trains no model')
-  summary = _summary(path, configuration)
+  summary = None if is_export else _summary(path, configuration)
   module = importlib.import_module(_FAMILIES[family][0])
   cls = getattr(module, _FAMILIES[family][1])
   paths_file, declared = path / files.PATHS, settings_lib.declared(cls)
   paths = files.read_json(paths_file) if paths_file.exists() else {}
+  if is_export:  # An export's files have no digests, which a resumed run would check.
+    paths = {option: str(path / name) for option, name in registry.KEPT_FILES.items()
+             if (path / name).exists()}
+    if configuration['has_files']:  # Some settings need the path, which is not public.
+      paths['data_path'] = folder
   paths = {name: value for name, value in paths.items() if name in declared}
   experiment = module.experiment(settings_lib.of_configuration(
-      cls, configuration['settings'], output_dir=folder, resume=True, **paths))
+      cls, configuration['settings'], output_dir=folder, resume=not is_export, **paths))
   if party is not None:
     known = [one.name for one in (path / files.PRIVATE / _PARTIES).glob('party_*')]
     if party not in known:
       raise ValueError(f'party must be one of {", ".join(sorted(known)) or "none"}, '
                        f'found {party!r}')
   return FinishedRun(folder=path, summary=summary, experiment=experiment, party=party)
+
+
+def _exported(folder: pathlib.Path) -> dict[str, Any]:
+  """The family and the settings that an export tells. Raises ValueError."""
+  path = folder / models.DESCRIPTION
+  served = files.read_json(path).get(SERVED) if path.exists() else None
+  if served is None:
+    raise ValueError(f'run={folder} holds no run: there is no {files.CONFIGURATION}')
+  if not isinstance(served, dict) or set(served) != {
+      'family', 'has_files', 'settings'} or not isinstance(served['settings'], dict):
+    raise ValueError(f'{path} is damaged: {SERVED} must have family and settings')
+  if served['family'] == 'train' and registry.is_own(
+      served['settings'].get('task', registry.TASKS[0])):
+    raise ValueError(f'run={folder} is an export of a task of your own: give the '
+                     'folder of its run')
+  return served
 
 
 def _summary(folder: pathlib.Path, configuration: dict[str, Any]) -> dict[str, Any]:

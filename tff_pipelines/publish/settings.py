@@ -25,7 +25,8 @@ class _ModelSettings(settings.Settings):
   required = ('run',)
 
   run: str | None = _model(
-      None, 'Folder of the run that trained the model.', essential=True)
+      None, 'Folder of the run that trained the model, or, to evaluate and predict, of '
+      'an export.', essential=True)
   party: str | None = _model(
       None, 'Party of a run of fedmd, such as party_0.', essential=True)
 
@@ -40,8 +41,9 @@ class _ModelSettings(settings.Settings):
 class ExportSettings(_ModelSettings):
   required = ('run', 'output_dir')
 
-  format: str = _run('savedmodel', 'npz: named arrays. keras: for models from Keras. '
-      'savedmodel: TensorFlow alone loads and serves it.', choices=FORMATS,
+  format: str = _run('savedmodel', 'npz: named arrays, which are in every export. '
+      'keras: Keras 2 and 3 load it; for tables, and models from Keras. savedmodel: '
+      'TensorFlow alone loads and serves it.', choices=FORMATS,
       essential=True)
   output_dir: str | None = _run(None, 'New folder of the export.', essential=True)
 
@@ -66,9 +68,6 @@ class _DataSettings(_ModelSettings):
   train_split: str | None = _reader('train_split', otherwise='train')
   test_split: str | None = _reader('test_split', otherwise='test, if there is one')
   skip_bad_clients: bool | None = _reader('skip_bad_clients')
-  cache_dir: str | None = _reader('cache_dir')
-  no_cache: bool | None = _reader('no_cache', otherwise='')
-
   @property
   def reader_options(self) -> dict[str, str | bool]:
     """The options of the reader that are given."""
@@ -80,6 +79,8 @@ class _DataSettings(_ModelSettings):
 class EvaluateSettings(_DataSettings):
   """Settings of an evaluation; without data it is that of the run itself."""
 
+  cache_dir: str | None = _reader('cache_dir')
+  no_cache: bool | None = _reader('no_cache', otherwise='')
   format: str = _run('text', 'Format of the metrics on standard output.',
       choices=('text', 'json'))
 
@@ -90,6 +91,8 @@ class PredictSettings(_DataSettings):
 
   output: str | None = _run(
       None, 'New file of the predictions, .csv or .parquet.', essential=True)
+  probabilities: bool | None = _run(
+      None, 'Also write the probability of each class, as probability_NAME.')
 
   def check(self) -> None:
     super().check()

@@ -478,12 +478,6 @@ def bracket(factors: tuple[pairs.Factor, ...], delta: float) -> tuple[float, flo
   return _answer(factors, _Query(None, delta))
 
 
-def epsilon(factors: tuple[pairs.Factor, ...], delta: float) -> float:
-  """A safe epsilon of composed pairs; see `bracket`."""
-  return bracket(factors, delta)[0]
-
-
-# pylint: disable=redefined-outer-name
 def delta(factors: tuple[pairs.Factor, ...], epsilon: float) -> float:
   """A safe delta of composed pairs at epsilon >= 0."""
   return _answer(factors, _Query(epsilon, None))[0]

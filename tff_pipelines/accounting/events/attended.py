@@ -92,7 +92,7 @@ class Attended(base.Release, base.WithoutShares):
     return math.inf if self.failure else self.event.pure_epsilon('none') * min(
         self.rounds, self.most or self.rounds)
 
-  def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
+  def factors(self, amplification: str) -> base.Factors | None:
     inner = self.event.factors('none')
     pair = None if inner is None else pairs.together(inner)
     if pair is None:
@@ -170,7 +170,7 @@ class Coin(base.Release, base.WithoutShares):
   def pure_epsilon(self, amplification: str) -> float:
     return max(event.pure_epsilon('none') for event in self.events)
 
-  def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
+  def factors(self, amplification: str) -> base.Factors | None:
     listed = [event.factors('none') for event in self.events]
     found = [inner and pairs.together(inner) for inner in listed]
     if not all(found):

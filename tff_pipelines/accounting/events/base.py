@@ -48,6 +48,9 @@ ADJACENCY_IN_WORDS = {
 OF_RECORDS = (INSTANCE, RECORD, RECORD_ZERO_OUT)
 
 Factor = pairs.Factor
+Factors = tuple[Factor, ...]
+# Independent events, and how often each is released.
+Counted = tuple[tuple['Event', int], ...]
 
 
 class Participants(NamedTuple):
@@ -118,7 +121,7 @@ class Event(abc.ABC):
     """Epsilon at delta = 0, the divergence of infinite order; infinite if unknown."""
 
   @abc.abstractmethod
-  def factors(self, amplification: str) -> tuple[Factor, ...] | None:
+  def factors(self, amplification: str) -> Factors | None:
     """The pairs whose product dominates the release, or None if not known."""
 
   @abc.abstractmethod
@@ -126,8 +129,7 @@ class Event(abc.ABC):
     """The release from cohorts that whoever knows them may have chosen."""
 
   @abc.abstractmethod
-  def known(self, count: int, participants: Participants | None
-            ) -> 'tuple[tuple[Event, int], ...]':
+  def known(self, count: int, participants: Participants | None) -> Counted:
     """The releases that stand for `count` >= 1 of these where cohorts are known.
 
     Cohorts are drawn by the rule, independently of all that is released, so the number
@@ -142,8 +144,7 @@ class Event(abc.ABC):
     """
 
   @abc.abstractmethod
-  def counted(self, count: int, amplification: str
-              ) -> 'tuple[tuple[Event, int], ...]':
+  def counted(self, count: int, amplification: str) -> Counted:
     """The releases that stand for `count` >= 1 of these: those with one client.
 
     Independent events, and how often each is there; they are not counted again.
@@ -319,7 +320,7 @@ def seen_by(event: Event, participants: Participants | None) -> Event:
 
 
 # The worst pair of a release that hides nothing.
-EVERYTHING: tuple[Factor, ...] = ((pairs.Leak(probability=1.0), 1),)
+EVERYTHING: Factors = ((pairs.Leak(probability=1.0), 1),)
 
 # Answers of methods, for the bodies of kinds.
 
@@ -337,8 +338,7 @@ def no_known_group(self, clients: int) -> None:
   """States that the release is known between inputs of one client alone."""
 
 
-def any_cohorts(self, count: int, participants: Participants | None
-                ) -> tuple[tuple[Event, int], ...]:
+def any_cohorts(self, count: int, participants: Participants | None) -> Counted:
   """States that nothing better is proved than for any cohorts."""
   return tuple((seen_by(part.without_sampling(), participants), times)
                for part, times in self.counted(count, 'none'))
@@ -365,11 +365,10 @@ class Release(Event, abstract=True):
   def without_sampling(self) -> Event:
     return self
 
-  def known(self, count: int, participants: Participants | None
-            ) -> tuple[tuple[Event, int], ...]:
+  def known(self, count: int, participants: Participants | None) -> Counted:
     return ((seen_by(self, participants), count),)
 
-  def counted(self, count: int, amplification: str) -> tuple[tuple[Event, int], ...]:
+  def counted(self, count: int, amplification: str) -> Counted:
     return ((self, count),)
 
   def repeated(self) -> Event:
@@ -412,7 +411,7 @@ class Equivalent(Event, abstract=True):
   def pure_epsilon(self, amplification: str) -> float:
     return self.equivalent.pure_epsilon(amplification)
 
-  def factors(self, amplification: str) -> tuple[Factor, ...] | None:
+  def factors(self, amplification: str) -> Factors | None:
     return self.equivalent.factors(amplification)
 
 

@@ -27,7 +27,7 @@ class NoPrivacy(base.Release, base.WithoutShares):
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     return curves.no_guarantee(max_order)
 
-  def factors(self, amplification: str) -> tuple[base.Factor, ...]:
+  def factors(self, amplification: str) -> base.Factors:
     return base.EVERYTHING
 
   def replace_one(self) -> 'NoPrivacy':
@@ -98,7 +98,7 @@ class _Product(base.Event, abstract=True):
     return sum(count * event.pure_epsilon(amplification)
                for event, count in self._counted(amplification))
 
-  def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
+  def factors(self, amplification: str) -> base.Factors | None:
     listed = [(event.factors(amplification), times)
               for event, times in self._counted(amplification)]
     return None if any(inner is None for inner, _ in listed) else tuple(
@@ -119,8 +119,7 @@ class _Product(base.Event, abstract=True):
   def replace_one(self) -> base.Event:
     return self._mapped(lambda event: event.replace_one())
 
-  def counted(self, count: int, amplification: str
-              ) -> tuple[tuple[base.Event, int], ...]:
+  def counted(self, count: int, amplification: str) -> base.Counted:
     return ((self, count),)
 
   def without_sampling(self) -> base.Event:
@@ -133,8 +132,7 @@ class _Product(base.Event, abstract=True):
         counts[part.without_sampling()] += times
     return self if counts == self._counts() else composed(counts)
 
-  def known(self, count: int, participants: base.Participants | None
-            ) -> tuple[tuple[base.Event, int], ...]:
+  def known(self, count: int, participants: base.Participants | None) -> base.Counted:
     # Copies of the product are runs of their own, each with its own limits: rounds of an
     # order are counted here, and never together with those of another run.
     return tuple((part, number * count) for event, times in self._counts().items()
@@ -222,8 +220,7 @@ class Together(_Several):
         raise ValueError('events of Together must not be sampled one by one, found '
                          f'{type(event).__name__}')
 
-  def known(self, count: int, participants: base.Participants | None
-            ) -> tuple[tuple[base.Event, int], ...]:
+  def known(self, count: int, participants: base.Participants | None) -> base.Counted:
     return ((base.seen_by(self, participants), count),)
 
   def seen(self, colluders: float, cohort: float | None) -> base.Event:

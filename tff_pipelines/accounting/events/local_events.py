@@ -73,7 +73,7 @@ class Nfdp(base.Release, base.WithoutShares):
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     return curves.no_guarantee(max_order)
 
-  def factors(self, amplification: str) -> tuple[base.Factor, ...]:
+  def factors(self, amplification: str) -> base.Factors:
     return ((pairs.Leak(probability=self.draw_probability), 1),)
 
   def repeated(self) -> 'PostProcessing':
@@ -115,7 +115,7 @@ class PostProcessing(base.Release, base.WithoutShares):
   def pure_epsilon(self, amplification: str) -> float:
     return 0.0
 
-  def factors(self, amplification: str) -> tuple[base.Factor, ...]:
+  def factors(self, amplification: str) -> base.Factors:
     return ()
 
   def to_dp_accounting(self) -> dp_event.DpEvent:
@@ -146,7 +146,7 @@ class _PureLocal(base.Release, base.WithoutShares, abstract=True):
   def pure_epsilon(self, amplification: str) -> float:
     return self.epsilon
 
-  def factors(self, amplification: str) -> tuple[base.Factor, ...]:
+  def factors(self, amplification: str) -> base.Factors:
     pair = pairs.RandomizedResponse(epsilon=self.epsilon, answered=self.answered)
     return ((pair, 1),)
 
@@ -215,7 +215,7 @@ class LocalGaussian(_LocalGaussian):
 
   source = 'arXiv 1702.07476, Corollary 3'
 
-  def factors(self, amplification: str) -> tuple[base.Factor, ...]:
+  def factors(self, amplification: str) -> base.Factors:
     return sum_events.gaussian_factors(self.noise_multiplier)
 
   def to_dp_accounting(self) -> dp_event.DpEvent:
@@ -232,7 +232,7 @@ class LocalDiscreteGaussian(_LocalGaussian):
 
   source = 'arXiv 2004.00010, Proposition 5'
 
-  def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
+  def factors(self, amplification: str) -> base.Factors | None:
     return base.EVERYTHING if self.noise_multiplier == 0 else None
 
 

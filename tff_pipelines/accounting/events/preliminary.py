@@ -98,7 +98,7 @@ class PrivateKeys(sum_events.GaussianNoise):
   def failure_probability(self) -> float:
     return self.failure
 
-  def factors(self, amplification: str) -> tuple[base.Factor, ...]:
+  def factors(self, amplification: str) -> base.Factors:
     leak = ((pairs.Leak(probability=self.failure), 1),) if self.failure else ()
     return sum_events.gaussian_factors(self.noise_multiplier) + leak
 

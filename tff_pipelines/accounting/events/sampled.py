@@ -100,7 +100,7 @@ class _Poisson(SameNeighbours, abstract=True):
   def failure_probability(self) -> float:
     return self.redrawn_probability if self._redraws_depend else 0.0
 
-  def _factors(self, hidden: pairs.Pair, shown: pairs.Pair) -> tuple[base.Factor, ...]:
+  def _factors(self, hidden: pairs.Pair, shown: pairs.Pair) -> base.Factors:
     """The pairs of a round: that of a random cohort, or of one that is known.
 
     Proofs: docs/proofs.md for suppressed rounds, docs/participation.md for cohorts that
@@ -115,8 +115,7 @@ class _Poisson(SameNeighbours, abstract=True):
     leak = ((pairs.Leak(probability=redrawn), 1),) if self._redraws_depend else ()
     return (pairs.mixed(hidden, revealed, pivotal), 1), *leak
 
-  def counted(self, count: int, amplification: str
-              ) -> tuple[tuple[base.Event, int], ...]:
+  def counted(self, count: int, amplification: str) -> base.Counted:
     limit = None if amplification != 'none' else self.max_participations
     return ((self, count if limit is None else min(count, limit)),)
 
@@ -213,7 +212,7 @@ class PoissonSampled(_Poisson):
       return epsilon
     return curves.pure_poisson(epsilon, self.sampling_rate)
 
-  def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
+  def factors(self, amplification: str) -> base.Factors | None:
     inner = self.event.factors(amplification)
     if amplification == 'none' or self.sampling_rate == 1:
       return inner
@@ -230,8 +229,7 @@ class PoissonSampled(_Poisson):
   def without_sampling(self) -> base.Event:
     return self.event
 
-  def known(self, count: int, participants: base.Participants | None
-            ) -> tuple[tuple[base.Event, int], ...]:
+  def known(self, count: int, participants: base.Participants | None) -> base.Counted:
     if self.sampling_rate == 1 and self.max_participations is None:
       return ((base.seen_by(self, participants).event, count),)
     release, depends, failure = self.event, False, 0.0
@@ -320,7 +318,7 @@ class PoissonGroup(_Poisson):
   def pure_epsilon(self, amplification: str) -> float:
     return self._with(self.clients).pure_epsilon(amplification)
 
-  def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
+  def factors(self, amplification: str) -> base.Factors | None:
     if self.pivotal_probability:
       return None  # It is that of one client.
     factors = self._with(self.clients).factors(amplification)
@@ -341,8 +339,7 @@ class PoissonGroup(_Poisson):
   def without_sampling(self) -> base.Event:
     return self.event.scaled(self.clients)
 
-  def known(self, count: int, participants: base.Participants | None
-            ) -> tuple[tuple[base.Event, int], ...]:
+  def known(self, count: int, participants: base.Participants | None) -> base.Counted:
     redrawn, for_certain = self._redrawn(count)
     if (law := self._law_of_two(count)) is not None:
       return ((attended.Attended(event=self.event, rounds=len(law) - 1, law=law,

@@ -117,7 +117,7 @@ class FixedSizeSampled(_Sized):
         self._release(self.clients).replace_one().pure_epsilon(amplification),
         float(self._chances[1:].sum()))
 
-  def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
+  def factors(self, amplification: str) -> base.Factors | None:
     inner = self._unsampled().factors(amplification)
     if amplification == 'none' or not self._is_exchanged:
       return inner
@@ -152,8 +152,7 @@ class FixedSizeSampled(_Sized):
   def without_sampling(self) -> base.Event:
     return self._with(self.clients)
 
-  def known(self, count: int, participants: base.Participants | None
-            ) -> tuple[tuple[base.Event, int], ...]:
+  def known(self, count: int, participants: base.Participants | None) -> base.Counted:
     seen = base.seen_by(self, participants)
     if self._is_everyone:
       return ((seen, count),)
@@ -162,8 +161,7 @@ class FixedSizeSampled(_Sized):
         event=attended.coin(list(map(seen._with, k.tolist())), self._chances[k]),
         rounds=count, probability=sampled.rounded_up(self._chances[1:].sum())), 1),)
 
-  def counted(self, count: int, amplification: str
-              ) -> tuple[tuple[base.Event, int], ...]:
+  def counted(self, count: int, amplification: str) -> base.Counted:
     return ((self, count),)
 
   def repeated(self) -> base.Event:
@@ -213,15 +211,13 @@ class EpochSampled(base.Equivalent, _Sized, sampled.Ordered):
     """Maximum number of `count` rounds with one client."""
     return -(-count * self.cohort_size // self.population)
 
-  def counted(self, count: int, amplification: str
-              ) -> tuple[tuple[base.Event, int], ...]:
+  def counted(self, count: int, amplification: str) -> base.Counted:
     return ((self.event, self._orders(count)),)
 
   def without_sampling(self) -> base.Event:
     return self.event  # Nothing is hidden.
 
-  def known(self, count: int, participants: base.Participants | None
-            ) -> tuple[tuple[base.Event, int], ...]:
+  def known(self, count: int, participants: base.Participants | None) -> base.Counted:
     # All clients are in all full orders, and in the last one by exchangeability.
     release = base.seen_by(self, participants).event
     orders, more = divmod(count * self.cohort_size, self.population)

@@ -139,7 +139,7 @@ class _SkellamSum(_IntegerSum, abstract=True):
         l1=self.l1_sensitivity, l2=self.l2_sensitivity,
         variance=self.noise_variance, max_order=max_order)
 
-  def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
+  def factors(self, amplification: str) -> base.Factors | None:
     if self.dimension != 1 or not 0 < self.noise_variance <= _MOST_LISTED:
       return None
     # The largest integer is the worst: docs/skellam_as_gaussian.md.
@@ -241,7 +241,7 @@ class GaussianNoise(base.Release, base.WithoutShares, abstract=True):
     return curves.gaussian(self.noise_multiplier, max_order)
 
 
-def gaussian_factors(noise_multiplier: float) -> tuple[base.Factor, ...]:
+def gaussian_factors(noise_multiplier: float) -> base.Factors:
   """The worst pair of one release with Gaussian noise."""
   return base.EVERYTHING if noise_multiplier == 0 else (
       (pairs.Gaussian(noise_multiplier=noise_multiplier), 1),)
@@ -252,7 +252,7 @@ class _GaussianSum(GaussianNoise, ClientSum, abstract=True):
 
   is_additive = base.yes
 
-  def factors(self, amplification: str) -> tuple[base.Factor, ...]:
+  def factors(self, amplification: str) -> base.Factors:
     return gaussian_factors(self.noise_multiplier)
 
   def scaled(self, clients: int) -> Self:
@@ -350,7 +350,7 @@ class SkellamCount(ClientSum, base.WithoutShares):
         l1=self.l1_sensitivity, l2=self.l1_sensitivity,
         variance=self.noise_variance, max_order=max_order)
 
-  def factors(self, amplification: str) -> tuple[base.Factor, ...]:
+  def factors(self, amplification: str) -> base.Factors:
     return base.EVERYTHING if self.noise_variance == 0 else (
         (pairs.Skellam(shift=self.l1_sensitivity, variance=self.noise_variance), 1),)
 

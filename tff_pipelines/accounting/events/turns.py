@@ -86,8 +86,7 @@ class TurnSampled(base.Equivalent, sampled.Ordered):
         event=release, sampling_rate=self.sampling_rate,
         pivotal_probability=self.pivotal_probability)
 
-  def counted(self, count: int, amplification: str
-              ) -> tuple[tuple[base.Event, int], ...]:
+  def counted(self, count: int, amplification: str) -> base.Counted:
     turns = [(self.event.rows(column), times) for column, times in self._turns(count)]
     return tuple(turns if amplification == 'none' else (
         (self._amplified(turn), times) for turn, times in turns))
@@ -95,8 +94,7 @@ class TurnSampled(base.Equivalent, sampled.Ordered):
   def without_sampling(self) -> Self:
     return dataclasses.replace(self, sampling_rate=1.0, pivotal_probability=0.0)
 
-  def known(self, count: int, participants: base.Participants | None
-            ) -> tuple[tuple[base.Event, int], ...]:
+  def known(self, count: int, participants: base.Participants | None) -> base.Counted:
     if self.sampling_rate == 1:
       return ((base.seen_by(self, participants), count),)
     return tuple((self._attended(column, times, participants), 1)
@@ -192,7 +190,7 @@ class OneRowKnown(base.Release, base.WithoutShares):
     # Which row is the worst is proved of Gaussian noise alone: take all of them.
     return self.events[0].rows(self.column).curve(max_order, amplification)
 
-  def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
+  def factors(self, amplification: str) -> base.Factors | None:
     first, *others = sorted(self.column, reverse=True)
     least, whole = self.events
     found = combinators.of_one_sample((

@@ -115,7 +115,7 @@ class Vote(base.Equivalent, base.Release, combinators.AgentsShares):
             l1_sensitivity=self.max_weight * (1 if is_instance else self.votes),
             noise_variance=self.count_stddev**2))
 
-  def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
+  def factors(self, amplification: str) -> base.Factors | None:
     if self.noise_stddev and self.skellam_coordinates():
       return None  # How an agent's votes spread is unknown, so the worst pair is.
     return super().factors(amplification)

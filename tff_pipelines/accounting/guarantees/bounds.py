@@ -26,7 +26,6 @@ class Bound:
   Attributes:
     epsilon: >= 0, `inf` if no finite one is proved.
     delta: In [0, 1], consumed_delta included; None if it is that of its guarantee.
-    observer: One of KEYS.
     adjacency: Relation of neighbours, a key of `base.ADJACENCY_IN_WORDS`; None if it
       is that of its guarantee.
     consumed_delta: Delta consumed by sampling error of the noise; None where no bound
@@ -44,7 +43,6 @@ class Bound:
 
   epsilon: float
   delta: float | None = None
-  observer: str = OUTSIDERS
   adjacency: str | None = None
   consumed_delta: float | None = 0.0
   order: float | None = None

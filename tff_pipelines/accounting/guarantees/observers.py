@@ -138,7 +138,7 @@ def bound(view: View, delta: float, method: Method,
           observer: str = bounds.OUTSIDERS) -> bounds.Bound:
   """The least epsilon of an observer, one of `bounds.KEYS`, at a delta in [0, 1]."""
   if delta == 1:
-    return bounds.Bound(epsilon=0.0, observer=observer)
+    return bounds.Bound(epsilon=0.0)
   found = []
   for candidate in candidates(view, observer, method):
     # One client is in no more rounds than it may be in at most, each of the same pair: a
@@ -151,8 +151,7 @@ def bound(view: View, delta: float, method: Method,
   if observer in _PERSONS and groups.may_be_chained(
       view.event, method.clients_per_person, known=not view.is_amplified(observer)):
     found.append(_chained(view, observer, delta, method))
-  best = dataclasses.replace(
-      min(found, key=lambda one: one.epsilon), delta=delta, observer=observer)
+  best = dataclasses.replace(min(found, key=lambda one: one.epsilon), delta=delta)
   if view.is_amplified(observer) and (view.event.honest_fraction() or 1) < 1:
     best = dataclasses.replace(best, caveats=(*best.caveats, _ALL_SHARES))
   if observer not in _PERSONS:

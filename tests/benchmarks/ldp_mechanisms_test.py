@@ -2,7 +2,7 @@
 
 import pytest
 
-from tff_pipelines.ldp import mechanisms_figure as figure
+from benchmarks import ldp_mechanisms as figure
 
 
 def test_the_piecewise_mechanism_is_better_from_the_published_epsilon_on():
