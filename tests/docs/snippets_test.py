@@ -66,9 +66,9 @@ def test_the_notebook_finds_the_project_and_runs_from_top_to_bottom(tmp_path):
   for name in ('aggregators', 'tasks', 'tff_pipelines'):
     (tmp_path / name).symlink_to(pages.ROOT / name)
   (tmp_path / 'examples').mkdir()
-  environment = {name: os.environ[name] for name in os.environ if name != 'PYTHONPATH'}
-  run = subprocess.run([sys.executable, '-c', code], cwd=tmp_path / 'examples',
-                       env=environment, capture_output=True, text=True, check=False)
+  run = subprocess.run(
+      [sys.executable, '-c', code], cwd=tmp_path / 'examples', capture_output=True,
+      env={**os.environ, 'PYTHONPATH': ''}, text=True, check=False)
   assert run.returncode == 0, run.stderr
   assert 'epsilon: 1.99' in run.stdout and '4/4' in run.stderr
   assert list(tmp_path.glob('out/*/report.html'))

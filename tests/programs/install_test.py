@@ -93,7 +93,7 @@ def test_a_program_without_its_packages_says_how_to_install_them(tmp_path, argum
   shutil.copytree(modules.ROOT / 'tff_pipelines', tmp_path / 'tff_pipelines')
   (tmp_path / 'tff-pipelines').write_text('from tff_pipelines.__main__ import main')
   lock = tmp_path / 'tff_pipelines' / 'requirements.txt'
-  assert lock.read_bytes() == (modules.ROOT / 'requirements.txt').read_bytes()
+  assert 'tensorflow-federated==' in lock.read_text()
   for remedy in (f'{sys.executable} -m pip install --no-deps --require-hashes -r {lock}',
                  f'cd {tmp_path} && make setup && source .venv/bin/activate'):
     run = _run(sys.executable, '-S', *arguments.split(), code=2, cwd=tmp_path)
@@ -120,8 +120,7 @@ def test_another_system_is_told_which_is_needed(fake, found, tmp_path):
   assert not (tmp_path / 'new').exists()
 
 
-@pytest.mark.parametrize('path, said', [('train.py', 'rounds'), ('', 'program')])
-def test_a_program_is_started_by_its_path_too(path, said, tmp_path):
-  run = _run(sys.executable, modules.ROOT / 'tff_pipelines' / path, '--rounds=0',
+def test_a_program_is_started_by_its_path_too(tmp_path):
+  run = _run(sys.executable, modules.ROOT / 'tff_pipelines' / 'train.py', '--rounds=0',
              code=2, cwd=tmp_path)
-  assert run.stderr.startswith(f'error: {said} must be ')
+  assert run.stderr == 'error: rounds must be at least 1, found 0\n'
