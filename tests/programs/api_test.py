@@ -3,6 +3,7 @@
 import copy as copy_lib
 import dataclasses
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -85,6 +86,10 @@ def test_result_has_the_model_the_guarantee_and_the_metrics(tmp_path, capsys):
   assert result.guarantee.outsiders.epsilon == result.summary['epsilon']
   assert all(path.exists() for path in result.figures) and result.figures
   assert result.summary['task'] == 'tiny'
+  first, headline, epsilon, *rest = repr(result).splitlines()
+  assert str(result.folder) in first and 'accuracy 0.' in headline and len(rest) < 4
+  assert re.fullmatch(r'epsilon [\d.]+ at delta 0.01 against those who see .*', epsilon)
+  assert float(epsilon.split()[1]) >= result.summary['epsilon']
   with pytest.raises(dataclasses.FrozenInstanceError):
     result.folder = None
 

@@ -6,7 +6,7 @@ import pathlib
 import types
 from typing import Any
 
-from tff_pipelines.common import files
+from tff_pipelines.common import decimals, files
 from tff_pipelines.experiment.callbacks import Callback
 
 
@@ -32,6 +32,16 @@ class Result:
   metrics: Any
   figures: tuple[pathlib.Path, ...]
   folder: pathlib.Path
+
+  def __repr__(self) -> str:
+    summary, lines = self.summary, [f'Result in {self.folder}']
+    if summary['value'] is not None:
+      lines += ['{headline_of}: {headline} {value:.4f}'.format(**summary)]
+    for who in ('', '_server'):
+      if (epsilon := summary[f'epsilon{who}']) is not None:
+        lines += [f'epsilon {decimals.epsilon(epsilon)} at delta {summary["delta"]} '
+                  f'against {summary["observers" + who]}']
+    return '\n'.join([*lines, f'caveats: {", ".join(summary["caveats"])}'])
 
 
 def run(experiment: Any, callbacks: Sequence[Callback] = ()) -> Result:
