@@ -30,10 +30,11 @@ _COPIED = (
     'secure_aggregation', 'sampler', 'accountant', 'amplification', 'source', 'about')
 KEYS = ('version', 'private', 'reasons', *_COPIED, 'earlier', 'caveats')
 
-# Caveats about files of the operator, which are no part of an export.
+# Beginnings of caveats about files and metrics of the operator, which are no part of an
+# export.
 _OF_THE_OPERATOR = (
     'diagnostics outside the guarantee', 'held-out metrics not protected',
-    'labels of clients drawn')
+    'labels of clients drawn', 'no better than a constant')
 # Caveats that count or name, and their sentence in public.
 _IN_PUBLIC = {
     'bad clients skipped': 'bad data were left out, outside the guarantee',
@@ -126,7 +127,8 @@ def statement(summary: Mapping[str, Any], not_private: Sequence[str] = (),
   broken = [reason for rule in RULES.values() for reason in rule(summary)]
   reasons = list(dict.fromkeys([*broken, *map(str, not_private)]))
   caveats = [{'name': name, 'text': _IN_PUBLIC.get(name, text)}
-             for name, text in _named(summary).items() if name not in _OF_THE_OPERATOR]
+             for name, text in _named(summary).items()
+             if not name.startswith(_OF_THE_OPERATOR)]
   return {'version': VERSION, 'private': not reasons, 'reasons': reasons,
           **{name: summary[name] for name in _COPIED}, 'earlier': earlier,
           'caveats': caveats}

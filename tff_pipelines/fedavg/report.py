@@ -186,6 +186,13 @@ def in_words(set_name: str, values: Mapping[str, float],
       if not name.startswith(scores.CONSTANT))
 
 
+def _first_names(values: Mapping[str, float]) -> list[str]:
+  """The metrics of the first line, those of rare classes where accuracy says little."""
+  says_little = not scores.beats_constant(values).get('accuracy', True)
+  further = scores.FURTHER[2 * says_little:]
+  return [name for name in values if name not in further]
+
+
 def constant_caveats(set_name: str, values: Mapping[str, float]
                       ) -> list[caveats.Caveat]:
   """A caveat if some metric is no better than that of the best constant."""
@@ -342,8 +349,7 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str,
   outside = [name for name in results if _is_outside(name, task)]
   lines = [in_words(name, values) + ', outside the guarantee' * (name in outside)
            for name, values in results.items()]
-  sentences = {name: in_words(name, values, [
-      key for key in values if key not in scores.FURTHER])
+  sentences = {name: in_words(name, values, _first_names(values))
                for name, values in results.items()}
   constants = [caveat for name, values in results.items()
                for caveat in constant_caveats(name, values)]
