@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tasks import checks, task as task_lib
-from tasks.sources import further, ids as ids_lib, open_source, records
+from tasks.sources import further, ids as ids_lib, records
 
 _NAME = re.compile(r'[A-Za-z_][\w.]*:[A-Za-z_]\w*', re.ASCII)
 
@@ -124,9 +124,6 @@ def reader(spec: records.ElementSpec) -> task_lib.Reader:
   """
   def read(*, labelled: bool, in_order: bool | None = None,
            data_source: str | None = None, **given: Any) -> task_lib.ClientSource:
-    checks.choice('data_source', data_source, open_source.FORMATS)
-    given = checks.options(f'data_source {data_source}', given,
-                           further.of_files(data_source), ['data_path'])
     wanted = {name: spec[name] for name in spec if labelled or name != 'y'}
     fields = [records.Field(name=name, kind=records.NUMBER) for name in wanted]
     source = further.open_files(data_source, fields, in_order=in_order, **given)

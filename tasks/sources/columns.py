@@ -78,6 +78,13 @@ class Column:
     """One of records.KINDS; None if it may still be any."""
     return self.field.kind if self.dtype is None else _kind_of(self.dtype)
 
+  def value_in(self, record: Mapping[str, Any]) -> Any:
+    """Converts the column's value in a record; errors as `value`, or no such field."""
+    name = self.field.column
+    if name not in record and not self.field.optional:
+      raise records.no_field(name, record)
+    return self.value(record.get(name))
+
   def value(self, given: Any) -> Any:
     """Converts the value of one record to the column's type.
 
@@ -405,6 +412,7 @@ class Parser:
         with checks.located(f'field {feature.name!r}'):
           arrays[field.name] = np.array(
               list(map(rows.decoded, arrays[field.name])), feature.dtype)
-      elif field.kind == records.CATEGORY:
-        arrays[field.name] = arrays[field.name].astype(str).astype(object)
+      if field.kind == records.CATEGORY:  # A file of others may have any form.
+        arrays[field.name] = np.array(
+            list(map(values_lib.category, arrays[field.name].tolist())), object)
     return arrays

@@ -81,7 +81,7 @@ Fields = Sequence[Field] | None  # None means all.
 
 _DATE = re.compile(r'\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?'
                    r'(Z|[+-]\d{2}(:?\d{2})?)?)?', re.ASCII)
-_EPOCH = datetime.datetime(1970, 1, 1)
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 
 
 def days(value: Any) -> float | None:
@@ -101,8 +101,8 @@ def days(value: Any) -> float | None:
     value = datetime.datetime(value.year, value.month, value.day)
   if not isinstance(value, datetime.datetime):
     return None
-  if value.tzinfo is not None:
-    value = value.astimezone(datetime.timezone.utc).replace(tzinfo=None)
+  if value.tzinfo is None:
+    value = value.replace(tzinfo=datetime.timezone.utc)
   return (value - _EPOCH) / datetime.timedelta(days=1)
 
 

@@ -56,7 +56,6 @@ CREATE TABLE preparation (identity TEXT NOT NULL, sha256 TEXT NOT NULL);
 BEGIN;
 """
 _BATCH = 1000
-_ANOTHER = ValueError('another bad record')
 # TensorFlow takes a second to parse an example with this many.
 _MAX_FIELDS = 5000
 
@@ -237,10 +236,7 @@ class _Split:
         raise ValueError(f'field {unknown[0]!r} is not in the first record')
     values = {}
     for column in columns:
-      name = column.field.column
-      if name not in record and not column.field.optional:
-        raise records.no_field(name, record)
-      values[name] = column.value(record.get(name))
+      values[column.field.column] = column.value_in(record)
     self.spec = self.spec or [
         column.feature(as_bytes=self._for_store)
         for column in sorted(columns, key=lambda column: column.field.column)]
@@ -252,9 +248,6 @@ class _Split:
       kind = ValueError if client is None else task.BadClientError
       name = client and f'client {_short(repr(client), 100)}'
       error = kind(_short(f'{", ".join(filter(None, (location, name)))}: {error}'))
-    # Only the first of many records of unknown clients keep their messages.
-    if client is None and len(self._skips.records) >= _BATCH:
-      error = _ANOTHER
     self._skips.client(client, error)
 
   def _write(self) -> None:

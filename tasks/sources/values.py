@@ -30,7 +30,8 @@ def category(value: Any) -> str:
   text = str(int(value) if _is_whole(value) else value)
   if text.lower() in ('true', 'false'):
     return text.lower()
-  return _WHOLE.sub(r'\1', text) if _WHOLE.fullmatch(text) else text
+  whole = _WHOLE.fullmatch(text)
+  return whole[1] if whole else text
 
 
 def client_id(value: Any) -> str | None:

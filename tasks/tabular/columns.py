@@ -283,25 +283,25 @@ def _column(content: Mapping[str, Any]) -> Column:
 _BOUNDS, _CATEGORIES, _LOG, _TARGET = 'bounds', 'categories', 'log', 'target'
 
 
-def _described(name: str, value: Any) -> Column:
-  """The column of a description, in the short form or as an object."""
-  if isinstance(value, dict):
-    return _described_in_full(name, value)
+def _in_full(name: str, value: Any) -> dict[str, Any]:
+  """The object that a list stands for in the description of a column."""
+  rule = '[low, high], or texts, its categories'
   if isinstance(value, list) and value and all(isinstance(v, str) for v in value):
-    dates = None not in map(records.days, value)
-    if dates and len(value) != 2:
-      raise checks.wrong(f'column {name!r}', '[first, last] of its dates', value)
     if _looks_like_numbers(value):
       rule = ('numbers without quotes if it has numbers, {"categories": [...]} if these '
               'are codes')
       raise checks.wrong(f'column {name!r}', rule, value)
-    return _described_in_full(name, {_BOUNDS if dates else _CATEGORIES: value})
+    if None in map(records.days, value):
+      return {_CATEGORIES: value}
+    rule = '[first, last] of its dates'
   if isinstance(value, list) and len(value) == 2:
-    return _described_in_full(name, {_BOUNDS: value})
-  raise checks.wrong(f'column {name!r}', '[low, high], or texts, its categories', value)
+    return {_BOUNDS: value}
+  raise checks.wrong(f'column {name!r}', rule, value)
 
 
-def _described_in_full(name: str, value: Mapping[str, Any]) -> Column:
+def _described(name: str, value: Any) -> Column:
+  """The column of a description, an object or a list."""
+  value = value if isinstance(value, dict) else _in_full(name, value)
   kind = _CATEGORIES if _CATEGORIES in value else _BOUNDS
   options = {_TARGET, _LOG} if kind == _BOUNDS else {_TARGET}
   if kind not in value or not set(value) <= {kind, *options} or not all(

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 _FOLDER = pathlib.Path(__file__).parent
 # Texts that programs write for a missing value.
 _GAPS = ('', 'NA', 'N/A', 'n/a', 'NaN', 'nan', 'null', 'NULL', 'None', '<NA>', 'NaT',
@@ -31,20 +32,24 @@ def _number(value: Any, kind: str) -> float:
   if kind == 'date':
     if not isinstance(value, datetime.datetime):
       value = datetime.datetime.fromisoformat(str(value).replace('Z', '+00:00'))
-    zone = value.utcoffset() or datetime.timedelta()
-    since = value.replace(tzinfo=None) - zone - datetime.datetime(1970, 1, 1)
-    return since / datetime.timedelta(days=1)
+    if value.tzinfo is None:
+      value = value.replace(tzinfo=datetime.timezone.utc)
+    return (value - _EPOCH) / datetime.timedelta(days=1)
   number = float(value)
-  if math.isinf(number):
+  if not math.isfinite(number):
     raise ValueError(f'numbers must be finite, found {value!r}')
   return number
 
 
 def _category(value: Any) -> str:
   """The text by which a category is known: '3' for 3.0 and '3.0', 'true' for True."""
-  text = '' if value is None or value != value else str(value)
-  return text.lower() if text.lower() in ('true', 'false') else re.sub(
-      r'^([+-]?(?:0|[1-9][0-9]*))\.0+$', r'\1', text)
+  if value is None or value != value:
+    return ''
+  text = str(int(value) if isinstance(value, float) and value.is_integer() else value)
+  if text.lower() in ('true', 'false'):
+    return text.lower()
+  whole = re.fullmatch(r'([+-]?(?:0|[1-9][0-9]*))\.0+', text)
+  return whole[1] if whole else text
 
 
 def _encoded(column: Mapping[str, Any], value: Any, imputes: bool) -> list[float]:
