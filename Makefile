@@ -44,7 +44,7 @@ results-voting results-fedmd results-ldp: results-%: $(READY)
 	@$(RUN) -m benchmarks.results_$* --data_dir="$(DATA_DIR)" $(ARGS)
 
 # The documents. Its environment has nothing of TensorFlow: the API is read from source.
-site: $(DOCS_READY)
+site: $(DOCS_READY) $(READY)
 	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --strict --clean
 	@echo site/index.html
 
