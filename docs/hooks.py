@@ -70,8 +70,8 @@ def _show(cls, sections):
           griffe.DocstringSectionParameters([
               griffe.DocstringParameter(
                   name, annotation=annotation, value=default,
-                  # As text, not as Markdown.
-                  description=re.sub(r'([\\`*_\[\]])', r'\\\1', html.escape(meaning)))
+                  # As text, except for code.
+                  description=re.sub(r'([\\*_\[\]])', r'\\\1', html.escape(meaning)))
               for name, annotation, default, meaning in fields],
               title=f'{(heading or "parameters").capitalize()}:')
           for heading, fields in sections.items())]
