@@ -56,8 +56,8 @@ results-voting results-fedmd results-ldp: results-%: $(READY)
 	@test -n "$(DATA_DIR)" || { echo "DATA_DIR must name the folder of the data files" >&2; exit 2; }
 	@$(RUN) -m benchmarks.results_$* --data_dir="$(DATA_DIR)" $(ARGS)
 
-# The documents. Its environment has nothing of TensorFlow: the API is read from source.
-site: $(DOCS_READY)
+# The documents. The API is read from source, and fields of settings from the project.
+site: $(DOCS_READY) $(READY)
 	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --strict --clean
 	@echo site/index.html
 

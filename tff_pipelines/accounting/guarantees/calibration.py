@@ -209,7 +209,7 @@ def analytic_delta(noise_multiplier: float, epsilon: float) -> float:
 
   Args:
     noise_multiplier: z > 0, noise standard deviation over L2 sensitivity.
-    epsilon: >= 0, finite.
+    epsilon: Finite, >= 0.
   """
   validate.positive(noise_multiplier=noise_multiplier)
   validate.non_negative(epsilon=epsilon)

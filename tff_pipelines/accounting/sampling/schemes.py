@@ -40,7 +40,7 @@ class Poisson(SamplingScheme):
     (`redrawn_probability`).
 
   Attributes:
-    max_participations: >= 1; None for no limit.
+    max_participations: At least 1; None for no limit.
     min_cohort_size: In 1..population; None if a cohort may be of one, or of none.
     rounds: Number of rounds, >= 1; needed with both of these.
   """
