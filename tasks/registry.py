@@ -39,7 +39,7 @@ _TASKS = {
         'tasks.text.stackoverflow_word', ('lstm_670', 'lstm_small'),
         (0.3, 2.0, 4, 1.0, 0.9), (*_WORDS, 'sequence_length')),
     'tabular': ('tasks.tabular.task', ('linear', 'logistic', 'mlp'),
-                (0.6, 0.6, 8, 1.0, 0.5),
+                (0.6, 0.6, 8, 1.0, 0.6),
                 ('label_field', 'feature_fields', 'num_classes', 'class_names',
                  'held_out_fraction', 'num_clients', 'public_bounds', 'public_sample',
                  'statistics_epsilon', 'class_weights', 'missing')),
