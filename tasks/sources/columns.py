@@ -93,6 +93,13 @@ class Column:
       Again: If those before were taken for another type or shape, which is known
         from now on.
     """
+    value = self._converted(given)
+    if self.field.has_rules:
+      self.field.check(value)
+    return value
+
+  def _converted(self, given: Any) -> Any:
+    """The value of a record in the column's type; raises as `value`."""
     name = self.field.column
     if isinstance(given, rows.Cell):
       given = self._of_cell(given)

@@ -42,9 +42,12 @@ def source_of(recorded: Mapping[str, Any], given: Mapping[str, Any],
   """
   given = {name: value for name, value in given.items() if value is not None}
   source = recorded.get('data_source') or 'embedded'
-  if 'data_path' in given and source not in open_source.FORMATS and (
-      'data_source' not in given):
-    raise ValueError(f'data_path needs data_source: that of the training is {source}')
+  if 'data_path' in given and 'data_source' not in given:
+    try:
+      given['data_source'] = open_source.format_of(given['data_path'])
+    except ValueError:  # Names that say nothing are of the training's format.
+      if source not in open_source.FORMATS:
+        raise
   kept = recorded if given.get('data_source', source) == source else {}
   source = given.pop('data_source', source)
   names = known(source)
@@ -54,8 +57,6 @@ def source_of(recorded: Mapping[str, Any], given: Mapping[str, Any],
                      if name in names and name not in _OF_TRAINING}, **given}
 
 
-# Formats whose files are rows, one after another.
-OF_ROWS = ('csv', 'jsonl', 'parquet')
 # Rows that are converted at once.
 _CHUNK = 512
 
@@ -160,7 +161,7 @@ def open_raw(data_source: str, *, fields: records.Fields, in_order: bool | None 
   `in_order` is that of task.Reader: its source where the format has rows.
   """
   open_source.check_options(data_source, options)
-  if in_order and data_source in OF_ROWS:
+  if in_order and data_source in open_source.OF_ROWS:
     source = RowsInOrder(data_source, fields, **{
         name: value for name, value in options.items()
         if name not in ('cache_dir', 'no_cache')})

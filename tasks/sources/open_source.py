@@ -369,5 +369,7 @@ FORMATS = {
     'parquet': _format(rows.parquet, selects=True, client_field='client',
                        suffixes=('.parquet',), has_header=True),
     'sqlite': Format(reader=None, suffixes=('.sqlite', '.db'))}
+# Those whose files are rows, one after another.
+OF_ROWS = ('csv', 'jsonl', 'parquet')
 # Options of all formats, for flags.
 OPTIONS = tuple(sorted({name for format_ in FORMATS for name in options(format_)}))

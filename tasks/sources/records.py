@@ -58,18 +58,46 @@ class Field:
       Integers are accepted as floats, but never the reverse. A list of texts is one
       text joined by '|', as in TFF's Stack Overflow.
     optional: A record may lack it or have null: '' for a text, 0 for a number.
+    complete: Whether a gap of a category, a measure or a date is an error.
+    choices: The values that it may have, or a gap; empty for any.
+    bounds: The minimum and the maximum of a number; None for any.
+    noun, remedy: Its name in messages about these, and their end.
   """
 
   name: str
   source_name: str | None = None
   kind: str | None = None
   optional: bool = False
+  complete: bool = False
+  choices: tuple[str, ...] = ()
+  bounds: tuple[float, float] | None = None
+  noun: str = 'field'
+  remedy: str = ''
 
   def __post_init__(self):
     if self.kind is not None:
       checks.choice('kind', self.kind, KINDS)
     if self.optional:
       checks.choice(f'kind of optional {self.name}', self.kind, (TEXT, INTEGER, FLOAT))
+
+  @property
+  def has_rules(self) -> bool:
+    """Whether `check` may raise."""
+    return self.complete or bool(self.choices) or self.bounds is not None
+
+  def check(self, value: Any) -> None:
+    """Raises ValueError unless a converted value keeps the rules."""
+    if value == '' or value != value:
+      if self.complete:
+        raise ValueError(f'{self.noun} {self.name!r} must have a value in every row, '
+                         f'found none{self.remedy}')
+    elif self.choices and value not in self.choices:
+      rule = f'one of {", ".join(map(repr, self.choices))[:200]}'
+      raise checks.wrong(
+          f'{self.noun} {self.name!r}', rule, f'{str(value)[:100]!r}{self.remedy}')
+    elif self.bounds is not None and not self.bounds[0] <= value <= self.bounds[1]:
+      rule = 'in [{:g}, {:g}]'.format(*self.bounds)
+      raise checks.wrong(f'{self.noun} {self.name!r}', rule, f'{value:g}')
 
   @property
   def column(self) -> str:

@@ -79,10 +79,15 @@ def predict(rows: Iterable[Mapping[str, Any]],
   label, scales = columns['label'], model['scales']
   with np.load(folder / 'model.npz') as arrays:
     weights = [arrays[name] for name in arrays.files]
-  for row in rows:
-    x = scales[0] * np.array([
-        value for column in columns['features']
-        for value in _encoded(column, row[column['name']], imputes)], np.float32)
+  for number, row in enumerate(rows, 1):
+    try:
+      x = scales[0] * np.array([
+          value for column in columns['features']
+          for value in _encoded(column, row[column['name']], imputes)], np.float32)
+    except KeyError as error:
+      raise ValueError(f'row {number} has no column {error}') from error
+    except ValueError as error:
+      raise ValueError(f'row {number}: {error}') from error
     for i in range(0, len(weights), 2):
       x = np.maximum(x, 0) if i else x
       x = x @ weights[i] + weights[i + 1]
@@ -99,11 +104,20 @@ def predict(rows: Iterable[Mapping[str, Any]],
       yield {'value': math.exp(value) if label['is_log'] else value}
 
 
+def main(path: str) -> None:
+  """Prints the predictions of a CSV file: UTF-8, with commas and a header."""
+  with open(path, encoding='utf-8-sig', newline='') as file:
+    results = list(predict(csv.DictReader(file)))
+  if results:
+    writer = csv.DictWriter(sys.stdout, results[0], lineterminator='\n')
+    writer.writeheader()
+    writer.writerows(results)
+
+
 if __name__ == '__main__':
-  with open(sys.argv[1], encoding='utf-8-sig', newline='') as file:
-    writer = None
-    for result in predict(csv.DictReader(file)):
-      if writer is None:
-        writer = csv.DictWriter(sys.stdout, result, lineterminator='\n')
-        writer.writeheader()
-      writer.writerow(result)
+  if len(sys.argv) != 2:
+    sys.exit('usage: python model.py rows.csv')
+  try:
+    main(sys.argv[1])
+  except (ValueError, OSError) as error:
+    sys.exit(f'error: {error}')
