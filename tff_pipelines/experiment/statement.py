@@ -6,7 +6,6 @@ follows from `RULES`, each of which has a name.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-import math
 from typing import Any
 
 from tff_pipelines.accounting.guarantees import bounds
@@ -170,18 +169,6 @@ def _bounds(content: Mapping[str, Any]) -> Iterator[str]:
            f'epsilon is {person}, and the second {server}')
 
 
-def _meaning(content: Mapping[str, Any]) -> str:
-  epsilon, delta = content['epsilon'], decimals.rounded_up(content['delta'])
-  odds = 'more than a million'
-  if epsilon < math.log(1e6):
-    odds = (decimals.rounded_up(math.exp(epsilon), 3) if epsilon < 4 else
-            f'{math.ceil(math.exp(epsilon)):,}')
-  return ('Whatever is computed from what was released, the probability of any result '
-          f'with one of two neighbouring inputs is at most {odds} times (e to the '
-          f'epsilon) that with the other, plus {delta}. Neighbouring inputs: '
-          f'{content["adjacency_in_words"]}.')
-
-
 def _before(content: Mapping[str, Any]) -> str:
   if (earlier := content['earlier']) is None:
     return ('No earlier release about the same people is stated. All numbers are of '
@@ -212,7 +199,7 @@ def parts(content: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if not content['private']:
       yield 'text', 'What the training guarantees apart from that:'
     yield from (('item', line) for line in _bounds(content))
-    yield 'text', _meaning(content)
+    yield 'text', Guarantee.from_json(content).meaning()
     yield 'heading', 'Releases before'
     yield 'text', _before(content)
   yield 'heading', 'Who held raw rows'

@@ -17,6 +17,7 @@ from tff_pipelines.common import caveats, decimals, files
 from tff_pipelines.fedavg import account_compare, account_settings as settings_lib
 
 BROKEN = 1
+_UNKNOWN = 'the ledger does not say who is trusted'
 _WIDTH = 80
 
 # Printed rounded up, as every epsilon is: more promises less, or is more noise.
@@ -177,7 +178,8 @@ def as_text(row: answers.Answer) -> str:
   lines = [f'{left:<{_WIDTH // 2}}{right}'.rstrip() for left, right in
            itertools.zip_longest(cells[:half], cells[half:], fillvalue='')]
   if row.adjacency is not None:
-    lines += ['', *textwrap.wrap(row.sentences(), _WIDTH)]
+    lines += ['', *textwrap.wrap(
+        f'{row.meaning()} Trust: {row.terms.trust_model or _UNKNOWN}.', _WIDTH)]
   if row.caveats:
     if all(hasattr(text, 'name') for text in row.caveats):
       lines += textwrap.wrap(f'caveats: {"; ".join(_names(row))}', _WIDTH)

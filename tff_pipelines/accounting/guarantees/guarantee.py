@@ -8,7 +8,7 @@ import dataclasses
 import math
 from typing import Any
 
-from tff_pipelines.accounting.events import base, preliminary
+from tff_pipelines.accounting.events import base
 from tff_pipelines.accounting.guarantees import bounds
 from tff_pipelines.accounting.guarantees.bounds import Bound
 from tff_pipelines.common import caveats, decimals, files
@@ -328,49 +328,18 @@ class Guarantee:
       lines.append('secure aggregation: simulated')
     return lines
 
-  def sentences(self) -> str:
-    """Three sentences, for a reader who has not read a paper on it."""
-    trust = self.terms.trust_model or 'the ledger does not say who is trusted'
-    numbers = self.numbers()
-    epsilon, server, participant = (
-        numbers[bounds.KEYS[observer]] for observer in (
-            bounds.OUTSIDERS, bounds.SERVER, bounds.PARTICIPANT))
+  def meaning(self) -> str:
+    """The meaning of epsilon against the observers, for a reader of no paper on it."""
+    epsilon, delta = self.epsilon, self.delta
     if epsilon is None:
-      return (
-          f'There is no guarantee: the release may reveal any input. Trust: {trust}.')
-    odds = decimals.rounded_up(math.exp(epsilon), 3) if epsilon < 700 else (
-        'any number of')
-    first = (
-        'Whatever is released, the probability of any result with one of two '
-        f'neighbouring inputs is at most e^{decimals.rounded_up(epsilon)} = {odds} '
-        f'times that with the other, plus {decimals.rounded_up(self.delta)}.')
-    second = f'Neighbouring inputs differ as follows: {self.adjacency_in_words}.'
-    own = ''
-    if participant is not None:
-      own = (', against participants who subtract their own shares of the noise '
-             f'{decimals.rounded_up(participant)}')
-    elif UNBOUNDED in self.caveats:
-      own = ', against a participant unbounded, as a cohort may be of one'
-    if SUPPRESSED in self.caveats:
-      third = ('That epsilon does not hold against the server, against which none is '
-               f'guaranteed{own}; trust: {trust}.')
-    elif self.terms.sampling == 'none' or not self.chosen and server in (None, epsilon):
-      # The same number against any observer.
-      third = f'A{own.removeprefix(", a")}; trust: {trust}.' if own else (
-          f'Trust: {trust}.')
-    else:
-      # A trusted server, or who adds up a release before the rounds, sees more.
-      who = 'those who know the cohorts'
-      if 'noise is that of the clients' in trust and preliminary.TRUST not in trust:
-        who = 'the server'
-      third = (
-          'That epsilon holds against observers who do not learn who or how many '
-          'participated, and'
-          + ', for cohorts drawn by the rule,' * bool(self.chosen)
-          + f' against {who} it is {decimals.rounded_up(server)}'
-          + (f' ({in_words(self.chosen)} whatever cohorts the server chooses)'
-             if self.chosen else '') + f'{own}; trust: {trust}.')
-    return ' '.join((first, second, third))
+      return 'There is no guarantee: the release may reveal any input.'
+    odds = 'more than a million' if epsilon >= math.log(1e6) else (
+        decimals.rounded_up(math.exp(epsilon), 3) if epsilon < 4 else
+        f'{math.ceil(math.exp(epsilon)):,}')
+    return ('Whatever is computed from what was released, the probability of any result '
+            f'with one of two neighbouring inputs is at most {odds} times (e to the '
+            f'epsilon) that with the other, plus {decimals.rounded_up(delta)}. '
+            f'Neighbouring inputs: {self.adjacency_in_words}.')
 
 
 def in_words(bound: Bound | None) -> str:
