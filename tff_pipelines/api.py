@@ -12,10 +12,8 @@ from typing import Any
 
 from tff_pipelines.experiment import cli  # First: the search path follows from it.
 # pylint: disable=g-bad-import-order
-from tff_pipelines.experiment import results
-from tff_pipelines.experiment.callbacks import Callback
-from tff_pipelines.experiment.callbacks import StopTraining
-from tff_pipelines.experiment.results import Result
+from tff_pipelines.experiment import callbacks as runs
+from tff_pipelines.experiment.callbacks import Callback, Result, StopTraining
 from tff_pipelines.fedavg.account_settings import AccountSettings
 from tff_pipelines.fedavg.settings import TrainSettings
 from tff_pipelines.fedavg.sweep_settings import SweepSettings
@@ -48,8 +46,8 @@ def train(settings: TrainSettings, *, aggregation: Any = None, event: Any = None
       that returns True or raises StopTraining stops the run, whose epsilon then is
       that of all planned rounds: the decision may follow from what was released.
 
-  Raises:
-    ValueError, OSError: For what is wrong with settings, data or the folder; one line.
+  Raises ValueError or OSError for what is wrong with settings, data or the folder; one
+  line.
   """
   from tff_pipelines.fedavg import run  # pylint: disable=g-import-not-at-top
   if aggregation is not None:
@@ -58,7 +56,7 @@ def train(settings: TrainSettings, *, aggregation: Any = None, event: Any = None
         mechanism='own', aggregation=own.of(aggregation, event))
   elif event is not None:
     raise ValueError('event is not used without an aggregation: leave it out')
-  return results.run(run.TrainExperiment(settings), callbacks)
+  return runs.run(run.TrainExperiment(settings), callbacks)
 
 
 def plan(settings: TrainSettings) -> Any:
@@ -77,25 +75,25 @@ def vote(settings: VoteSettings, *, callbacks: Sequence[Callback] = ()) -> Resul
   Arguments and errors here and below are those of `train`.
   """
   from tff_pipelines.voting import run  # pylint: disable=g-import-not-at-top
-  return results.run(run.experiment(settings), callbacks)
+  return runs.run(run.experiment(settings), callbacks)
 
 
 def fedmd(settings: FedMdSettings, *, callbacks: Sequence[Callback] = ()) -> Result:
   """Distils between parties that keep their records and their models."""
   from tff_pipelines.fedmd import run  # pylint: disable=g-import-not-at-top
-  return results.run(run.experiment(settings), callbacks)
+  return runs.run(run.experiment(settings), callbacks)
 
 
 def ldp(settings: LdpSettings, *, callbacks: Sequence[Callback] = ()) -> Result:
   """Learns from locally private answers to public queries."""
   from tff_pipelines.ldp import run  # pylint: disable=g-import-not-at-top
-  return results.run(run.experiment(settings), callbacks)
+  return runs.run(run.experiment(settings), callbacks)
 
 
 def estimate_mean(settings: MeanSettings) -> Result:
   """Estimates means of clients' vectors; `summary` has a row for each setting."""
   from tff_pipelines.mean import run  # pylint: disable=g-import-not-at-top
-  return results.run(run.MeanExperiment(settings))
+  return runs.run(run.MeanExperiment(settings))
 
 
 def sweep(settings: SweepSettings) -> Any:

@@ -88,10 +88,9 @@ class Column:
   def value(self, given: Any) -> Any:
     """Converts the value of one record to the column's type.
 
-    Raises:
-      ValueError: If it can't be of the field, or not together with those before.
-      Again: If those before were taken for another type or shape, which is known
-        from now on.
+    Raises ValueError if it can't be of the field, or not together with those before;
+    Again if those before were taken for another type or shape, which is known from now
+    on.
     """
     value = self._converted(given)
     if self.field.has_rules:

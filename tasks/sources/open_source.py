@@ -201,10 +201,8 @@ def open_raw(data_source: str, *, fields: records.Fields,
       train_split, test_split: of SQLite; 'train', or the only one, and 'test', if
       there is one.
 
-  Raises:
-    ValueError: On an unknown format, an option that it does not use, one that it
-      needs and lacks, and bad data.
-    OSError: If the copy can't be written.
+  Raises ValueError on an unknown format, an option that it does not use, one that it
+  needs and lacks, and bad data; OSError if the copy can't be written.
   """
   check_options(data_source, given)
   # Imports TensorFlow, which takes seconds and settings do not need.

@@ -86,8 +86,7 @@ def write(path: str | os.PathLike[str], parts: Mapping[str, rows_lib.Reader], *,
     for_store: Whether only `store` reads the file: then it says where each client was
       read, for messages, and holds lists of numbers as bytes, for speed.
 
-  Returns:
-    The numbers of clients and of examples in the file.
+  Returns the numbers of clients and of examples in the file.
 
   Raises:
     ValueError: On bad data that are not to be skipped. The message names the file,
@@ -292,9 +291,8 @@ def open_copy(reader: rows_lib.Reader, *, fields: records.Fields,
     no_cache: Write a copy for this process alone, in the folder of temporary files,
       that is deleted when the process ends, however it does.
 
-  Raises:
-    ValueError: On bad data that are not to be skipped.
-    OSError: If the copy can't be written.
+  Raises ValueError on bad data that are not to be skipped; OSError if the copy can't be
+  written.
   """
   given = dict(parts={_SPLIT: reader}, fields=fields, for_store=True,
                skips=task.Skips(skips.enabled))

@@ -86,7 +86,7 @@ def test_statement_has_the_numbers_of_the_summary_and_no_other_keys(
     content = json.loads((folder / statement.JSON).read_text())
     assert tuple(content) == statement.KEYS
     assert set(statement.KEYS) == {
-        'version', 'private', 'reasons', 'task', 'algorithm', 'model', 'mechanism',
+        'version', 'private', 'reasons', 'rules', 'task', 'algorithm', 'model', 'mechanism',
         'epsilon', 'epsilon_server', 'epsilon_server_any_cohorts',
         'epsilon_participant', 'clients_per_person', 'epsilon_person',
         'epsilon_server_person', 'delta', 'adjacency', 'adjacency_in_words',

@@ -40,14 +40,11 @@ _CODES = ('Exit codes: 0; 2 for a mistake of the user, in one line; 130 or 143 a
 _RATES, _BATCHES = ('client_learning_rate', 'server_learning_rate'), (
     'client_batch_size', 'student_batch_size', 'cohort_size')
 _MEANT = {
-    'lr': _RATES, 'learning_rate': _RATES, 'batch_size': _BATCHES, 'bs': _BATCHES,
-    'optimizer': ('server_optimizer',), 'epochs': ('client_epochs', 'rounds'),
-    'clients': ('cohort_size', 'num_clients'), 'eps': ('epsilon',),
-    'sigma': ('noise_multiplier', 'noise_stddev'), 'l2_norm_clip': ('clip',),
-    'max_grad_norm': ('clip',), 'target': ('label_field',), 'label': ('label_field',),
-    'features': ('feature_fields',), 'data': ('data_path',), 'train': ('data_path',),
-    'test': ('test_path',), 'out': ('output_dir',), 'output': ('output_dir',),
-    'workers': ('local_workers',), 'num_rounds': ('rounds',)}
+    'lr': _RATES, 'learning_rate': _RATES, 'batch_size': _BATCHES,
+    'epochs': ('client_epochs', 'rounds'), 'clients': ('cohort_size', 'num_clients'),
+    'sigma': ('noise_multiplier', 'noise_stddev'), 'max_grad_norm': ('clip',),
+    'target': ('label_field',), 'data': ('data_path',), 'train': ('data_path',),
+    'out': ('output_dir',)}
 _NO_DEVICES = ('gpu', 'gpus', 'device', 'cuda', 'tpu')
 
 

@@ -60,9 +60,8 @@ def record_start(folder: pathlib.Path, engine: str,
     engine: What runs the workers, one of `ENGINES`.
     at_least: Number of earlier starts that are known from elsewhere.
 
-  Returns:
-    The number of starts, this one included, and the engines of those that are known;
-    ValueError if both records of earlier starts are missing or damaged.
+  Returns the number of starts, this one included, and the engines of those that are
+  known; ValueError if both records of earlier starts are missing or damaged.
   """
   paths = folder / files.STARTS, folder / files.PRIVATE / files.STARTS
   records, problems = [], []

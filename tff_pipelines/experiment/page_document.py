@@ -8,7 +8,6 @@ from typing import Any
 
 from tff_pipelines.accounting.guarantees import bounds
 from tff_pipelines.accounting.guarantees.guarantee import Guarantee, in_words
-from tff_pipelines.common import decimals
 from tff_pipelines.experiment import page_elements, statement
 from tff_pipelines.experiment.page_elements import (
     Child, Curve, element, Element, folded, table)

@@ -152,8 +152,7 @@ class Experiment(abc.ABC):
   def serving(self, trained: models.Trained) -> Any:
     """The tasks.task.Serving of a trained model, without its data where possible.
 
-    Raises:
-      ValueError: If the family trains no model, or the model is of other settings.
+    Raises ValueError if the family trains no model, or the model is of other settings.
     """
     raise ValueError(f'a run of {self.family} trains no model')
 

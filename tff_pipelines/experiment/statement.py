@@ -2,10 +2,11 @@
 
 All comes from the run's summary; nothing of the operator's (cohorts, number of clients,
 times, paths, diagnostics) is among `KEYS`. Whether a model may be called private
-follows from `RULES`, each of which has a name.
+follows from rules, each of which has a name.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+import itertools
 from typing import Any
 
 from tff_pipelines.accounting.guarantees import bounds
@@ -27,7 +28,7 @@ _COPIED = (
     'adjacency_in_words', 'privacy_unit', 'observers', 'observers_server',
     'observers_participant', 'least_cohort', 'sampling', 'trust_model',
     'secure_aggregation', 'sampler', 'accountant', 'amplification', 'source', 'about')
-KEYS = ('version', 'private', 'reasons', *_COPIED, 'earlier', 'caveats')
+KEYS = ('version', 'private', 'reasons', 'rules', *_COPIED, 'earlier', 'caveats')
 
 # Beginnings of caveats about files and metrics of the operator, which are no part of an
 # export.
@@ -56,59 +57,33 @@ def _named(summary: Mapping[str, Any]) -> dict[str, str]:
   return dict(zip(summary['caveats'], summary['warnings'], strict=True))
 
 
-def _is_seeded(summary: Mapping[str, Any]) -> bool:
-  return 'seeded: not private' in summary['caveats']
-
-
-def _seeded(summary: Mapping[str, Any]) -> list[str]:
-  return ['the run was seeded: its noise is predictable'] * _is_seeded(summary)
-
-
-def _without_noise(summary: Mapping[str, Any]) -> list[str]:
-  return ['it was trained without a mechanism that protects privacy'] * (
-      not _is_seeded(summary) and not summary['adjacency'])
-
-
-def _unbounded(summary: Mapping[str, Any]) -> list[str]:
-  return ['no finite epsilon is guaranteed'] * bool(
-      not _is_seeded(summary) and summary['adjacency'] and summary['epsilon'] is None)
-
-
-def _large_delta(summary: Mapping[str, Any]) -> list[str]:
-  count, delta = summary['population'], summary['delta']
-  is_large = 'delta not below 1/records' in summary['caveats'] or None not in (
-      count, delta, summary['epsilon']) and (
-          float(decimals.rounded_up(delta, 3)) >= 1 / count)
-  return ['delta is not below 1 over the number of those who are protected: to give '
-          'all data of one of them away would be within it'] * is_large
-
-
-def _large_epsilon(summary: Mapping[str, Any]) -> list[str]:
-  epsilon, delta = summary['epsilon'], summary['delta']
-  return [] if epsilon is None or detected(epsilon, delta, FALSE_ALARMS) < 100 else [
-      f'at epsilon {decimals.epsilon(epsilon)} a test with {FALSE_ALARMS:.0%} false '
-      'alarms may detect everyone']
-
-
-def _outside(summary: Mapping[str, Any]) -> list[str]:
-  return [text for name, text in _named(summary).items() if name in _OUTSIDE]
-
-
-def _stopped(summary: Mapping[str, Any]) -> list[str]:
-  return [STOPPED] * bool(_STOPPED in summary['caveats'] and (
-      summary['outside_guarantee'] or _DIAGNOSTICS in summary['caveats']))
-
-
-# Name of a rule, as a reader has it -> the reasons why a summary breaks it.
-RULES: Mapping[str, Callable[[Mapping[str, Any]], list[str]]] = {
-    'a mechanism adds noise or hides whom it samples': _without_noise,
-    'the noise is unpredictable': _seeded,
-    'epsilon is finite': _unbounded,
-    'delta is below 1 over the number of those protected': _large_delta,
-    'a test with 1% false alarms can\'t detect everyone': _large_epsilon,
-    'all that reached the model is in epsilon': _outside,
-    'no unprotected metric decided when to stop': _stopped,
-}
+def _rules(summary: Mapping[str, Any]) -> dict[str, list[str]]:
+  """The rules of the verdict, each with the reasons why a summary breaks it."""
+  named, epsilon, delta = _named(summary), summary['epsilon'], summary['delta']
+  is_seeded, has_noise = 'seeded: not private' in named, bool(summary['adjacency'])
+  large_delta = 'delta not below 1/records' in named or (
+      None not in (summary['population'], delta, epsilon)
+      and float(decimals.rounded_up(delta, 3)) >= 1 / summary['population'])
+  detects_all = epsilon is not None and detected(epsilon, delta, FALSE_ALARMS) == 100
+  stopped = _STOPPED in named and (
+      summary['outside_guarantee'] or _DIAGNOSTICS in named)
+  return {
+      'a mechanism adds noise or hides whom it samples': [
+          'it was trained without a mechanism that protects privacy'
+      ] * (not is_seeded and not has_noise),
+      'the noise is unpredictable': [
+          'the run was seeded: its noise is predictable'] * is_seeded,
+      'epsilon is finite': ['no finite epsilon is guaranteed'] * (
+          not is_seeded and has_noise and epsilon is None),
+      'delta is below 1 over the number of those protected': [
+          'delta is not below 1 over the number of those who are protected: to give all '
+          'data of one of them away would be within it'] * large_delta,
+      'a test with 1% false alarms can\'t detect everyone': [
+          f'at epsilon {decimals.epsilon(epsilon)} a test with {FALSE_ALARMS:.0%} false '
+          'alarms may detect everyone'] if detects_all else [],
+      'all that reached the model is in epsilon': [
+          text for name, text in named.items() if name in _OUTSIDE],
+      'no unprotected metric decided when to stop': [STOPPED] * bool(stopped)}
 
 
 def statement(summary: Mapping[str, Any], not_private: Sequence[str] = (),
@@ -117,18 +92,20 @@ def statement(summary: Mapping[str, Any], not_private: Sequence[str] = (),
 
   Args:
     summary: As in docs/summary.md.
-    not_private: Reasons, in addition to those of `RULES`, why the model reveals more
+    not_private: Reasons, in addition to those of the rules, why the model reveals more
       than the run's guarantee says.
     earlier: The ledgers of earlier releases about the same people, their number as
       `count`, with `epsilon` and `delta` of all releases together; None if none are
       stated.
   """
-  broken = [reason for rule in RULES.values() for reason in rule(summary)]
-  reasons = list(dict.fromkeys([*broken, *map(str, not_private)]))
+  rules = _rules(summary)
+  reasons = list(dict.fromkeys([*itertools.chain(*rules.values()),
+                                *map(str, not_private)]))
   caveats = [{'name': name, 'text': _IN_PUBLIC.get(name, text)}
              for name, text in _named(summary).items()
              if not name.startswith(_OF_THE_OPERATOR)]
   return {'version': VERSION, 'private': not reasons, 'reasons': reasons,
+          'rules': {rule: not broken for rule, broken in rules.items()},
           **{name: summary[name] for name in _COPIED}, 'earlier': earlier,
           'caveats': caveats}
 
@@ -220,7 +197,8 @@ def parts(content: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield from (('item', f'**{caveat["name"]}**: {caveat["text"]}')
                 for caveat in content['caveats'])
   yield 'heading', 'Rules of the verdict'
-  yield from (('item', rule) for rule in RULES)
+  yield from (('item', f'{rule}: {"yes" if holds else "no"}')
+              for rule, holds in content['rules'].items())
 
 
 _MARKS = {'title': '# ', 'heading': '## ', 'text': '', 'item': '- '}

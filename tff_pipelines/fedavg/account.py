@@ -41,11 +41,9 @@ _FLOATING_POINT = caveats.Caveat(
 def answer(settings: settings_lib.AccountSettings) -> int:
   """Prints the answer.
 
-  Returns:
-    The exit code: 0, or `BROKEN` if the chain of a ledger does not hold.
+  Returns the exit code: 0, or `BROKEN` if the chain of a ledger does not hold.
 
-  Raises:
-    OSError, ValueError: For a mistake of the user; the message is one line.
+  Raises OSError or ValueError for a mistake of the user; the message is one line.
   """
   problems = {path: ledger_lib.Ledger(path).verify() for path in settings.ledger or ()}
   broken = [text for texts in problems.values() for text in texts]

@@ -70,8 +70,7 @@ class Row(answers.Answer):
 def compare(settings: account_settings.AccountSettings) -> list[Row]:
   """Rows of the same error: Poisson sampling, without and with a limit, and turns.
 
-  Raises:
-    ValueError: If not even Poisson sampling is possible.
+  Raises ValueError if not even Poisson sampling is possible.
   """
   about, query = settings.about, settings.question
   if query.delta is None:

@@ -33,8 +33,7 @@ class Aggregation:
       is called with the number of selected clients before each round.
     event: Event of one sum before clients are sampled; None if it is not accounted.
 
-  Raises:
-    ValueError: If factory or event are none.
+  Raises ValueError if factory or event are none.
   """
 
   name: str

@@ -262,8 +262,7 @@ class FedAvgRounds(rounds_lib.Rounds):
   def _computed(self, state: Any, clients: Sequence[int], index: int) -> Any:
     """The process's output for these clients, and for what is bad of their data none.
 
-    Raises:
-      ComputationError: If an error is of no single client.
+    Raises ComputationError if an error is of no single client.
     """
     def compute(clients: Sequence[int]) -> Any:
       values = [self._reader.read(client, index) for client in clients]

@@ -90,8 +90,7 @@ class FedAvgPlan(guarantee.Plan):
         to, to be used again; None to calibrate.
       **attributes: Further attributes of the plan.
 
-    Raises:
-      ValueError: If the target can't be met; the message says why.
+    Raises ValueError if the target can't be met; the message says why.
     """
     population, cohort_size = mechanism.needed('population'), mechanism.cohort_size
     if cohort_size > population:

@@ -117,9 +117,8 @@ class Server:
       run_round: In a federated computation: (state, clients) -> new weights, state
         of the optimizer, state of the aggregator, and an OrderedDict of metrics.
 
-    Returns:
-      A process whose state is an OrderedDict of `weights`, `optimizer` and
-      `aggregator`, and whose `next` returns an OrderedDict of `state` and `metrics`.
+    Returns a process whose state is an OrderedDict of `weights`, `optimizer` and
+    `aggregator`, and whose `next` returns an OrderedDict of `state` and `metrics`.
     """
 
     def zipped(weights, optimizer_state, aggregator_state):

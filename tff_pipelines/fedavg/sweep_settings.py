@@ -32,9 +32,8 @@ def parse_settings(settings: Iterable[str], common: Sequence[str]) -> list[Setti
 
   A flag of all settings that one does not use is left out of that one.
 
-  Raises:
-    ValueError: If there is none, one has another form, or sets what the sweep sets
-      itself, or two have the same folder.
+  Raises ValueError if there is none, one has another form, or sets what the sweep sets
+  itself, or two have the same folder.
   """
   by_folder: dict[str, Setting] = {}
   for text in settings:

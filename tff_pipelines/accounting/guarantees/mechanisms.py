@@ -401,8 +401,7 @@ def names(kind: type[Mechanism]) -> tuple[str, ...]:
 def build(mechanism: str, **settings) -> Mechanism:
   """Builds a mechanism of any kind from its name.
 
-  Raises:
-    ValueError: If the name is unknown or a setting is out of range.
+  Raises ValueError if the name is unknown or a setting is out of range.
   """
   validate.one_of(MECHANISMS, mechanism=mechanism)
   return MECHANISMS[mechanism].kind(mechanism=mechanism, **settings)

@@ -7,7 +7,6 @@ is the least of their epsilons.
 
 from collections.abc import Mapping
 import dataclasses
-import math
 from typing import Any, NamedTuple
 
 from tff_pipelines.accounting.events import base, combinators
@@ -221,8 +220,7 @@ def numbers(views: Mapping[str, View], delta: float, method: Method
             ) -> tuple[dict[str, bounds.Bound], list[caveats.Caveat]]:
   """The numbers of all observers that there are, and their caveats.
 
-  Raises:
-    ValueError: If a person owns more clients than there are.
+  Raises ValueError if a person owns more clients than there are.
   """
   validate.integer(clients_per_person=method.clients_per_person, low=1,
                    high=method.population)

@@ -1,12 +1,11 @@
 """Trackers get settings, metrics and the summary of a run, and no paths of data."""
 
 import json
-import sys
 
 import pytest
 
+from examples import track_a_run
 from tff_pipelines import api
-from tff_pipelines.experiment import tracking
 
 mlflow = pytest.importorskip(
     'mlflow', reason='requirements-tracking.txt is not installed')
@@ -41,11 +40,7 @@ def test_both_trackers_have_the_run_and_no_paths(shared_context, tmp_path):
       public_bounds=str(data / 'bounds.json'), client_field='person', label_field='y',
       cohort_size=20., epsilon=3., delta=1e-3, rounds=2, output_dir=str(tmp_path / 'run'))
   mlflow.set_tracking_uri(f'file:{trackers}/mlflow')
-  with (tracking.mlflow_callback(settings) as one,
-        tracking.wandb_callback(settings, mode='offline', dir=str(trackers)) as other):
-    result = api.train(settings, callbacks=[one, other])
-    one.finish(result)
-    other.finish(result)
+  result = track_a_run.main(settings, mode='offline', dir=str(trackers))
   client, page = mlflow.MlflowClient(), (result.folder / 'report.html').read_bytes()
   (run,) = client.search_runs(['0'])
   assert run.info.status == 'FINISHED' and not run.data.tags['mlflow.user']
@@ -64,12 +59,5 @@ def test_both_trackers_have_the_run_and_no_paths(shared_context, tmp_path):
   paths = [path for path in trackers.rglob('*') if path.is_file()]
   assert [path.read_bytes() for path in paths if path.name == 'report.html'] == [page] * 2
   assert not [path for path in paths if data.name.encode() in path.read_bytes()]
-  assert data.name not in str(tracking._public(  # pylint: disable=protected-access
+  assert data.name not in str(track_a_run.public(
       settings.replace(validation_path=str(data))))
-
-
-@pytest.mark.parametrize('name', ['mlflow', 'wandb'])
-def test_a_missing_library_is_named_with_its_remedy(monkeypatch, name):
-  monkeypatch.setitem(sys.modules, name, None)
-  with pytest.raises(ImportError, match=f'^{name} must be installed, by: make tracking$'):
-    getattr(tracking, f'{name}_callback')(api.TrainSettings()).__enter__()
