@@ -308,9 +308,9 @@ def test_a_flag_is_in_as_many_files_as_its_recipe_says():
 
 def test_the_project_does_not_outgrow_its_readers():
   found = size.sizes(MODULES)
-  assert found['library: lines'] <= 42_400
-  assert found['library: lines of code'] <= 24_500
-  assert found['tests: lines'] <= min(42_300, found['library: lines'])
+  assert found['library: lines'] <= 44_000
+  assert found['library: lines of code'] <= 25_600
+  assert found['tests: lines'] <= min(43_700, found['library: lines'])
 
 
 def test_no_library_code_validates_by_assert():

@@ -52,8 +52,8 @@ def train(settings: TrainSettings, *, aggregation: Any = None, event: Any = None
   from tff_pipelines.fedavg import run  # pylint: disable=g-import-not-at-top
   if aggregation is not None:
     from tff_pipelines.fedavg import aggregation as own  # pylint: disable=g-import-not-at-top
-    settings = settings.replace(
-        mechanism='own', aggregation=own.of(aggregation, event))
+    settings = settings.replace(mechanism='own', aggregation=own.Aggregation(
+        name=type(aggregation).__name__, factory=aggregation, event=event))
   elif event is not None:
     raise ValueError('event is not used without an aggregation: leave it out')
   return runs.run(run.TrainExperiment(settings), callbacks)

@@ -55,11 +55,6 @@ class Aggregation:
     return self.event and json.dumps(self.event.to_json(), sort_keys=True)
 
 
-def of(factory: Any, event: base.Event | None = None) -> Aggregation:
-  """The aggregation of a factory, named after its class."""
-  return Aggregation(name=type(factory).__name__, factory=factory, event=event)
-
-
 def build(given: str | Aggregation, **options: Any) -> Aggregation:
   """The aggregation of a setting: an object, or 'module:function'.
 
