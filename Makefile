@@ -44,7 +44,7 @@ image:
 # from an earlier run is not computed again.
 figures: $(READY)
 	@mkdir -p out/figures
-	@$(RUN) -m benchmarks.accounting_figures out/figures/accounting.png
+	@$(RUN) -m benchmarks.accounting_figures --output=out/figures/accounting.png
 	@$(RUN) -m benchmarks.ldp_mechanisms --output=out/figures/ldp_mechanisms.png
 	@$(RUN) -m benchmarks.results_fedmd --figures --pictures=out/figures $(FEDMD)
 	@$(RUN) -m tff_pipelines.estimate_mean --num_clients=100,1000 --dimension=250 --bits=10,12,14,16,18,20 --epsilon=1,2,3,4,5,6,7,8 --repeats=20 --allow_degenerate --output_dir=out/figures/mean_estimation $(ARGS)

@@ -195,7 +195,8 @@ class TrainSettings(settings.RunSettings, DataSettings):
   """All settings of a training run."""
 
   mechanism: str = _privacy('skellam', 'Noise of clients: skellam, '
-      'discrete_gaussian; of a server: skellam_central, gaussian; none; own.', choices=MECHANISMS, essential=True)
+      'discrete_gaussian; of a server: skellam_central, gaussian; none; own.',
+      choices=MECHANISMS, essential=True)
   aggregation: str | None = declarations.setting(None, 'Aggregation of your own, '
       'module:function: it returns a factory of TFF for the mean update, or a pair of '
       'it and the event that it is accounted by.', group='privacy', named=True,

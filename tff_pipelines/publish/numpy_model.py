@@ -77,7 +77,7 @@ def predict(rows: Iterable[Mapping[str, Any]],
   model = json.loads((folder / 'model.json').read_text(encoding='utf-8'))
   imputes = model['served']['settings'].get('missing') == 'impute'
   label, scales = columns['label'], model['scales']
-  with np.load(folder / 'model.npz') as arrays:
+  with np.load(folder / 'model.npz', allow_pickle=False) as arrays:
     weights = [arrays[name] for name in arrays.files]
   for number, row in enumerate(rows, 1):
     try:
