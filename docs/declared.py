@@ -32,11 +32,14 @@ def sections(cls):
 
 
 def main():
-  classes = {cls for module in list(sys.modules.values())
-             for cls in vars(module).values()
-             if isinstance(cls, type) and dataclasses.is_dataclass(cls)}
-  json.dump({f'{cls.__module__}.{cls.__qualname__}': sections(cls) for cls in classes
-             if any('setting' in field.metadata for field in dataclasses.fields(cls))},
+  found = {cls for module in list(sys.modules.values())
+           for cls in vars(module).values()
+           if isinstance(cls, type) and dataclasses.is_dataclass(cls) and any(
+               'setting' in field.metadata for field in dataclasses.fields(cls))}
+  # Bases without a field have a constructor.
+  classes = {base for cls in found for base in cls.__mro__
+             if dataclasses.is_dataclass(base)}
+  json.dump({f'{cls.__module__}.{cls.__qualname__}': sections(cls) for cls in classes},
             sys.stdout)
 
 

@@ -71,7 +71,7 @@ def _show(cls, sections):
               griffe.DocstringParameter(
                   name, annotation=annotation, value=default,
                   # As text, except for code.
-                  description=re.sub(r'([\\*_\[\]])', r'\\\1', html.escape(meaning)))
+                  description=re.sub(r'([\\*\[\]])', r'\\\1', html.escape(meaning)))
               for name, annotation, default, meaning in fields],
               title=f'{(heading or "parameters").capitalize()}:')
           for heading, fields in sections.items())]

@@ -63,7 +63,8 @@ def test_fields_of_settings_have_type_default_and_range(site):
                    r'standard deviation over the clip, [^[]*\[greater than 0\]', settings)
   assert re.search(r' clip \( ?float \| None ?, default: [^[]*\[model units;', settings)
   for path in (site / 'api').glob('*.html'):
-    assert not re.search(r'\b(?:_\w+|setting|like|field)\(', _text(path)), path
+    assert not re.search(
+        r'\b(?:_\w+|setting|like|field)\(|Settings\(\)|\\_', _text(path)), path
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason='there is no Chromium')
