@@ -108,20 +108,17 @@ def _trained(folder, *, label, people=300, columns=12, **settings):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('label, model, columns', [
-    ('charges', 'linear', 60), ('charges', 'mlp', 12), ('ill', 'logistic', 60),
-    ('ill', 'mlp', 60)])
+@pytest.mark.parametrize('label, model', [
+    ('charges', 'linear'), ('charges', 'mlp'), ('ill', 'logistic'), ('ill', 'mlp')])
 def test_default_rates_neither_oscillate_nor_diverge(
-    shared_context, tmp_path, label, model, columns):
+    shared_context, tmp_path, label, model):
   del shared_context
-  summary = _trained(tmp_path, label=label, model=model, columns=columns, people=200,
+  summary = _trained(tmp_path, label=label, model=model, columns=60,
                      mechanism='none', rounds=30)
   rows = in_process.rows(tmp_path / 'run' / 'metrics.csv')
   assert tabular.rise([float(row['test_clients/loss']) for row in rows]) < 1.1
   values = summary['held_out']['test_clients']
-  # A network learns numbers too slowly to beat the constant in so few rounds.
-  assert values['r2'] > (0.03 if model == 'linear' else -0.1) if (
-      label == 'charges') else values['auc'] > 0.65
+  assert values['r2'] > 0.1 if label == 'charges' else values['auc'] > 0.65
 
 
 def test_reports_of_a_regression_and_of_rare_positives_are_truthful(
