@@ -63,9 +63,8 @@ class AdaptiveClipSumFactory(distributed_sum.DistributedSumFactory):
                *, diagnostics: bool = False, simulation_seed: int | None = None):
     """Initializes the factory.
 
-    Raises:
-      ValueError: If the count and its noise do not fit the field of the sum, or for
-        ChaCha20: the Poisson sampler that draws the count's noise has Philox alone.
+    Raises ValueError if the count and its noise do not fit the field of the sum, or for
+    ChaCha20: the Poisson sampler that draws the count's noise has Philox alone.
     """
     if share_tables.is_cryptographic(params):
       raise ValueError('an adaptive clip needs noise_generator=philox, found chacha20')

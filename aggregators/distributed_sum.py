@@ -363,8 +363,7 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
                simulation_seed: int | None = None):
     """Initializes the factory; the arguments are as for `ClientSumFactory`.
 
-    Raises:
-      ValueError: If the noise can't be drawn, or the state can't hold the cohort.
+    Raises ValueError if the noise can't be drawn, or the state can't hold the cohort.
     """
     if params.noise_multiplier > 0:
       _SAMPLERS[params.noise.sampler].check_variance(

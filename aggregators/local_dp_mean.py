@@ -21,15 +21,15 @@ class LocalMeanFactory(client_sum.ClientSumFactory):
   coordinates and is 2-DP (outside of a test, first `with contexts.simulation():`, see
   docs/noise.md):
 
-  >>> mechanism = local_dp.build('laplace', epsilon=2.0, dimension=2)
-  >>> process = LocalMeanFactory(mechanism).create(tff.TensorType(np.float32, [2]))
-  >>> vectors = [np.array([0.5, -0.25], np.float32)] * 400
-  >>> output = process.next(process.initialize(), vectors)
-  >>> int(output.measurements['answers'])
-  400
-  >>> error = np.linalg.norm(output.result - vectors[0])
-  >>> bool(error < 6 * (2 * mechanism.worst_variance / 400)**0.5)
-  True
+      >>> mechanism = local_dp.build('laplace', epsilon=2.0, dimension=2)
+      >>> process = LocalMeanFactory(mechanism).create(tff.TensorType(np.float32, [2]))
+      >>> vectors = [np.array([0.5, -0.25], np.float32)] * 400
+      >>> output = process.next(process.initialize(), vectors)
+      >>> int(output.measurements['answers'])
+      400
+      >>> error = np.linalg.norm(output.result - vectors[0])
+      >>> bool(error < 6 * (2 * mechanism.worst_variance / 400)**0.5)
+      True
 
   Formal guarantees:
 

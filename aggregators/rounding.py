@@ -96,10 +96,9 @@ def clip_by_norm(vector: tf.Tensor, clip) -> tuple[tf.Tensor, tf.Tensor, tf.Tens
     vector: float32 or float64 [d], model units. Any finite value is allowed.
     clip: Positive scalar, model units.
 
-  Returns:
-    The clipped vector as float32 [d], whether it was clipped (bool), and
-    whether it was finite (bool), which a float64 vector beyond float32's range
-    is not unless the clip brings it there.
+  Returns the clipped vector as float32 [d], whether it was clipped (bool), and whether
+  it was finite (bool), which a float64 vector beyond float32's range is not unless the
+  clip brings it there.
   """
   clip = _float64(clip)
   norm = tf.sqrt(squared_norm(vector))

@@ -26,9 +26,8 @@ class FlatLayout:
   def __init__(self, value_type: tff.Type):
     """Initializes the layout of a tensor type, or a structure in Python containers.
 
-    Raises:
-      TypeError: For other structures, for other dtypes than floats, or for shapes not
-        known.
+    Raises TypeError for other structures, for other dtypes than floats, or for shapes
+    not known.
     """
     if not _in_python_containers(value_type):
       raise TypeError(

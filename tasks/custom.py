@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tasks import checks, task as task_lib
-from tasks.sources import further, ids as ids_lib, open_source, records
+from tasks.sources import further, ids as ids_lib, records
 
 _NAME = re.compile(r'[A-Za-z_][\w.]*:[A-Za-z_]\w*', re.ASCII)
 
@@ -23,21 +23,21 @@ def is_name(name: str) -> bool:
   return _NAME.fullmatch(name) is not None
 
 
-def find(name: str) -> Callable[..., task_lib.Task]:
+def find(name: str, what: str = 'task') -> Callable[..., Any]:
   """The function that 'module:function' names. Raises ValueError if there is none."""
   module_name, _, function_name = name.partition(':')
   try:
     function = getattr(importlib.import_module(module_name), function_name, None)
   except (ImportError, SyntaxError) as error:
-    raise ValueError(f'task={name}: {module_name} can\'t be imported: '
+    raise ValueError(f'{what}={name}: {module_name} can\'t be imported: '
                      f'{type(error).__name__}: {error}') from error
   if not callable(function):
-    raise ValueError(f'task={name}: {module_name} has no function {function_name}')
+    raise ValueError(f'{what}={name}: {module_name} has no function {function_name}')
   return function
 
 
 def source_of(name: str, function: Callable[..., Any]) -> dict[str, str]:
-  """The module of a task's function and the SHA-256 of its source, for a record.
+  """The module of a function and the SHA-256 of its source, for a record.
 
   Raises ValueError if the source is not in a file.
   """
@@ -45,7 +45,7 @@ def source_of(name: str, function: Callable[..., Any]) -> dict[str, str]:
     path = inspect.getsourcefile(inspect.unwrap(function))
     content = pathlib.Path(path).read_bytes()
   except (OSError, TypeError):
-    raise ValueError(f'task={name}: its function must be in a source file') from None
+    raise ValueError(f'{name}: the function must be in a source file') from None
   return {'module': function.__module__, 'function': function.__qualname__,
           'sha256': hashlib.sha256(content).hexdigest()}
 
@@ -124,9 +124,6 @@ def reader(spec: records.ElementSpec) -> task_lib.Reader:
   """
   def read(*, labelled: bool, in_order: bool | None = None,
            data_source: str | None = None, **given: Any) -> task_lib.ClientSource:
-    checks.choice('data_source', data_source, open_source.FORMATS)
-    given = checks.options(f'data_source {data_source}', given,
-                           further.of_files(data_source), ['data_path'])
     wanted = {name: spec[name] for name in spec if labelled or name != 'y'}
     fields = [records.Field(name=name, kind=records.NUMBER) for name in wanted]
     source = further.open_files(data_source, fields, in_order=in_order, **given)

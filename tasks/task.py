@@ -155,8 +155,11 @@ class Skips:
   """The treatment of bad clients: raise the first, or, if `enabled`, skip and count.
 
   `clients` maps a client id to why it was skipped; `records` are the reasons why
-  records of unknown clients were.
+  records of unknown clients were, of which the first thousand are told apart.
   """
+
+  _MAX_REASONS = 1000
+  _ANOTHER = 'another bad record'
 
   def __init__(self, enabled: bool = False):
     self.enabled = enabled
@@ -168,7 +171,8 @@ class Skips:
     if not self.enabled:
       raise error
     if client_id is None:
-      self.records.append(str(error))
+      self.records.append(str(error) if len(self.records) < self._MAX_REASONS else
+                          self._ANOTHER)
     else:
       self.clients.setdefault(client_id, str(error))
 

@@ -60,6 +60,8 @@ PLACES = {
     ('tasks/official', 'File.find_or_download', 'self.load'):
         'none: the name of a function of TFF, which downloads an SQLite file',
     ('tasks/registry', '_built_in', 'importlib.import_module'): _OURS,
+    ('tff_pipelines/__init__', '_check', 'importlib.util.find_spec'):
+        'none: it asks whether a package is installed',
     ('tff_pipelines/__main__', '_module', 'importlib.import_module'): _OURS,
     ('tff_pipelines/experiment/cli', '_imported', 'importlib.import_module'): _OURS,
     ('tff_pipelines/experiment/guarded', 'program', 'importlib.import_module'): _OURS,

@@ -225,7 +225,8 @@ def test_flat_modules_are_thin_programs():
   flat = [m for m in _within('tff_pipelines/')
           if m.name.count('/') == 1 and not m.is_package]
   assert not [f'{m.name}: {m.lines}' for m in flat if m.lines > 130]
-  assert [m.name for m in flat if not m.is_binary] == ['tff_pipelines/api']
+  assert [m.name for m in flat if not m.is_binary] == [
+      'tff_pipelines/api', 'tff_pipelines/tff_pipelines']
 
 
 def test_private_parts_of_tff_are_used_in_one_module():
@@ -269,7 +270,9 @@ def test_importing_all_of_accounting_does_not_load_tensorflow():
 
 def test_packages_import_nothing():
   for module in MODULES.values():
-    if module.is_package:
+    if module.name == 'tff_pipelines/__init__':  # Looks for what programs need.
+      assert not module.imports and module.third_party <= sys.stdlib_module_names
+    elif module.is_package:
       # A docstring, and the version of the project.
       assert all(
           isinstance(node, ast.Expr) or isinstance(node, ast.Assign) and
@@ -305,9 +308,9 @@ def test_a_flag_is_in_as_many_files_as_its_recipe_says():
 
 def test_the_project_does_not_outgrow_its_readers():
   found = size.sizes(MODULES)
-  assert found['library: lines'] <= 42_400
-  assert found['library: lines of code'] <= 24_500
-  assert found['tests: lines'] <= min(42_300, found['library: lines'])
+  assert found['library: lines'] <= 44_000
+  assert found['library: lines of code'] <= 25_600
+  assert found['tests: lines'] <= min(43_700, found['library: lines'])
 
 
 def test_no_library_code_validates_by_assert():

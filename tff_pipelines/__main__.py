@@ -36,11 +36,7 @@ def _help() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-  """Runs the program that the first argument names with the others.
-
-  Returns:
-    The exit code: that of the program; 2 if there is no such program.
-  """
+  """Runs the program that the first argument names; returns its exit code, or 2."""
   name, *rest = (sys.argv[1:] if arguments is None else arguments) or ['--help']
   if name in ('--help', '-h', 'help'):
     print(_help())

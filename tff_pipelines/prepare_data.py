@@ -32,9 +32,8 @@ from tff_pipelines.fedavg.settings import PrepareSettings
 def prepare(settings: PrepareSettings) -> None:
   """Writes the file, unless it is there.
 
-  Raises:
-    ValueError: On bad data that are not to be skipped, or an output of other data.
-    OSError: If the output can't be written.
+  Raises ValueError on bad data that are not to be skipped, or an output of other data;
+  OSError if the output can't be written.
   """
   # They import TensorFlow, which takes seconds and settings do not need.
   # pylint: disable=g-import-not-at-top

@@ -55,11 +55,10 @@ class ReportSettings(settings_lib.Settings):
 def report(settings: ReportSettings) -> int:
   """Writes the page.
 
-  Returns:
-    The exit code: 1 if a ledger does not prove the guarantee of its summary.
+  Returns the exit code: 1 if a ledger does not prove the guarantee of its summary.
 
-  Raises:
-    OSError, ValueError: If a folder has no finished run, or the page can't be written.
+  Raises OSError or ValueError if a folder has no finished run, or the page can't be
+  written.
   """
   folders = list(map(pathlib.Path, settings.runs))
   names = [folder.absolute().name for folder in folders]

@@ -43,8 +43,7 @@ def decoded(params: DistributedSumParams, total: np.ndarray, factor: np.float32,
             rotation_key: np.ndarray) -> tuple[np.ndarray, np.float64]:
   """Computes `distributed_sum.in_model_units` on NumPy's arrays, without `dft`.
 
-  Raises:
-    ValueError: If `total` has another shape or dtype.
+  Raises ValueError if `total` has another shape or dtype.
   """
   dim, grid = params.padded_dimension, total[:0].astype(np.float32)
   if total.dtype == np.float32:

@@ -179,8 +179,7 @@ class EncodedSum:
   def add(self, vectors: np.ndarray, keys: np.ndarray) -> None:
     """Adds clients: float32 [clients, dimension], model units, and int64 [clients, 2].
 
-    Raises:
-      ValueError: For other shapes or dtypes.
+    Raises ValueError for other shapes or dtypes.
     """
     params, count = self._params, len(vectors)
     encode_clients(

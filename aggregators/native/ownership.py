@@ -22,8 +22,7 @@ def check(folder: pathlib.Path, *, create: bool = False) -> None:
     folder: Absolute. A symbolic link in it is refused.
     create: Create what is missing, with mode 0700, below folders that were checked.
 
-  Raises:
-    OSError: If it is missing, can't be created, or others could change it.
+  Raises OSError if it is missing, can't be created, or others could change it.
   """
   for path in (*reversed(folder.parents), folder):
     if create:
@@ -44,8 +43,8 @@ def private_folder(path: str | os.PathLike[str]) -> pathlib.Path:
 def read(path: pathlib.Path) -> bytes:
   """Reads a file that the user or root has written, at an absolute path without links.
 
-  Raises:
-    OSError: If it can't be read, is no regular file, or others could have written it.
+  Raises OSError if it can't be read, is no regular file, or others could have written
+  it.
   """
   check(path.parent)
   # An open pipe without a writer would wait for one.

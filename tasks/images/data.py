@@ -18,7 +18,8 @@ import tensorflow as tf
 from tasks import checks, task
 from tasks.models import classifiers
 from tasks.sources import (
-    digits, further, labelled, open_source, partition as partition_lib, records)
+    digits, further, labelled, open_source, partition as partition_lib, records,
+    values as values_lib)
 
 # Names of the raw fields.
 IMAGE, LABEL = 'image', 'label'
@@ -357,6 +358,7 @@ def _conversions(is_float: bool, num_classes: int, dark_ink: bool,
                  ) -> tuple[Callable, Callable]:
   """The conversion of examples in Python, and, of integer labels, in a graph."""
   limit = 1 if is_float else 255
+  names = list(map(values_lib.category, class_names))  # As labels are read.
   rules = (f'{IMAGE}: pixels must be in [0, {limit}]',
            f'{LABEL} must be in [0, {num_classes})')
 
@@ -375,7 +377,7 @@ def _conversions(is_float: bool, num_classes: int, dark_ink: bool,
   def arrays(raw):
     pixels = raw[IMAGE].astype(pixel_type(raw[IMAGE].dtype))
     labels = raw.get(LABEL, np.zeros(len(pixels), np.int64))
-    labels = (checks.indices(LABEL, labels, class_names) if class_names and LABEL in raw
+    labels = (checks.indices(LABEL, labels, names) if class_names and LABEL in raw
               else labels.astype(np.int64))
     for values, mask, rule in zip((pixels, labels), good(pixels, labels), rules):
       if not mask.all():

@@ -14,6 +14,11 @@ def attributes(functional: tff.learning.models.FunctionalModel,
                metrics: Sequence[Any] = (), *, classes: bool = False,
                name: str = 'functional', **rest: Any) -> dict[str, Any]:
   """The attributes of a model; see `task.Model.from_functional`."""
+  if not isinstance(functional, tff.learning.models.FunctionalModel):
+    raise ValueError(
+        'functional must be a tff.learning.models.FunctionalModel, found '
+        f'{type(functional).__name__}: tff.learning.models.functional_model_from_keras '
+        'makes one of a Keras model, and Model.from_keras takes that itself')
   trainable, frozen = ([np.asarray(weight) for weight in tf.nest.flatten(part)]
                        for part in functional.initial_weights)
   if not trainable or any(weight.dtype != np.float32 for weight in trainable):

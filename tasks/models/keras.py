@@ -25,7 +25,8 @@ def attributes(build_fn: Callable[[], tf.keras.Model], loss: Any,
   network = _Network(build_fn)
   return outputs_lib.attributes(
       network, network.shape, loss, metrics, name=name, to_keras=network.to_keras,
-      initial_weights=network.initial_weights, weight_names=network.names, **rest)
+      initial_weights=network.initial_weights, weight_names=network.names,
+      activation=network.activation, **rest)
 
 
 class _Random:
@@ -67,6 +68,10 @@ class _Network:
   """
 
   def __init__(self, build_fn: Callable[[], tf.keras.Model]):
+    if isinstance(build_fn, tf.keras.Model) or not callable(build_fn):
+      raise ValueError('build_fn must be a function that builds a new model at each '
+                       f'call, found {type(build_fn).__name__}: give lambda: '
+                       'tf.keras.Sequential([...])')
     self._build_fn = build_fn
     self._initial = functools.lru_cache(maxsize=2)(self._weights_of_seed)
     model = self._built()
@@ -74,6 +79,8 @@ class _Network:
       if getattr(layer, 'stateful', False) and isinstance(layer, tf.keras.layers.RNN):
         raise ValueError(f'layer {layer.name!r} must have stateful=False')
     self._input_names = list(model.input_names)
+    self.activation = getattr(
+        getattr(model.layers[-1], 'activation', None), '__name__', None)
     trainable, self._frozen = self._initial(0)
     kinds = {str(weight.dtype) for weight in trainable}
     if kinds != {'float32'}:

@@ -36,7 +36,8 @@ class Outputs(NamedTuple):
 def attributes(
     outputs: Callable[..., Outputs], shape: tf.TensorShape, loss: Any,
     metrics: Sequence[Any], *, headline: str | None = None,
-    class_names: Sequence[str] = (), labels: str | None = None, **rest: Any
+    class_names: Sequence[str] = (), labels: str | None = None,
+    activation: str | None = None, **rest: Any
 ) -> dict[str, Any]:
   """The attributes of the `task.Model` of a network.
 
@@ -46,10 +47,14 @@ def attributes(
     metrics, headline, class_names, **rest: As in `task.Model.from_keras`.
     labels: INDEX for a loss of one's own of labels that are indices of classes, with
       logits as outputs; None where the loss says by itself.
+    activation: Name of that of the last layer, if it is known.
 
   Raises ValueError if an argument is wrong, or outputs have other classes than names.
   """
   loss_of, kind, from_logits = _loss(loss)
+  if from_logits and activation in ('softmax', 'sigmoid'):
+    raise ValueError(f'loss has from_logits=True, but the last layer has the activation '
+                     f'{activation}: leave one of them out')
   if labels is not None:
     kind, from_logits = labels, True
   metric_of = dict(map(_metric, metrics))

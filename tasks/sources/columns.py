@@ -78,14 +78,27 @@ class Column:
     """One of records.KINDS; None if it may still be any."""
     return self.field.kind if self.dtype is None else _kind_of(self.dtype)
 
+  def value_in(self, record: Mapping[str, Any]) -> Any:
+    """Converts the column's value in a record; errors as `value`, or no such field."""
+    name = self.field.column
+    if name not in record and not self.field.optional:
+      raise records.no_field(name, record)
+    return self.value(record.get(name))
+
   def value(self, given: Any) -> Any:
     """Converts the value of one record to the column's type.
 
-    Raises:
-      ValueError: If it can't be of the field, or not together with those before.
-      Again: If those before were taken for another type or shape, which is known
-        from now on.
+    Raises ValueError if it can't be of the field, or not together with those before;
+    Again if those before were taken for another type or shape, which is known from now
+    on.
     """
+    value = self._converted(given)
+    if self.field.has_rules:
+      self.field.check(value)
+    return value
+
+  def _converted(self, given: Any) -> Any:
+    """The value of a record in the column's type; raises as `value`."""
     name = self.field.column
     if isinstance(given, rows.Cell):
       given = self._of_cell(given)
@@ -405,6 +418,7 @@ class Parser:
         with checks.located(f'field {feature.name!r}'):
           arrays[field.name] = np.array(
               list(map(rows.decoded, arrays[field.name])), feature.dtype)
-      elif field.kind == records.CATEGORY:
-        arrays[field.name] = arrays[field.name].astype(str).astype(object)
+      if field.kind == records.CATEGORY:  # A file of others may have any form.
+        arrays[field.name] = np.array(
+            list(map(values_lib.category, arrays[field.name].tolist())), object)
     return arrays

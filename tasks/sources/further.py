@@ -5,6 +5,7 @@ that are not given are those of the training, where the source is the same.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import dataclasses
 import itertools
 import math
 from typing import Any, NamedTuple
@@ -12,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tasks import checks, task
-from tasks.sources import labelled as labelled_lib, open_source, records, rows
+from tasks.sources import (
+    labelled as labelled_lib, open_source, records, rows, values as values_lib)
 
 # Names of the raw fields of labelled records.
 RECORD, LABEL = 'record', 'label'
@@ -40,9 +42,12 @@ def source_of(recorded: Mapping[str, Any], given: Mapping[str, Any],
   """
   given = {name: value for name, value in given.items() if value is not None}
   source = recorded.get('data_source') or 'embedded'
-  if 'data_path' in given and source not in open_source.FORMATS and (
-      'data_source' not in given):
-    raise ValueError(f'data_path needs data_source: that of the training is {source}')
+  if 'data_path' in given and 'data_source' not in given:
+    try:
+      given['data_source'] = open_source.format_of(given['data_path'])
+    except ValueError:  # Names that say nothing are of the training's format.
+      if source not in open_source.FORMATS:
+        raise
   kept = recorded if given.get('data_source', source) == source else {}
   source = given.pop('data_source', source)
   names = known(source)
@@ -52,8 +57,6 @@ def source_of(recorded: Mapping[str, Any], given: Mapping[str, Any],
                      if name in names and name not in _OF_TRAINING}, **given}
 
 
-# Formats whose files are rows, one after another.
-OF_ROWS = ('csv', 'jsonl', 'parquet')
 # Rows that are converted at once.
 _CHUNK = 512
 
@@ -79,7 +82,8 @@ class RowsInOrder:
 
   Its `client_ids` are tuples of consecutive `InputRow`s and can be iterated once.
   Otherwise it implements tasks.task.ClientSource, of fields as a raw source has them.
-  Bad rows are raised, or skipped as records of no known client.
+  Bad rows are raised, or skipped as records of no known client. `has_clients` is
+  whether a row that was read has the field of the client.
   """
 
   in_order = True
@@ -91,25 +95,32 @@ class RowsInOrder:
     # Imports TensorFlow.
     from tasks.sources import columns  # pylint: disable=g-import-not-at-top
     self._again = columns.Again
-    self.skips = task.Skips(skip_bad_clients)
+    self.skips, self.has_clients = task.Skips(skip_bad_clients), False
     self._columns = {field.name: columns.Column(field) for field in fields}
-    client = client_field or open_source.FORMATS[data_source].client_field
+    self._client = client_field or open_source.FORMATS[data_source].client_field
     # Files need no clients: any field that they have stands for it.
-    of_client = records.Field(name=client, kind=records.TEXT, optional=True)
+    of_client = records.Field(name=self._client, kind=records.TEXT, optional=True)
     reader = open_source.readers(
         data_source, fields=[*fields, of_client], client_field=fields[0].column,
         **options)['train']
-    self._rest = self._chunks(reader, client)
-    self._first = next(self._rest)
+    self._good_rows = self._read(reader)
+    self._first = self._chunk()
     if not self._first:
       raise ValueError(f'{reader.name} has no row that is good')
+    # The first rows decide between integers and floats.
+    for column in self._columns.values():
+      if column.field.kind == records.NUMBER:
+        column.field = dataclasses.replace(column.field, kind=column.kind)
     self.client_ids: Any = self
     self.element_spec: records.ElementSpec = {
         name: (values.dtype, values.shape[1:])
         for name, values in self.examples(self._first).items()}
 
+  def _chunk(self) -> tuple[InputRow, ...]:
+    return tuple(itertools.islice(self._good_rows, _CHUNK))
+
   def __iter__(self) -> Iterator[tuple[InputRow, ...]]:
-    return itertools.chain([self._first], self._rest)
+    return itertools.chain([self._first], iter(self._chunk, ()))
 
   def __getitem__(self, index: int) -> tuple[InputRow, ...]:
     return (self._first,)[index]
@@ -121,40 +132,26 @@ class RowsInOrder:
     return {name: np.array([row.values[name] for row in chunk], column.dtype)
             for name, column in self._columns.items()}
 
-  def _chunks(self, reader: rows.Reader, client: str
-              ) -> Iterator[tuple[InputRow, ...]]:
-    good, is_first = [], True
+  def _read(self, reader: rows.Reader) -> Iterator[InputRow]:
     for index, (location, _, record) in enumerate(reader.rows(lambda _: None)):
       try:
         if isinstance(record, ValueError):
           raise record
-        values = {name: self._value(column, record, is_first)
+        values = {name: self._value(column, record)
                   for name, column in self._columns.items()}
       except ValueError as error:
         message = error if location in str(error) else f'{location}: {error}'
         self.skips.client(None, task.BadClientError(str(message)))
         continue
-      owner = record.get(client)
-      good.append(InputRow(
-          index, None if owner is None else str(owner), location, values))
-      if len(good) == _CHUNK:
-        yield tuple(good)
-        good, is_first = [], False
-    if good or is_first:
-      yield tuple(good)
+      self.has_clients = self.has_clients or self._client in record
+      yield InputRow(
+          index, values_lib.client_id(record.get(self._client)), location, values)
 
-  def _value(self, column: Any, record: Mapping[str, Any], is_first: bool) -> Any:
-    """The value of a field in a row, of the type that the first chunk decides."""
-    name = column.field.column
-    if name not in record and not column.field.optional:
-      raise records.no_field(name, record)
+  def _value(self, column: Any, record: Mapping[str, Any]) -> Any:
     try:
-      return column.value(record.get(name))
-    except self._again:
-      if not is_first:
-        raise ValueError(
-            f'field {name!r} must be integers, as before, found floats') from None
-      return column.value(record.get(name))
+      return column.value_in(record)
+    except self._again:  # Among the first rows only.
+      return column.value_in(record)
 
 
 def open_raw(data_source: str, *, fields: records.Fields, in_order: bool | None = None,
@@ -163,7 +160,8 @@ def open_raw(data_source: str, *, fields: records.Fields, in_order: bool | None 
 
   `in_order` is that of task.Reader: its source where the format has rows.
   """
-  if in_order and data_source in OF_ROWS:
+  open_source.check_options(data_source, options)
+  if in_order and data_source in open_source.OF_ROWS:
     source = RowsInOrder(data_source, fields, **{
         name: value for name, value in options.items()
         if name not in ('cache_dir', 'no_cache')})
@@ -223,13 +221,6 @@ def of_files(data_source: str) -> list[str]:
   return [name for name in open_source.options(data_source) if name != 'test_path']
 
 
-def options(data_source: str) -> tuple[str, ...]:
-  """The options of `reader` for a format."""
-  if data_source == 'npz':
-    return OF_ARRAYS
-  return 'image_field', 'label_field', *of_files(data_source)
-
-
 def reader(shape: tuple[int, ...], dtype: np.dtype, num_classes: int,
            convert: Any = None) -> task.Reader:
   """The reader of labelled records of one shape, in files of any format.
@@ -245,7 +236,8 @@ def reader(shape: tuple[int, ...], dtype: np.dtype, num_classes: int,
   def read(*, labelled: bool, in_order: bool | None = None,
            data_source: str | None = None, **given: Any) -> task.ClientSource:
     data_source = checks.choice('data_source', data_source, open_source.FORMATS, 'npz')
-    names = options(data_source)
+    names = OF_ARRAYS if data_source == 'npz' else (
+        'image_field', 'label_field', *of_files(data_source))
     given = checks.options(f'data_source {data_source}', given, names, ['data_path'])
     format_ = open_source.FORMATS[data_source]
     record = given.pop('image_field', format_.image)

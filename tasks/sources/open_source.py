@@ -201,10 +201,8 @@ def open_raw(data_source: str, *, fields: records.Fields,
       train_split, test_split: of SQLite; 'train', or the only one, and 'test', if
       there is one.
 
-  Raises:
-    ValueError: On an unknown format, an option that it does not use, one that it
-      needs and lacks, and bad data.
-    OSError: If the copy can't be written.
+  Raises ValueError on an unknown format, an option that it does not use, one that it
+  needs and lacks, and bad data; OSError if the copy can't be written.
   """
   check_options(data_source, given)
   # Imports TensorFlow, which takes seconds and settings do not need.
@@ -369,5 +367,7 @@ FORMATS = {
     'parquet': _format(rows.parquet, selects=True, client_field='client',
                        suffixes=('.parquet',), has_header=True),
     'sqlite': Format(reader=None, suffixes=('.sqlite', '.db'))}
+# Those whose files are rows, one after another.
+OF_ROWS = ('csv', 'jsonl', 'parquet')
 # Options of all formats, for flags.
 OPTIONS = tuple(sorted({name for format_ in FORMATS for name in options(format_)}))

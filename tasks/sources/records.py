@@ -58,18 +58,46 @@ class Field:
       Integers are accepted as floats, but never the reverse. A list of texts is one
       text joined by '|', as in TFF's Stack Overflow.
     optional: A record may lack it or have null: '' for a text, 0 for a number.
+    complete: Whether a gap of a category, a measure or a date is an error.
+    choices: The values that it may have, or a gap; empty for any.
+    bounds: The minimum and the maximum of a number; None for any.
+    noun, remedy: Its name in messages about these, and their end.
   """
 
   name: str
   source_name: str | None = None
   kind: str | None = None
   optional: bool = False
+  complete: bool = False
+  choices: tuple[str, ...] = ()
+  bounds: tuple[float, float] | None = None
+  noun: str = 'field'
+  remedy: str = ''
 
   def __post_init__(self):
     if self.kind is not None:
       checks.choice('kind', self.kind, KINDS)
     if self.optional:
       checks.choice(f'kind of optional {self.name}', self.kind, (TEXT, INTEGER, FLOAT))
+
+  @property
+  def has_rules(self) -> bool:
+    """Whether `check` may raise."""
+    return self.complete or bool(self.choices) or self.bounds is not None
+
+  def check(self, value: Any) -> None:
+    """Raises ValueError unless a converted value keeps the rules."""
+    if value == '' or value != value:
+      if self.complete:
+        raise ValueError(f'{self.noun} {self.name!r} must have a value in every row, '
+                         f'found none{self.remedy}')
+    elif self.choices and value not in self.choices:
+      rule = f'one of {", ".join(map(repr, self.choices))[:200]}'
+      raise checks.wrong(
+          f'{self.noun} {self.name!r}', rule, f'{str(value)[:100]!r}{self.remedy}')
+    elif self.bounds is not None and not self.bounds[0] <= value <= self.bounds[1]:
+      rule = 'in [{:g}, {:g}]'.format(*self.bounds)
+      raise checks.wrong(f'{self.noun} {self.name!r}', rule, f'{value:g}')
 
   @property
   def column(self) -> str:
@@ -81,7 +109,7 @@ Fields = Sequence[Field] | None  # None means all.
 
 _DATE = re.compile(r'\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?'
                    r'(Z|[+-]\d{2}(:?\d{2})?)?)?', re.ASCII)
-_EPOCH = datetime.datetime(1970, 1, 1)
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 
 
 def days(value: Any) -> float | None:
@@ -101,8 +129,8 @@ def days(value: Any) -> float | None:
     value = datetime.datetime(value.year, value.month, value.day)
   if not isinstance(value, datetime.datetime):
     return None
-  if value.tzinfo is not None:
-    value = value.astimezone(datetime.timezone.utc).replace(tzinfo=None)
+  if value.tzinfo is None:
+    value = value.replace(tzinfo=datetime.timezone.utc)
   return (value - _EPOCH) / datetime.timedelta(days=1)
 
 

@@ -38,14 +38,10 @@ def write(data_path: str, output: str, split_name: str | None = None) -> int:
     output: The file to write, complete or absent.
     split_name: The split whose examples stay behind; None for 'train', or the only one.
 
-  Returns:
-    The number of clients in that split.
+  Returns the number of clients in that split.
 
-  Raises:
-    task.DamagedDataError: If the complete file is damaged.
-    ValueError: If the complete file can't be read, or prepare_data did not write it, or the
-      output exists.
-    OSError: If the output can't be written.
+  Raises ValueError if the complete file can't be read, or prepare_data did not write
+  it, or the output exists; OSError if the output can't be written.
   """
   if os.path.exists(output):
     raise ValueError(f'output={output} exists already')

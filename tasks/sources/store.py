@@ -56,7 +56,6 @@ CREATE TABLE preparation (identity TEXT NOT NULL, sha256 TEXT NOT NULL);
 BEGIN;
 """
 _BATCH = 1000
-_ANOTHER = ValueError('another bad record')
 # TensorFlow takes a second to parse an example with this many.
 _MAX_FIELDS = 5000
 
@@ -87,8 +86,7 @@ def write(path: str | os.PathLike[str], parts: Mapping[str, rows_lib.Reader], *,
     for_store: Whether only `store` reads the file: then it says where each client was
       read, for messages, and holds lists of numbers as bytes, for speed.
 
-  Returns:
-    The numbers of clients and of examples in the file.
+  Returns the numbers of clients and of examples in the file.
 
   Raises:
     ValueError: On bad data that are not to be skipped. The message names the file,
@@ -237,10 +235,7 @@ class _Split:
         raise ValueError(f'field {unknown[0]!r} is not in the first record')
     values = {}
     for column in columns:
-      name = column.field.column
-      if name not in record and not column.field.optional:
-        raise records.no_field(name, record)
-      values[name] = column.value(record.get(name))
+      values[column.field.column] = column.value_in(record)
     self.spec = self.spec or [
         column.feature(as_bytes=self._for_store)
         for column in sorted(columns, key=lambda column: column.field.column)]
@@ -252,9 +247,6 @@ class _Split:
       kind = ValueError if client is None else task.BadClientError
       name = client and f'client {_short(repr(client), 100)}'
       error = kind(_short(f'{", ".join(filter(None, (location, name)))}: {error}'))
-    # Only the first of many records of unknown clients keep their messages.
-    if client is None and len(self._skips.records) >= _BATCH:
-      error = _ANOTHER
     self._skips.client(client, error)
 
   def _write(self) -> None:
@@ -299,9 +291,8 @@ def open_copy(reader: rows_lib.Reader, *, fields: records.Fields,
     no_cache: Write a copy for this process alone, in the folder of temporary files,
       that is deleted when the process ends, however it does.
 
-  Raises:
-    ValueError: On bad data that are not to be skipped.
-    OSError: If the copy can't be written.
+  Raises ValueError on bad data that are not to be skipped; OSError if the copy can't be
+  written.
   """
   given = dict(parts={_SPLIT: reader}, fields=fields, for_store=True,
                skips=task.Skips(skips.enabled))

@@ -57,20 +57,16 @@ def _rows(path: rows.Path, progress: rows.Progress
   """The location of the first line and the cells of every row that is not empty."""
   # A cell left open by a missing quote would otherwise end as too long at 128 kB.
   csv_lib.field_size_limit(rows.MAX_BYTES)
-  source = itertools.dropwhile(lambda line: not line[1].strip(), _lines(path, progress))
-  header, current, first = list(itertools.islice(source, 1)), '', ''
-  separator = _separator(''.join(text for _, text in header))
+  lines = _lines(path, progress)
+  number, header = next(
+      (line for line in enumerate(lines, start=1) if line[1].strip()), (1, ''))
+  separator = _separator(header)
   cell = rows.Cell if separator == ',' else rows.CommaCell
-
-  def lines():
-    nonlocal current, first
-    for current, content in itertools.chain(header, source):
-      first = first or current
-      yield content
-
-  reader, cells = csv_lib.reader(lines(), delimiter=separator, strict=True), []
+  reader = csv_lib.reader(
+      itertools.chain([header], lines), delimiter=separator, strict=True)
+  cells = []
   while cells is not None:
-    first = ''
+    location = f'{path}, line {number + reader.line_num}'
     try:
       cells = next(reader, None)
     except (csv_lib.Error, ValueError) as error:
@@ -80,9 +76,9 @@ def _rows(path: rows.Path, progress: rows.Progress
       elif isinstance(error, csv_lib.Error):
         reason = f'not CSV: {reason}'
       raise ValueError(reason if os.fspath(path) in reason else
-                       f'{first or current}: {reason}') from error
+                       f'{location}: {reason}') from error
     if cells and (len(cells) > 1 or cells[0].strip()):
-      yield first, cells, cell
+      yield location, cells, cell
 
 
 def _separator(header_line: str) -> str:
@@ -93,8 +89,8 @@ def _separator(header_line: str) -> str:
   return ';' if names.count(';') >= max(1, names.count(',')) else ','
 
 
-def _lines(path: rows.Path, progress: rows.Progress) -> Iterator[tuple[str, str]]:
-  """The location and the text of every line. Raises ValueError."""
+def _lines(path: rows.Path, progress: rows.Progress) -> Iterator[str]:
+  """The text of every line. Raises ValueError that names it."""
   encoding, location = None, f'{path}, line 1'
   try:
     for location, content in rows.lines(path, progress, _opened):
@@ -107,7 +103,7 @@ def _lines(path: rows.Path, progress: rows.Progress) -> Iterator[tuple[str, str]
         content = rows.decoded(content, encoding or 'UTF-8')
         if encoding == _WINDOWS:
           say_windows(path)
-      yield location, content
+      yield content
   except ValueError as error:
     after = ' or the next, in UTF-16' * isinstance(error, UnicodeError)
     raise ValueError(str(error) if os.fspath(path) in str(error) else

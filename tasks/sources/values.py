@@ -30,7 +30,8 @@ def category(value: Any) -> str:
   text = str(int(value) if _is_whole(value) else value)
   if text.lower() in ('true', 'false'):
     return text.lower()
-  return _WHOLE.sub(r'\1', text) if _WHOLE.fullmatch(text) else text
+  whole = _WHOLE.fullmatch(text)
+  return whole[1] if whole else text
 
 
 def client_id(value: Any) -> str | None:
@@ -39,7 +40,7 @@ def client_id(value: Any) -> str | None:
   None if it names none: a missing value, a number that is not whole, or one of which
   digits may be lost.
   """
-  text = category(value)
+  text = category(value.strip() if isinstance(value, str) else value)
   if text in _MISSING or _ROUNDED.fullmatch(text) or (
       isinstance(value, (float, np.floating, decimal.Decimal)) and not _is_whole(value)
   ) or isinstance(value, float) and abs(value) > 2**53:

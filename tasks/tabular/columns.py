@@ -35,6 +35,9 @@ _MAX_CATEGORIES = 1000
 # A column of a public sample says little where this fraction lacks a known value.
 _MAX_UNKNOWN = 0.1
 _NUMBER = re.compile(r'[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)')
+# A date that is not written as in ISO 8601.
+_OTHER_DATE = re.compile(r'[0-9]{1,4}([./-])[0-9]{1,2}\1[0-9]{2,4}|'
+                         r'[0-9]{1,2}[ -][A-Za-z]{3,9}[ -][0-9]{2,4}')
 _INFINITE = re.compile('[+-]?inf(inity)?', re.IGNORECASE)
 _IMPUTABLE = '; --missing=impute encodes it as the middle of numbers, none of categories'
 # Largest ratio of the weights of two classes.
@@ -107,6 +110,12 @@ class Number:
     return (math.log(self.low), math.log(self.high)) if self.is_log else (
         self.low, self.high)
 
+  @property
+  def has_scale_of_bounds(self) -> bool:
+    """Whether the bounds are encoded as -1 and 1."""
+    low, high = self.encoded_bounds
+    return (self.center, self.scale) == (low / 2 + high / 2, high / 2 - low / 2)
+
   def _encoded(self, values: np.ndarray) -> np.ndarray:
     """Encodes float64 [n] within the bounds, or NaN: float32 [n]."""
     scaled = np.log(values) if self.is_log else values
@@ -170,7 +179,9 @@ class Category:
     return len(self.categories)
 
   def __str__(self) -> str:
-    return f'{self.name} ({self.width} categories)'
+    return f'{self.name} ({self.width} categories)' + (
+        f', weights {", ".join(f"{w:.3g}" for w in self.weights)}' if self.weights
+        else '')
 
   @functools.cached_property
   def known(self) -> list[str]:
@@ -239,6 +250,17 @@ class Columns:
     return [records.Field(name=column.name, kind=column.kind)
             for column in (*self.features, self.label)]
 
+  def checked_fields(self, missing: str) -> list[records.Field]:
+    """The same with rules, so that bad rows are found when files are opened."""
+    *features, label = self.fields
+    if missing == ERROR:
+      features = [_ruled(field, column, _IMPUTABLE, noun='column')
+                  for field, column in zip(features, self.features)]
+    label = _ruled(label, self.label, '', noun='label')
+    if isinstance(self.label, Number):
+      label = dataclasses.replace(label, bounds=(self.label.low, self.label.high))
+    return [*features, label]
+
   def encode(self, raw: records.RawExamples, missing: str) -> np.ndarray:
     """The encoded features of raw examples: float32 [n, width]. Raises ValueError."""
     return np.concatenate(
@@ -252,6 +274,14 @@ class Columns:
          'label': dataclasses.asdict(self.label)}, indent=1, ensure_ascii=False) + '\n'
 
 
+def _ruled(field: records.Field, column: Column, remedy: str,
+           noun: str) -> records.Field:
+  """A field that must have a value, of a category one that is known."""
+  return dataclasses.replace(
+      field, complete=True, remedy=remedy, noun=noun,
+      choices=tuple(column.known) if isinstance(column, Category) else ())
+
+
 def read(path: str | os.PathLike[str]) -> Columns | dict[str, Column]:
   """Reads public bounds from a JSON file.
 
@@ -262,7 +292,10 @@ def read(path: str | os.PathLike[str]) -> Columns | dict[str, Column]:
   """
   with checks.located(f'public_bounds={path}', KeyError, TypeError, RecursionError):
     checks.file(path)
-    content = json.loads(pathlib.Path(path).read_text(encoding='utf-8'))
+    try:
+      content = json.loads(pathlib.Path(path).read_text(encoding='utf-8'))
+    except json.JSONDecodeError as error:
+      raise ValueError(f'must be JSON: {error}') from error
     if not isinstance(content, dict) or not content:
       raise ValueError('must be an object of columns')
     if content.get('format') == _FORMAT:
@@ -283,25 +316,29 @@ def _column(content: Mapping[str, Any]) -> Column:
 _BOUNDS, _CATEGORIES, _LOG, _TARGET = 'bounds', 'categories', 'log', 'target'
 
 
-def _described(name: str, value: Any) -> Column:
-  """The column of a description, in the short form or as an object."""
-  if isinstance(value, dict):
-    return _described_in_full(name, value)
+def _in_full(name: str, value: Any) -> dict[str, Any]:
+  """The object that a list stands for in the description of a column."""
+  rule = '[low, high], or texts, its categories'
+  if isinstance(value, list) and any(isinstance(v, bool) for v in value):
+    value = [str(v).lower() if isinstance(v, bool) else v for v in value]
   if isinstance(value, list) and value and all(isinstance(v, str) for v in value):
-    dates = None not in map(records.days, value)
-    if dates and len(value) != 2:
-      raise checks.wrong(f'column {name!r}', '[first, last] of its dates', value)
     if _looks_like_numbers(value):
       rule = ('numbers without quotes if it has numbers, {"categories": [...]} if these '
               'are codes')
       raise checks.wrong(f'column {name!r}', rule, value)
-    return _described_in_full(name, {_BOUNDS if dates else _CATEGORIES: value})
+    if None in map(records.days, value):
+      if all(map(_OTHER_DATE.fullmatch, value)):
+        raise checks.wrong(f'column {name!r}', 'dates such as 2024-03-01', value)
+      return {_CATEGORIES: value}
+    rule = '[first, last] of its dates'
   if isinstance(value, list) and len(value) == 2:
-    return _described_in_full(name, {_BOUNDS: value})
-  raise checks.wrong(f'column {name!r}', '[low, high], or texts, its categories', value)
+    return {_BOUNDS: value}
+  raise checks.wrong(f'column {name!r}', rule, value)
 
 
-def _described_in_full(name: str, value: Mapping[str, Any]) -> Column:
+def _described(name: str, value: Any) -> Column:
+  """The column of a description, an object or a list."""
+  value = value if isinstance(value, dict) else _in_full(name, value)
   kind = _CATEGORIES if _CATEGORIES in value else _BOUNDS
   options = {_TARGET, _LOG} if kind == _BOUNDS else {_TARGET}
   if kind not in value or not set(value) <= {kind, *options} or not all(
@@ -449,6 +486,7 @@ def choose(known: Mapping[str, Column], *, label_field: str,
         name=label_field, categories=tuple(classes))}
   for name in (*feature_fields, label_field):
     if name not in known:
-      raise ValueError(f'column {name!r} has no public bounds, nor a public sample')
+      raise ValueError(f'column {name!r} has no public bounds, nor a public sample; '
+                       f'there are {records.names(known)}')
   return Columns(features=tuple(known[name] for name in feature_fields),
                  label=known[label_field], made_from=made_from)

@@ -1,7 +1,6 @@
 """Use of a model of tables outside this project: raw columns in a graph, and Keras."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -18,11 +17,11 @@ _DATE = (r'^(\d{4})-(\d{2})-(\d{2})(?:[T ](\d{2}):(\d{2})(?::(\d{2}(?:\.\d+)?))?
 _WHOLE = r'^([+-]?(?:0|[1-9][0-9]*))\.0+$'
 
 
-def _day_number(year: tf.Tensor, month: tf.Tensor, day: Any) -> tf.Tensor:
-  """Days of dates since 1970-01-01, int64; years begin in March to end by leap days."""
-  year, month = year - tf.cast(month < 3, tf.int64), (month + 9) % 12
+def _first_day(year: tf.Tensor, month: tf.Tensor) -> tf.Tensor:
+  """Days from 1970-01-01 to the first of a month; years begin in March."""
+  year, month = year - tf.cast(month < 3, tf.float64), (month + 9) % 12
   return (365 * year + year // 4 - year // 100 + year // 400 +
-          (153 * month + 2) // 5 + day - 719469)
+          (153 * month + 2) // 5 - 719468)
 
 
 def days(texts: tf.Tensor, name: str) -> tf.Tensor:
@@ -32,27 +31,24 @@ def days(texts: tf.Tensor, name: str) -> tf.Tensor:
   """
   is_date = tf.strings.regex_full_match(texts, _DATE)
 
-  def part(group: int, otherwise: str = '0', dtype: tf.DType = tf.int64) -> tf.Tensor:
+  def part(group: int) -> tf.Tensor:
     found = tf.strings.regex_replace(texts, _DATE, rf'\{group}')
     return tf.strings.to_number(
-        tf.where(is_date & (found != ''), found, otherwise), dtype)
+        tf.where(is_date & (found != ''), found, '0'), tf.float64)
 
-  year, month, day = (part(group, '1') for group in (1, 2, 3))
-  hour, minute, zone, zone_minute = map(part, (4, 5, 8, 9))
-  second = part(6, dtype=tf.float64)
-  first = _day_number(year, month, 1)
-  after = _day_number(year + month // 12, month % 12 + 1, 1)
+  year, month, day, hour, minute, second = map(part, range(1, 7))
+  zone = 60 * part(8) + part(9)
+  first = _first_day(year, month)
+  after = _first_day(year + month // 12, month % 12 + 1)
   is_valid = is_date & (year > 0) & (1 <= month) & (month <= 12) & (1 <= day) & (
-      day <= after - first) & (hour < 24) & (minute < 60) & (second < 60) & (
-          60 * zone + zone_minute < 1440)
+      day <= after - first) & (hour < 24) & (minute < 60) & (second < 60) & (zone < 1440)
   is_gap = texts == ''
   tf.debugging.assert_equal(
       is_valid | is_gap, True,
       f'column {name} must have dates such as 2024-03-01 or 2024-03-01T12:30')
   is_west = tf.strings.regex_replace(texts, _DATE, r'\7') == '-'
-  zone = (60 * zone + zone_minute) * tf.where(is_west, tf.constant(-1, tf.int64), 1)
-  minutes = tf.cast(60 * hour + minute - zone, tf.float64)
-  result = tf.cast(first + day - 1, tf.float64) + (60 * minutes + second) / 86400
+  minutes = 60 * hour + minute + tf.where(is_west, zone, -zone)
+  result = first + day - 1 + (60 * minutes + second) / 86400
   return tf.where(is_gap, tf.constant(float('nan'), tf.float64), result)
 
 

@@ -19,7 +19,7 @@ from tasks.tabular import columns as columns_lib
 
 # Integers of a mean of 1. The noise is much larger than rounding to these.
 SCALE = 1024
-# Deviations are at least this fraction of half the width of the bounds.
+# Deviations below this fraction of half the width of the bounds are taken for noise.
 _MIN_DEVIATION = 0.02
 
 
@@ -81,7 +81,10 @@ def _standardised(column: columns_lib.Number, mean: float,
                   square: float) -> columns_lib.Number:
   """The column with a noisy mean and mean square of z."""
   mean = min(max(mean, -1.0), 1.0)
-  deviation = math.sqrt(max(square - mean * mean, _MIN_DEVIATION**2))
+  variance = square - mean * mean
+  if variance <= _MIN_DEVIATION**2:
+    return column  # It is hidden by the noise.
+  deviation = math.sqrt(variance)
   center, (low, high) = column.center + mean * column.scale, column.encoded_bounds
   return dataclasses.replace(
       column, center=min(max(center, low), high),

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tasks import checks, task
-from tasks.sources import further, labelled, open_source, records
+from tasks.sources import further, labelled, open_source, records, tables
 from tasks.tabular import (
     columns as columns_lib, models, serving as serving_lib, statistics)
 
@@ -23,7 +23,7 @@ _SPLIT_SEED = 20230817
 _SAMPLE, _TEST = 100, 113
 _LABEL = 'diagnosis'
 # Columns that a line of the plan names.
-_SHOWN = 5
+_SHOWN = 12
 
 _NOTHING_KNOWN = (
     'task tabular needs what is publicly known of the columns: public_bounds, a JSON '
@@ -101,8 +101,19 @@ def _choose_columns(public_bounds: str | None, public_sample: str | None,
     names |= dict.fromkeys(open_source.columns(data_source, data_options['data_path']))
   used = {client_field, *(field.name for field in columns.fields)}
   return columns, {
-      'left out': [name for name in names if name not in used],
+      'left out': [name for name in names
+                   if name not in used and not tables.is_index(name)],
       'doubtful': columns_lib.doubtful(sample, (*columns.features, columns.label))}
+
+
+def _hidden(columns: columns_lib.Columns) -> list[task.Note]:
+  """A note on the columns whose noised statistics say nothing."""
+  names = [column.name for column in columns.features
+           if isinstance(column, columns_lib.Number) and column.has_scale_of_bounds]
+  return [task.Note(
+      'deviations hidden by noise',
+      f'{", ".join(names)}: noise hides the deviation, so the bounds stand for it; a '
+      'larger statistics_epsilon, or narrower bounds, would show it')] * bool(names)
 
 
 def _plan_lines(columns: columns_lib.Columns, more: Mapping[str, Sequence[str]]
@@ -244,14 +255,15 @@ def build(*, model: str | None = None, data_source: str | None = None,
   if not is_complete and (public_sample is not None or is_embedded):
     raise ValueError('statistics_epsilon is not used with a public sample')
   if is_embedded:
-    raw = open_embedded(**checks.options('data_source embedded', {
+    raw = open_embedded(**checks.options('data_source embedded, without data_path,', {
         **data_options, 'num_classes': num_classes, 'class_names': class_names or None,
         'label_field': None if label_field == 'label' else label_field,
         'public_sample': public_sample, 'held_out_fraction': held_out_fraction or None,
     }, ['num_clients']))
     unit = f'one of {len(raw.train.client_ids)} simulated clients, not people'
   else:
-    raw = open_source.open_raw(data_source, fields=columns.fields, **data_options)
+    raw = open_source.open_raw(
+        data_source, fields=columns.checked_fields(missing), **data_options)
     unit = 'one client of the files, with all its rows'
 
   def finish(columns: columns_lib.Columns) -> task.Task:
@@ -274,7 +286,7 @@ def build(*, model: str | None = None, data_source: str | None = None,
         files=served.files, reader=served.reader,
         noised_files=(columns_lib.FILE,) if noised else (),
         plan_lines=_plan_lines(columns, more),
-        warnings=(STATED,) if stated else ())
+        warnings=[STATED] * stated + _hidden(columns) * noised)
 
   result = finish(columns)
   if is_complete:

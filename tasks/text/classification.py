@@ -12,7 +12,7 @@ import numpy as np
 
 from tasks import checks, task
 from tasks.models import classifiers, layers
-from tasks.sources import labelled, open_source, records
+from tasks.sources import labelled, open_source, records, values as values_lib
 from tasks.text import (
     data as text_data, posts, stackoverflow_tag, vocabulary as vocabulary_lib)
 
@@ -82,7 +82,8 @@ def _examples(raw: records.RawExamples, field: str, has_labels: bool,
   """An example for each text."""
   examples = {'x': stackoverflow_tag.known_words(raw['text'], field, vocabulary)}
   if has_labels:
-    examples['y'] = checks.indices(label, raw['label'], names).astype(np.int32)
+    known = list(map(values_lib.category, names))  # As labels are read.
+    examples['y'] = checks.indices(label, raw['label'], known).astype(np.int32)
   return examples
 
 

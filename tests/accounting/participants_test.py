@@ -12,7 +12,8 @@ from scipy import optimize, stats
 
 from tests.accounting import pivotal_test
 from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.guarantees import accountant, groups, mechanisms
+from tff_pipelines.accounting.guarantees import (
+    accountant, bounds, groups, mechanisms, observers)
 from tff_pipelines.accounting.sampling import cohorts, schemes
 
 DELTA, ROUNDS = 1e-5, 20
@@ -75,6 +76,14 @@ def test_colluders_and_shares_that_nobody_counts_on():
       (_sum(cohort_size=3), 3), (_sum(), 1), (sampled, 1), (_sum(cohort_size=1), 1)):
     assert _epsilon(
         alone.seen_by_participants(colluders).without_sampling()) == math.inf
+
+
+def test_unbounded_number_of_a_participant_does_not_say_that_no_noise_is_added():
+  bound = observers.bound(observers.View(_rounds(_sum(cohort_size=1))), 1e-3,
+                          observers.Method(), bounds.PARTICIPANT)
+  assert not bound.is_finite
+  assert [note.name for note in bound.caveats] == [
+      'participants: a cohort may be of one']
 
 
 def test_a_count_of_the_same_round_loses_its_share_too():

@@ -14,6 +14,7 @@ from tests import shells
 from tests.programs import launcher
 from tff_pipelines.common.declarations import setting
 from tff_pipelines.experiment import cli, endings, settings as settings_lib
+from tff_pipelines.fedavg.settings import TrainSettings
 
 DOC = """Does nothing, in a sentence that is longer than a terminal is wide, as here.
 
@@ -125,7 +126,8 @@ def test_fault_of_the_program_keeps_its_traceback():
 
 
 @pytest.mark.parametrize('arguments, named', [
-    (['--unknown'], "Unknown command line flag 'unknown'"),
+    (['--unknown'], 'unknown flag --unknown; --helpfull lists all'),
+    (['--round=3'], 'unknown flag --round: did you mean --rounds?'),
     (['--rounds=many'], '--rounds=many'), (['--rounds'], 'rounds'),
     (['rounds=3'], "arguments must be --flag=value, found 'rounds=3'"),
     (['--rounds=2', 'and', 'more'], "arguments must be --flag=value, found 'and'"),
@@ -139,6 +141,16 @@ def test_fault_of_the_program_keeps_its_traceback():
 def test_wrong_argument_is_named_in_one_line(capsys, arguments, named):
   assert named in _one_line(capsys, _start('succeed', *arguments))
   assert not _seen
+
+
+@pytest.mark.parametrize('flag, message', [
+    ('lr', '--client_learning_rate or --server_learning_rate?'),
+    ('optimizer', 'did you mean --server_optimizer?'),
+    ('batch_size', '--client_batch_size or --cohort_size?'), ('gpu', 'cores'),
+    ('epsilom', 'did you mean --epsilon'), ('size', 'or --cohort_size?')])
+def test_flags_of_other_names_are_suggested(flag, message):
+  with pytest.raises(ValueError, match=re.escape(message)):
+    cli.parsed(TrainSettings, [f'--{flag}=1'])
 
 
 def test_arguments_become_settings():
@@ -157,7 +169,7 @@ def test_arguments_that_are_no_flags_go_to_the_field_that_takes_them():
   assert (settings.files, settings.rounds) == (('a', 'b', '--c'), 3)
   with pytest.raises(ValueError, match='^files must name at least one value'):
     cli.parsed(ReadSettings, ['--rounds=3'])
-  with pytest.raises(ValueError, match="Unknown command line flag 'files'"):
+  with pytest.raises(ValueError, match="unknown flag --files; --helpfull lists all"):
     cli.parsed(ReadSettings, ['--files=a'])
 
 

@@ -22,7 +22,9 @@ _SUMMARY = {
     'one client', 'observers': 'those who see the models', 'observers_server':
     'the server', 'sampling': 'poisson', 'trust_model': 'the server sees sums only',
     'rounds': 3, 'starts': 1, 'configuration': 'abc', 'caveats': ['simulated'],
-    'warnings': ['sums are simulated'], 'details': {}}
+    'warnings': ['sums are simulated'], 'details': {}, 'about': {
+        'unit_name': 'patient', 'data_description': 'heartbeats', 'version': '1',
+        'date': '2026-11-24', 'raw_rows': 'the operator'}}
 
 
 def summary(**changes: Any) -> dict[str, Any]:

@@ -127,11 +127,18 @@ def test_lines_never_exceed_what_a_terminal_shows(most, seed):
 
 
 def test_the_last_of_the_longest_entries_is_cut_first():
-  entries = [('caveats', 'caveat ' * 12), ('files', 'file ' * 18), ('next', 'it')]
+  entries = [('notes', 'caveat ' * 12), ('files', 'file ' * 18), ('next', 'it')]
   assert len(report.lines_of(entries, 9)) == 5
   lines = report.lines_of(entries, 4)
-  assert [line[:7].strip() for line in lines] == ['caveats', '', 'files', 'next']
+  assert [line[:7].strip() for line in lines] == ['notes', '', 'files', 'next']
   assert lines[2].endswith(' file ...') and not lines[1].endswith('...')
+
+
+def test_caveats_are_never_cut():
+  entries = [('result', 'fine ' * 40), ('caveats', 'caveat ' * 60), ('next', 'it')]
+  lines = report.lines_of(entries, 4)
+  assert ''.join(lines).count('caveat ') + lines[-2].endswith('caveat') >= 60
+  assert lines[0].endswith(' ...') and lines[1].startswith('caveats')
 
 
 def test_a_command_is_not_cut_and_goes_on_as_in_a_shell():
@@ -189,7 +196,8 @@ def test_report_on_the_terminal_is_short_and_complete(tmp_path, suppressed):
   outcome = _outcome(weakest="digit '7' 0%", figures={'progress.png': None})
   lines = report.report_lines(
       guarantee, outcome, caveats, tmp_path, '3 rounds')
-  assert len(lines) <= 10 and shells.width(lines) <= 80
+  # Caveats are never cut.
+  assert len(lines) <= 10 + suppressed and shells.width(lines) <= 80
   labels = [line[:12].strip() for line in lines if line[:12].strip()]
   assert labels == ['result', 'weakest', 'epsilon', 'neighbours', 'run', 'caveats',
                     'files', 'next']

@@ -21,7 +21,7 @@ from tff_pipelines.accounting.guarantees import (
     accountant, ledger as ledger_lib, ledger_query, release_noise)
 from tff_pipelines.fedavg import (
     account_verdict as verdict, evaluation, preliminary, private_evaluation)
-from tff_pipelines.publish import statement
+from tff_pipelines.experiment import statement
 from tff_pipelines.simulation import failures as computations
 
 pytestmark = pytest.mark.usefixtures('shared_context')

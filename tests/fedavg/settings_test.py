@@ -234,7 +234,8 @@ def test_where_data_are_and_how_rounds_run_may_differ_between_starts():
   assert free == set((
       'data_path test_path cache_dir no_cache vocabulary public_bounds public_sample '
       'output_dir resume local_workers engine engine_address slice_deadline verbose '
-      'rounds_per_evaluation clients_per_call clients_by_id warm_start').split())
+      'rounds_per_evaluation clients_per_call clients_by_id warm_start plan '
+      'population dimension unit_name data_description').split())
 
 
 def test_no_flag_of_the_trainer_is_one_of_absl():

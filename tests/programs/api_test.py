@@ -3,6 +3,7 @@
 import copy as copy_lib
 import dataclasses
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from tests import tiny_task
 from tff_pipelines import api
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib, ledger_query
 from tff_pipelines.fedavg import account_verdict as verdict, run
-from tff_pipelines.publish import statement
+from tff_pipelines.experiment import statement
 
 TASK = tiny_task.task()
 
@@ -85,6 +86,10 @@ def test_result_has_the_model_the_guarantee_and_the_metrics(tmp_path, capsys):
   assert result.guarantee.outsiders.epsilon == result.summary['epsilon']
   assert all(path.exists() for path in result.figures) and result.figures
   assert result.summary['task'] == 'tiny'
+  first, headline, epsilon, *rest = repr(result).splitlines()
+  assert str(result.folder) in first and 'accuracy 0.' in headline and len(rest) < 4
+  assert re.fullmatch(r'epsilon [\d.]+ at delta 0.01 against those who see .*', epsilon)
+  assert float(epsilon.split()[1]) >= result.summary['epsilon']
   with pytest.raises(dataclasses.FrozenInstanceError):
     result.folder = None
 
@@ -248,3 +253,17 @@ def test_warm_start_begins_with_the_weights_of_a_file_and_says_so(tmp_path):
     api.train(settings.replace(resume=True))
   with pytest.raises(ValueError, match='initial_weights_seed is not used with warm_st'):
     settings.replace(initial_weights_seed=3)
+
+
+def test_accountant_and_mean_estimation_answer_from_python(tmp_path):
+  asked = dict(mechanism='gaussian', noise_multiplier=1.0, delta=1e-5, rounds=10)
+  answer, = api.account(api.AccountSettings(**asked))
+  assert answer.epsilon == pytest.approx(17.86, abs=0.01)
+  result = api.estimate_mean(api.MeanSettings(
+      num_clients=(20,), dimension=(16,), bits=(16,), epsilon=(4.0,), repeats=2,
+      output_dir=str(tmp_path / 'mean')))
+  ledger = f'{result.folder}/ledger.jsonl'
+  of_ledger, = api.account(api.AccountSettings(ledger=(ledger,)))
+  assert of_ledger.epsilon == result.summary['epsilon'] > 4
+  assert len(api.account(api.AccountSettings(
+      **asked, query='table'))) > 1

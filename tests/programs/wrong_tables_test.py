@@ -43,11 +43,6 @@ def _sample(content, **flags):
   return {'files': {SAMPLE: content}, 'public_sample': SAMPLE, **flags}
 
 
-def _found_late(old, new, **flags):
-  """A value that only a task refuses, when the rows are copied."""
-  return _changed(old, new, no_cache='true', **flags)
-
-
 FILES = [
     (_file(''), 'people.csv is empty'),
     (_file(TABLE.splitlines()[0]), 'people.csv has no client whose data are good'),
@@ -99,27 +94,29 @@ COLUMNS = [
     (_changed('2020-01-03', '01.03.2020'), "2024-03-01, found a text: '01.03.2020'"),
     (_file(_parquet(seen=17.5), 'people.parquet'), "row 1, client 'p0': field 'seen' "
      "must be a date such as 2024-03-01, found a text: '17.5'"),
-    (_found_late(',20,', ',NA,'), "people.csv, line 2, client 'p0': column 'age' must "
-     'have a value in every row, found none in example 0; --missing=impute encodes it'),
-    (_found_late(',2020-01-01,', ',NaT,'), "column 'seen' must have a value in every row"),
-    (_found_late(',clerk,', ',,'), "column 'job' must have a value in every row, found "
-     'none in example 0; --missing=impute'),
-    (_found_late(',clerk,', ',king,'), "column 'job' must be one of 'clerk', 'cook', "
-     "found 'king' in example 0; --missing=impute"),
-    (_found_late(',10\n', ',51\n'), "label 'pay' must be in [0, 50], found 51 in ex"),
-    (_found_late(',10\n', ',\n', missing='impute'), "column 'pay' must have a value in "
-     'every row, found none in example 0'),
-    (_found_late('clerk', 'king', label_field='job', class_names='clerk,cook'),
-     "label 'job' must be one of 'clerk', 'cook', found 'king' in example 0"),
-    (_found_late(',10\n', ',3.0\n', num_classes=3),
-     "label 'pay' must be one of '0', '1', '2', found '3' in example 0")]
+    (_changed(',20,', ',NA,'), "people.csv, line 2, client 'p0': column 'age' must "
+     'have a value in every row, found none; --missing=impute encodes it'),
+    (_changed(',2020-01-01,', ',NaT,'), "column 'seen' must have a value in every row"),
+    (_changed(',clerk,', ',,'), "column 'job' must have a value in every row, found "
+     'none; --missing=impute'),
+    (_changed(',clerk,', ',king,'), "column 'job' must be one of 'clerk', 'cook', "
+     "found 'king'; --missing=impute"),
+    (_changed(',10\n', ',51\n'), "label 'pay' must be in [0, 50], found 51"),
+    (_changed(',10\n', ',\n', missing='impute'), "label 'pay' must have a value in "
+     'every row, found none'),
+    (_changed('clerk', 'king', label_field='job', class_names='clerk,cook'),
+     "label 'job' must be one of 'clerk', 'cook', found 'king'"),
+    (_changed(',10\n', ',3.0\n', num_classes=3),
+     "label 'pay' must be one of '0', '1', '2', found '3'")]
 
 KNOWLEDGE = [
-    (_bounds('{"age"'), 'public_bounds=bounds.json: Expecting'),
+    (_bounds('{"age"'), 'public_bounds=bounds.json: must be JSON: Expecting'),
     (_bounds(age=[3, 1]), "column 'age': bounds must be finite, the lower first, found "
      '[3, 1]'),
     (_bounds(age=['0', '100']), "column 'age' must be numbers without quotes if it has "
      'numbers, {"categories": [...]} if these are codes, found [\'0\', \'100\']'),
+    (_bounds(seen=['01.01.2015', '31.12.2024']), "column 'seen' must be dates such as "
+     '2024-03-01, found'),
     (_bounds(seen=['2020-01-01'] * 3), "column 'seen' must be [first, last] of its dates"),
     (_bounds(age={'range': [0, 1]}), 'column \'age\' must be an object of "bounds" or'),
     (_bounds(age={'bounds': [0, 9], 'log': True}), 'a log scale must be greater than 0'),

@@ -9,7 +9,8 @@ from tests.programs import in_process
 from tests.publish import alone
 from tff_pipelines.common import files
 from tff_pipelines.experiment import models
-from tff_pipelines.publish import run as run_lib, statement
+from tff_pipelines.experiment import statement
+from tff_pipelines.publish import run as run_lib
 
 
 def own_figures(programs, folder, *flags):

@@ -15,7 +15,7 @@ from tests.fedavg import tiny_run
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.experiment import report
 from tff_pipelines.fedavg import plan as plan_lib, report as fedavg_report, warm_start
-from tff_pipelines.publish import statement
+from tff_pipelines.experiment import statement
 
 ROUNDS = 3
 
@@ -39,7 +39,7 @@ def _summary(folder, outcomes=('released',) * ROUNDS, starts=(1,) * ROUNDS, **ch
 
 def _shown(text, of):
   """The epsilon that a text states against these observers."""
-  line, = (line for line in text.splitlines() if of in line)
+  line, = (line for line in text.splitlines() if of in line and line.startswith('- **e'))
   return float(line.removeprefix('- **epsilon ').split(',')[0])
 
 
@@ -54,13 +54,65 @@ def test_private_run_states_both_numbers_rounded_up(tmp_path):
                    ('epsilon_server', 'twice count twice')):
     assert content[name] == summary[name]
     assert content[name] <= _shown(text, of) < content[name] + 1e-4
-  chosen = float(re.search(r'drawn by the rule, and epsilon is (\S+) whatever', text)[1])
+  chosen = float(re.search(r'; epsilon is (\S+) whatever', text)[1])
   assert content['epsilon_server'] < content['epsilon_server_any_cohorts'] <= chosen
   assert chosen < summary['epsilon_server_any_cohorts'] + 1e-4
   assert content['adjacency_in_words'] in text and content['source'] in text
   assert 'not private' not in text and 'except for' not in text
   for words in ('probability of any result', ', plus 0.', 'of this training alone'):
     assert words in text
+
+
+# Changes of settings, of the summary, and words of the broken rules; none if private.
+VERDICTS = {
+    'private': ({}, {}, []),
+    'seeded': ({'seed': 4}, {}, ['noise is predictable']),
+    'no noise': ({'mechanism': 'none'}, {}, ['without a mechanism']),
+    'delta of 1/N': ({'delta': 1 / 8}, {}, ['delta is not below 1 over the number']),
+    'delta that is rounded to 1/N': ({'delta': 0.12499}, {}, ['delta is not below']),
+    'delta below 1/N': ({'delta': 0.12}, {}, []),
+    'records of a delta': ({}, {'caveats': 'delta not below 1/records'}, ['not below 1']),
+    'unbounded': ({}, {'epsilon': None}, ['no finite epsilon']),
+    'epsilon that hides no one': ({'noise_multiplier': 0.2}, {}, ['may detect everyone']),
+    'diagnostics': ({'diagnostics': True}, {}, []),
+    'stopped by diagnostics': (
+        {'diagnostics': True}, {'caveats': 'stopped early'}, [statement.STOPPED]),
+    'warm start': ({}, {'caveats': 'warm start outside the guarantee'}, ['a text']),
+    'stated aggregation': ({}, {'caveats': 'aggregation as stated'}, []),
+}
+
+
+@pytest.mark.parametrize('name', VERDICTS)
+def test_verdict_follows_from_the_rules(tmp_path, name):
+  settings, changes, words = VERDICTS[name]
+  summary = _summary(tmp_path, **settings)
+  if (caveat := changes.get('caveats')) is not None:
+    changes = {'caveats': [*summary['caveats'], caveat],
+               'warnings': [*summary['warnings'], 'a text']}
+  content = statement.statement({**summary, **changes})
+  assert content['private'] == (not words)
+  assert len(content['reasons']) == len(words)
+  for word, reason in zip(words, content['reasons']):
+    assert word in reason
+  text = statement.in_words(content)
+  assert ('Verdict: private' in text) == ('not private' not in text) == (not words)
+  assert all(content['rules'].values()) == (not words)
+  assert all(rule in text for rule in content['rules']) and len(content['rules']) == 7
+
+
+def test_page_says_who_held_what_and_what_was_released_before(tmp_path):
+  summary = {**_summary(tmp_path), 'about': {
+      'unit_name': 'patient', 'data_description': 'heart rates of four hospitals',
+      'raw_rows': 'The operator', 'version': '1.2', 'date': '2026-11-24'}}
+  text = statement.in_words(statement.statement(summary))
+  for words in ('Each patient: one client.', 'Data: heart rates of four hospitals',
+                'The operator. Trust: ', 'Begun on: 2026-11-24', 'Version: 1.2',
+                'Noise: ', 'No earlier release about the same people is stated'):
+    assert words in text, words
+  both = statement.in_words(statement.statement(summary, earlier={
+      'count': 2, 'epsilon': 9.87654, 'delta': 0.002}))
+  assert ('With 2 earlier ledgers about the same people, all releases together have '
+          '**epsilon 9.8766 at delta 0.002**') in both
 
 
 def test_run_by_turns_states_that_the_server_has_the_same_number(tmp_path):
@@ -216,7 +268,10 @@ def test_caveats_of_the_operators_files_are_left_out(tmp_path):
   summary = _summary(tmp_path, diagnostics=True)
   assert {'diagnostics outside the guarantee', 'held-out metrics not protected'} <= set(
       summary['caveats'])
+  summary['caveats'].append('no better than a constant by accuracy')
+  summary['warnings'].append('on test_clients: accuracy 0.5')
   content = statement.statement(summary)
   text = json.dumps(content) + statement.in_words(content)
-  assert 'diagnostics' not in text and 'held-out' not in text
+  assert not [word for word in ('diagnostics', 'held-out', 'constant', 'accuracy')
+              if word in text]
   assert not set(content) & {'cohort_size', 'starts', 'population', 'configuration'}

@@ -56,8 +56,7 @@ class PatePlan(guarantee.Plan):
       stddev: Noise of an earlier start; None for a new run.
       **rest: Further attributes; `answers` beyond the queries are not paid for.
 
-    Raises:
-      ValueError: If the target can't be met, or the noise is too large to be drawn.
+    Raises ValueError if the target can't be met, or the noise is too large to be drawn.
     """
     rest['answers'] = min(rest['answers'], rest['queries'])
     plan = cls(stddev=1.0, **rest)

@@ -19,8 +19,7 @@ class Caveat(str):
   def __new__(cls, name: str, text: str) -> 'Caveat':
     """Initializes the caveat.
 
-    Raises:
-      ValueError: If one of them is empty or no text, or the name is too long.
+    Raises ValueError if one of them is empty or no text, or the name is too long.
     """
     for argument, value in (('name', name), ('text', text)):
       if not isinstance(value, str) or not value:

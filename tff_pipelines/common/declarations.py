@@ -218,8 +218,7 @@ def fields_of(*classes: type, leave: Sequence[str] = ()) -> Callable[[type], typ
 def shared(cls: type, source: Any, prefix: str = '', **values: Any) -> dict[str, Any]:
   """The fields of a class that `source` has, by names with a prefix, and others.
 
-  Raises:
-    TypeError: If one is `like` a field of the source, by another name.
+  Raises TypeError if one is `like` a field of the source, by another name.
   """
   for field in dataclasses.fields(cls):
     origin = field.metadata.get(_ORIGIN, prefix + field.name)

@@ -66,8 +66,7 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
 def make_folder(folder: pathlib.Path) -> None:
   """Creates a folder, and those above it that are missing, for its owner alone.
 
-  Raises:
-    OSError: If it can't be created, or belongs to another user, who could read it.
+  Raises OSError if it can't be created, or belongs to another user, who could read it.
   """
   if not folder.parent.exists():
     make_folder(folder.parent)
@@ -290,8 +289,7 @@ def write_checked(folder: pathlib.Path, name: str, content: bytes) -> None:
 def read_checked(folder: pathlib.Path, name: str) -> bytes | None:
   """The content of a file that `write_checked` wrote; None if there is none.
 
-  Raises:
-    ValueError: If it is not what was written.
+  Raises ValueError if it is not what was written.
   """
   path = folder / name
   if not path.exists():
@@ -438,9 +436,8 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
   The lock ends with the process. What is left of a start that recorded no run is
   removed.
 
-  Raises:
-    OSError: If the folder can't be written, or its file system has no locks.
-    ValueError: If another process, or another run of this one, writes the folder.
+  Raises OSError if the folder can't be written, or its file system has no locks;
+  ValueError if another process, or another run of this one, writes the folder.
   """
   is_new = not folder.exists()
   make_folder(folder)

@@ -50,8 +50,7 @@ class ChargedRecords:
   def restore(self) -> None:
     """Reads the records that there are.
 
-    Raises:
-      ValueError: If something is damaged or does not belong together.
+    Raises ValueError if something is damaged or does not belong together.
     """
     ledger, folder = self.run.ledger, self._path(1).parent
     # A torn line announced a step that had drawn nothing yet.
@@ -108,8 +107,7 @@ class ChargedRecords:
 def kept_arrays(path: pathlib.Path) -> dict[str, np.ndarray] | None:
   """The answers in a file of `ChargedRecords`; None if there are none.
 
-  Raises:
-    ValueError: If they are damaged.
+  Raises ValueError if they are damaged.
   """
   is_charged_only = path.exists() and not path.stat().st_size
   return None if is_charged_only else files.read_arrays(path)

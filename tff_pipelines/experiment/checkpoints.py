@@ -78,8 +78,7 @@ def rebuilt(structure: Any, arrays: Mapping[str, np.ndarray],
             derived: Collection[str] = ()) -> Any:
   """The nested structure with these arrays as its leaves.
 
-  Raises:
-    ValueError: If paths differ.
+  Raises ValueError if paths differ.
   """
   if differing := arrays_of(structure, derived).keys() ^ arrays.keys():
     raise ValueError('the checkpoint is of a state of another form: '
@@ -94,9 +93,9 @@ def _records(checkpoint: Checkpoint) -> memoryview:
   content = io.BytesIO()
   np.save(content, np.frombuffer(json.dumps(header, default=float).encode(), np.uint8))
   for path, array in checkpoint.arrays.items():
-    if array.dtype.kind not in 'biuf' or array.dtype == bool and (
+    if array.dtype.kind not in 'biufS' or array.dtype == bool and (
         array.view(np.uint8) > 1).any():
-      raise ValueError(f'{path} must be of numbers or booleans, found {array.dtype}')
+      raise ValueError(f'{path} must be of numbers, booleans or bytes, found {array.dtype}')
     np.save(content, array)
   return content.getbuffer()
 
@@ -110,8 +109,7 @@ def to_bytes(checkpoint: Checkpoint) -> bytes:
 def from_bytes(content: bytes) -> Checkpoint:
   """Reads the content of a file.
 
-  Raises:
-    ValueError: Unless it is exactly the result of `to_bytes` for some checkpoint.
+  Raises ValueError unless it is exactly the result of `to_bytes` for some checkpoint.
   """
   if hashlib.sha256(content[:-_DIGEST]).digest() != content[-_DIGEST:]:
     raise ValueError('its SHA-256 is not that of its content')
@@ -139,9 +137,8 @@ def from_bytes(content: bytes) -> Checkpoint:
 def read(path: pathlib.Path) -> Checkpoint:
   """Reads a checkpoint.
 
-  Raises:
-    OSError: If the file can't be opened.
-    ValueError: If it is damaged; one line that names it.
+  Raises OSError if the file can't be opened; ValueError if it is damaged; one line that
+  names it.
   """
   try:
     return from_bytes(path.read_bytes())

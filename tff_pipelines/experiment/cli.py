@@ -7,6 +7,7 @@ traceback.
 """
 
 from collections.abc import Callable, Sequence
+import difflib
 import functools
 import gc
 import importlib
@@ -34,6 +35,17 @@ _CONFIGS = pathlib.Path(tff_pipelines.__file__).parent / 'configs'
 _HELP = ('--help', '-h', '-help', '--helpshort', '--helpfull', '-helpfull')
 _CODES = ('Exit codes: 0; 2 for a mistake of the user, in one line; 130 or 143 after '
           'the round in which a signal came.')
+
+# Names of flags elsewhere -> those here.
+_RATES, _BATCHES = ('client_learning_rate', 'server_learning_rate'), (
+    'client_batch_size', 'student_batch_size', 'cohort_size')
+_MEANT = {
+    'lr': _RATES, 'learning_rate': _RATES, 'batch_size': _BATCHES,
+    'epochs': ('client_epochs', 'rounds'), 'clients': ('cohort_size', 'num_clients'),
+    'sigma': ('noise_multiplier', 'noise_stddev'), 'max_grad_norm': ('clip',),
+    'target': ('label_field',), 'data': ('data_path',), 'train': ('data_path',),
+    'out': ('output_dir',)}
+_NO_DEVICES = ('gpu', 'gpus', 'device', 'cuda', 'tpu')
 
 
 def quiet() -> None:
@@ -90,12 +102,28 @@ def parsed(cls: type[settings_lib.Settings],
   settings_lib.define_flags(cls, values)
   try:
     rest = values(['', *map(_found, arguments)])
+  except flags.UnrecognizedFlagError as error:
+    raise ValueError(_unknown(error.flagname, cls)) from None
   except flags.Error as error:
     raise ValueError(str(error)) from None
   if not values['verbosity'].present:
     # TFF logs every checkpoint at the level of information.
     logging.set_verbosity(logging.WARNING)
   return settings_lib.from_flags(cls, values, rest[1:])
+
+
+def _unknown(name: str, cls: type[settings_lib.Settings]) -> str:
+  """The error of a flag that there is not, with those that may be meant."""
+  known = [flag for flag, field in settings_lib.declared(cls).items()
+           if not field.positional]
+  if name in _NO_DEVICES:
+    return f'unknown flag --{name}: computations run on the processor\'s cores'
+  meant = [flag for flag in _MEANT.get(name, ()) if flag in known] or (
+      [flag for flag in known if name in flag.split('_')][:3] or
+      difflib.get_close_matches(name, known, 2))
+  return f'unknown flag --{name}' + (
+      f': did you mean {" or ".join(f"--{flag}" for flag in meant)}?' if meant else
+      '; --helpfull lists all')
 
 
 def _imported(module: str):

@@ -60,9 +60,8 @@ def record_start(folder: pathlib.Path, engine: str,
     engine: What runs the workers, one of `ENGINES`.
     at_least: Number of earlier starts that are known from elsewhere.
 
-  Returns:
-    The number of starts, this one included, and the engines of those that are known;
-    ValueError if both records of earlier starts are missing or damaged.
+  Returns the number of starts, this one included, and the engines of those that are
+  known; ValueError if both records of earlier starts are missing or damaged.
   """
   paths = folder / files.STARTS, folder / files.PRIVATE / files.STARTS
   records, problems = [], []
@@ -83,6 +82,11 @@ def record_start(folder: pathlib.Path, engine: str,
     files.write_atomically(path, '\n'.join(lines) + '\n')
   return len(lines), frozenset(
       line.partition(' ')[2] for record in (*records, lines) for line in record)
+
+
+def begun_on(folder: pathlib.Path) -> str:
+  """The day of the first start of the run in a folder, in UTC: YYYY-MM-DD."""
+  return _starts(folder / files.STARTS)[0].partition('T')[0]
 
 
 def _starts(path: pathlib.Path) -> list[str]:

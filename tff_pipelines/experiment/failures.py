@@ -59,8 +59,7 @@ def without_bad(compute: Callable[[Sequence], Any], clients: Sequence, *,
       each of them raises alone is not one client's.
     mark: Marks a client as bad; called with it and its error.
 
-  Raises:
-    ComputationError: If the error is of no single client.
+  Raises ComputationError if the error is of no single client.
   """
   marked = set()
   while True:

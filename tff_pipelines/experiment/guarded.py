@@ -33,9 +33,8 @@ def run(doc: str, cls: type, program: str, arguments: Sequence[str],
         library: str) -> int:
   """Runs a program in a process, which ends with this one; see `cli.start`.
 
-  Returns:
-    Its exit code; 2, after one line on standard error, if the library that is named
-    ended it; 128 and the number of the signal that ended it.
+  Returns its exit code; 2, after one line on standard error, if the library that is
+  named ended it; 128 and the number of the signal that ended it.
   """
   reading, writing = os.pipe()
   process = subprocess.Popen(

@@ -25,8 +25,8 @@ UNKNOWN_COST = "what it cost is not known, so the run can't be continued"
 def rows(path: pathlib.Path) -> list[dict[str, str]]:
   """Rows of a CSV file, without a last one that was not written to its end.
 
-  Raises:
-    ValueError: If it is no such file, or a row has more or fewer values than columns.
+  Raises ValueError if it is no such file, or a row has more or fewer values than
+  columns.
   """
   try:
     text = path.read_text(encoding='utf-8')
@@ -78,12 +78,11 @@ class Table:
       charged: Index of the last row that the ledger charges.
       kept: Index -> the row that is kept elsewhere, of one that the file has not.
 
-    Returns:
-      The rows that the file has, and those that it has not, for the caller to add.
+    Returns the rows that the file has, and those that it has not, for the caller to
+    add.
 
-    Raises:
-      ValueError: Unless their digest is right, and no row is after those that were
-        charged; then nothing is changed.
+    Raises ValueError unless their digest is right, and no row is after those that were
+    charged; then nothing is changed.
     """
     rows = read(self._path, self._key)
     if max(rows, default=0) > charged:

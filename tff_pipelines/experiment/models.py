@@ -66,8 +66,7 @@ class Trained:
 def read(folder: pathlib.Path) -> Trained | None:
   """The model in a folder, without its Keras form; None if there is none.
 
-  Raises:
-    ValueError: If a file is damaged or missing.
+  Raises ValueError if a file is damaged or missing.
   """
   arrays, path = files.read_arrays(folder / ARRAYS), folder / DESCRIPTION
   if arrays is None:

@@ -7,16 +7,11 @@ import json
 from typing import Any
 
 from tff_pipelines.accounting.guarantees import bounds
-from tff_pipelines.accounting.guarantees.bounds import Bound
-from tff_pipelines.accounting.guarantees.guarantee import (
-    detection, DRAWN, Guarantee, in_words)
-from tff_pipelines.common import decimals
-from tff_pipelines.experiment import page_elements
+from tff_pipelines.accounting.guarantees.guarantee import Guarantee, in_words
+from tff_pipelines.experiment import page_elements, statement
 from tff_pipelines.experiment.page_elements import (
     Child, Curve, element, Element, folded, table)
 
-# False alarms of the attack in the statement.
-_FALSE_ALARMS = 0.01
 # A matrix is shown for up to this many classes.
 _MATRIX = 12
 
@@ -119,47 +114,29 @@ def _cards(content: Iterable[Element]) -> list[Element]:
 
 
 def _statement(summary: Mapping[str, Any]) -> list[Element]:
-  """The guarantee in plain words, with all its numbers."""
-  guarantee = Guarantee.from_json(summary)
-  lines: list[Child] = []  # Texts are paragraphs.
-  if guarantee.epsilon is None:
-    lines += [element('p', 'No privacy guarantee', class_='number no'), (
-        'The run is seeded. Without the seed, epsilon would be '
-        f'{in_words(guarantee.outsiders)} at delta '
-        f'{decimals.rounded_up(guarantee.delta)}.'
-    ) if guarantee.seeded else 'Nothing is guaranteed.']
-  else:
-    for observer, bound, against in guarantee.stated():
-      lines += _bound(bound, guarantee.delta, against)
-      if observer == bounds.SERVER and guarantee.chosen is not None:
-        lines.append(f'That is for {DRAWN}. Whatever cohorts the server chooses, ε is '
-                     f'{in_words(guarantee.chosen)}.')
-    if guarantee.terms.observers_server is None:
-      lines.append('No other number is stated for the server.')
-    if guarantee.clients_per_person > 1:
-      lines.append(f'Of a person who owns {guarantee.clients_per_person} clients ε is '
-                   f'{in_words(guarantee.person)}, and against the server '
-                   f'{in_words(guarantee.person_server)}.')
-    lines.append(f'Protected: {summary["privacy_unit"]}. Neighbouring inputs: '
-                 f'{summary["adjacency_in_words"]}.')
-  # This name alone tells of clients' data.
-  if caveats := [name for name in summary['caveats'] if name != 'bad clients skipped']:
-    lines.append(f'Caveats: {"; ".join(caveats)}.')
-  lines.append(f'Trust: {summary["trust_model"]}.')
-  return [*(element('p', line) if isinstance(line, str) else line for line in lines),
-          folded('How it was computed', element('ul', *(
-              element('li', f'{name.replace("_", " ")}: {_shown(summary[name])}')
-              for name in _COMPUTED if summary[name] is not None)))]
+  """The privacy statement, as an export has it."""
+  content, elements, items = statement.statement(summary), [], []
+  for kind, text in [*statement.parts(content), ('end', '')]:
+    if kind == 'item':
+      items.append(element('li', *_bold(text)))
+      continue
+    if items:
+      elements.append(element('ul', *items))
+      items = []
+    if kind == 'title':
+      elements.append(element(
+          'p', text, class_=f'number {"ok" if content["private"] else "no"}'))
+    elif kind != 'end':
+      elements.append(element('h4' if kind == 'heading' else 'p', *_bold(text)))
+  return [*elements, folded('How it was computed', element('ul', *(
+      element('li', f'{name.replace("_", " ")}: {_shown(summary[name])}')
+      for name in _COMPUTED if summary[name] is not None)))]
 
 
-def _bound(bound: Bound | None, delta: float, against: str) -> list[Child]:
-  """One epsilon and what it means, for a test of whether a contribution is there."""
-  if bound is None:
-    return [element('p', 'ε none', class_='number no'),
-            f'No epsilon holds against {against}.']
-  soft = element('span', f' at δ = {decimals.rounded_up(delta)}', class_='soft')
-  return [element('p', f'ε = {in_words(bound)}', soft, class_='number'),
-          f'against {against}. {detection(bound, delta, _FALSE_ALARMS)}']
+def _bold(text: str) -> list[Child]:
+  """A text whose parts between ** are bold."""
+  return [element('strong', part) if i % 2 else part
+          for i, part in enumerate(text.split('**')) if part]
 
 
 def _shown(value: Any) -> str:

@@ -63,10 +63,9 @@ class RunRecords:
       resume: Continue the run in the folder, if there is one.
       engine: What runs the workers, one of `configurations.ENGINES`.
 
-    Raises:
-      OSError: If the folder can't be written.
-      ValueError: If it holds a run and `resume` is not set, other files, or a run
-        whose records are damaged, missing or do not belong together.
+    Raises OSError if the folder can't be written; ValueError if it holds a run and
+    `resume` is not set, other files, or a run whose records are damaged, missing or do
+    not belong together.
     """
     self.folder = pathlib.Path(folder)
     files.check_folder(folder, resume=resume)
@@ -108,9 +107,8 @@ class RunRecords:
     loses the content that it may have drawn, which stays charged, and draws again for
     another charge.
 
-    Raises:
-      ValueError: If rounds were committed and the file of a first release is missing,
-        or the file is there and has no charge, or is not what was released.
+    Raises ValueError if rounds were committed and the file of a first release is
+    missing, or the file is there and has no charge, or is not what was released.
     """
     charges(self.folder, name, preliminary.EvaluationRelease if is_last else
             preliminary.PreliminaryRelease)
@@ -140,10 +138,8 @@ class RunRecords:
       planned: Number of planned rounds.
       event: Index of a round -> its event; needed where rounds differ.
 
-    Raises:
-      OSError: If a file can't be read or written.
-      ValueError: If no checkpoint is whole, or checkpoint, ledger and what was
-        released do not belong together.
+    Raises OSError if a file can't be read or written; ValueError if no checkpoint is
+    whole, or checkpoint, ledger and what was released do not belong together.
     """
     self._derived = derived
     if not self.has_checkpoint():
@@ -310,9 +306,8 @@ def charges(folder: pathlib.Path, name: str,
             kind: type[preliminary.PreliminaryRelease]) -> int:
   """Number of charges for a release that is no round, once its file is there.
 
-  Raises:
-    ValueError: If the file is there and the ledger has no charge for it, or the ledger
-      can't be read.
+  Raises ValueError if the file is there and the ledger has no charge for it, or the
+  ledger can't be read.
   """
   path = folder / files.LEDGER
   # A line that a crash tore announced nothing that was drawn.

@@ -28,8 +28,10 @@ LABELS_FIGURE = 'clients.png'
 
 _WIDTH = 80
 _LABEL = 12
-# Label of a command, which stays as it is, to be copied into a shell.
+# Label of a command, which stays as it is, to be copied into a shell; and those of
+# entries that are never cut.
 _COMMAND = 'next'
+_WHOLE = (_COMMAND, 'caveats')
 # These are named before any other, so that a short list has them.
 _FIRST = (
     'seeded: not private', 'suppressed rounds', 'no finite epsilon', 'no privacy',
@@ -62,7 +64,7 @@ SCHEMA: Mapping[str, str] = {
     'amplification': 'text?', 'skellam_as_gaussian': 'list?',
     'secure_aggregation': 'text?', 'population': 'integer?', 'cohort_size': 'number?',
     'rounds': 'integer', 'starts': 'integer', 'configuration': 'text',
-    'caveats': 'list', 'warnings': 'list', 'details': 'object',
+    'about': 'object', 'caveats': 'list', 'warnings': 'list', 'details': 'object',
 }
 
 
@@ -133,7 +135,7 @@ def summary_of(family: str, guarantee: guarantee_lib.Guarantee, outcome: Outcome
   """The summary of a run, complete and valid."""
   values = {
       'version': VERSION, 'family': family, 'held_out': {}, 'outside_guarantee': [],
-      'breakdown': {}, **guarantee.to_json(), **run,
+      'breakdown': {}, 'about': {}, **guarantee.to_json(), **run,
       'caveats': [caveat.name for caveat in caveats],
       'warnings': [str(caveat) for caveat in caveats], 'details': {},
       **outcome.fields}
@@ -209,19 +211,22 @@ def _rows(label: str, text: str, most: int | None = None) -> list[str]:
 
 
 def lines_of(entries: Iterable[tuple[str, str]], most: int) -> list[str]:
-  """Labelled lines within 80 columns, at most `most` of them.
+  """Labelled lines within 80 columns, at most `most` of them if caveats leave it.
 
   Texts are wrapped at blanks; a word that is wider than a line loses its middle, except
   in a command, which must work when it is pasted. If there are too many lines, the
-  longest entries are cut, the last of them first, each to one line at the minimum.
+  longest entries are cut, the last of them first, each to one line at the minimum;
+  caveats and commands are not.
   """
   entries = list(entries)
   blocks = list(itertools.starmap(_rows, entries))
   while sum(map(len, blocks)) > most:
     longest = max(range(len(blocks)), key=lambda i: (
-        len(blocks[i]) * (entries[i][0] != _COMMAND), i))
-    if len(blocks[longest]) == 1 or entries[longest][0] == _COMMAND:
-      blocks = blocks[:most]
+        len(blocks[i]) * (entries[i][0] not in _WHOLE), i))
+    if len(blocks[longest]) == 1 or entries[longest][0] in _WHOLE:
+      # Whole entries may need more lines; else there are more entries than lines.
+      if not any(label in _WHOLE for label, _ in entries):
+        blocks = blocks[:most]
       break
     blocks[longest] = _rows(*entries[longest], most=len(blocks[longest]) - 1)
   return [f'{"" if i else label:<{_LABEL}}{row}'
@@ -240,6 +245,16 @@ def plan_lines(description: Description, guarantee: guarantee_lib.Guarantee,
       *description.lines, *description.data, ('epsilon', guarantee.lines()[0]),
       *_names([*guarantee.caveats, *description.caveats]),
       ('folder', folder_name(folder))], 9 + 2 * len(description.data))
+
+
+def planned_lines(description: Description,
+                  guarantee: guarantee_lib.Guarantee) -> list[str]:
+  """The plan of a run that is not started, with all epsilons."""
+  epsilon, *more = guarantee.lines()
+  return lines_of([
+      *description.lines, ('epsilon', epsilon), *(('', line) for line in more),
+      ('neighbours', guarantee.neighbours),
+      *_names([*guarantee.caveats, *description.caveats])], 20)
 
 
 def report_lines(guarantee: guarantee_lib.Guarantee, outcome: Outcome,

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+import tff_pipelines
 from tff_pipelines.accounting.guarantees import plan as guarantee_lib
 from tff_pipelines.common import caveats as caveats_lib, decimals, files
 from tff_pipelines.experiment import (
@@ -43,6 +44,12 @@ _CAVEATS = {
         'rounds were added to a run that was planned for {}: epsilon is that of all, '
         'whether or not what was released decided that, as long as no more are added; '
         f'{_FOLLOWED}'}
+
+
+# Whether workers of a cluster compute -> who can read clients' rows.
+_RAW_ROWS = {
+    False: 'The operator of the machine on which the run simulated all clients',
+    True: 'The operators of the cluster on which the run simulated all clients'}
 
 
 class Experiment(abc.ABC):
@@ -145,8 +152,7 @@ class Experiment(abc.ABC):
   def serving(self, trained: models.Trained) -> Any:
     """The tasks.task.Serving of a trained model, without its data where possible.
 
-    Raises:
-      ValueError: If the family trains no model, or the model is of other settings.
+    Raises ValueError if the family trains no model, or the model is of other settings.
     """
     raise ValueError(f'a run of {self.family} trains no model')
 
@@ -306,7 +312,11 @@ class Experiment(abc.ABC):
     caveats = report.ordered([*caveats, *description.caveats, *outcome.caveats])
     summary = report.summary_of(
         self.family, guarantee, outcome, caveats, rounds=rounds,
-        starts=records.starts, configuration=records.configuration['hash'])
+        starts=records.starts, configuration=records.configuration['hash'], about={
+            'unit_name': self.settings.unit_name,
+            'data_description': self.settings.data_description,
+            'raw_rows': _RAW_ROWS[self._on_ray], 'version': tff_pipelines.__version__,
+            'date': configurations.begun_on(self.folder)})
     for name, trained in outcome.trained.items():
       trained.write(self.folder / name)
     files.write_json(self.folder / files.SUMMARY, summary)

@@ -26,11 +26,9 @@ def current_folder_last() -> None:
 def _hides(entry: str) -> bool:
   """Whether it is the current folder, or has a module of a name of ours."""
   folder = pathlib.Path(entry)
-  if not folder.is_dir() or folder.samefile(_ROOT):
-    return False
-  return folder.samefile(os.getcwd()) or any(
-      (folder / name).exists() for package in ('aggregators', 'tasks')
-      for name in (f'{package}.py', package))
+  return folder.is_dir() and not folder.samefile(_ROOT) and (
+      folder.samefile(os.getcwd()) or any((folder / name).exists() for name in (
+          'aggregators.py', 'aggregators', 'tasks.py', 'tasks')))
 
 
 current_folder_last()

@@ -280,6 +280,12 @@ class FolderSettings(Settings):
   resume: bool = setting(
       False, 'Continue the run in --output_dir; start it if there is none.',
       group='run', essential=True, free=True)
+  unit_name: str | None = setting(
+      None, 'Word for what one client is, in the privacy statement: patient.',
+      group='run', free=True, otherwise='client')
+  data_description: str | None = setting(
+      None, 'Description of the data, a sentence for the privacy statement.',
+      group='run', free=True)
   verbose: bool = setting(
       False, 'Print all that report.txt holds, instead of the short report.',
       group='run', free=True)

@@ -6,7 +6,6 @@ import itertools
 import json
 import math
 import os
-import sys
 import textwrap
 from typing import Any
 
@@ -18,6 +17,7 @@ from tff_pipelines.common import caveats, decimals, files
 from tff_pipelines.fedavg import account_compare, account_settings as settings_lib
 
 BROKEN = 1
+_UNKNOWN = 'the ledger does not say who is trusted'
 _WIDTH = 80
 
 # Printed rounded up, as every epsilon is: more promises less, or is more noise.
@@ -41,45 +41,46 @@ _FLOATING_POINT = caveats.Caveat(
 def answer(settings: settings_lib.AccountSettings) -> int:
   """Prints the answer.
 
-  Returns:
-    The exit code: 0, or `BROKEN` if the chain of a ledger does not hold.
+  Returns the exit code: 0, or `BROKEN` if the chain of a ledger does not hold.
 
-  Raises:
-    OSError, ValueError: For a mistake of the user; the message is one line.
+  Raises OSError or ValueError for a mistake of the user; the message is one line.
   """
-  code, rows, known = 0, [], None
-  if settings.ledger is not None:
-    problems = {path: ledger_lib.Ledger(path).verify() for path in settings.ledger}
-    broken = [text for texts in problems.values() for text in texts]
-    code = BROKEN if broken else 0
-    known = (ledger_query.broken(broken), {}, None) if broken else (
-        ledger_query.explained(settings.ledger, **{
-            name: getattr(settings, name) for name in settings_lib.OF_LEDGERS}))
-    if settings.format == 'text':
-      for path, texts in problems.items():
-        print(f'ledger: {path}, chain {"broken" if texts else "intact"}')
-  elif settings.query == settings_lib.DATA_DEPENDENT:
-    rows = [answer_votes(settings)]
-    if settings.format == 'text' and rows[0].epsilon_data_dependent is not None:
+  problems = {path: ledger_lib.Ledger(path).verify() for path in settings.ledger or ()}
+  broken = [text for texts in problems.values() for text in texts]
+  rows, known = found(settings, broken)
+  if settings.format == 'text':
+    for path, texts in problems.items():
+      print(f'ledger: {path}, chain {"broken" if texts else "intact"}')
+    if settings.query == settings_lib.DATA_DEPENDENT and (
+        rows[0].epsilon_data_dependent is not None):
       print(*textwrap.wrap(f'PRIVATE: {DO_NOT_PUBLISH}', 80), '', sep='\n')
+  is_table = settings.compare or settings.query == 'table'
+  print(formatted(rows, settings.format, is_table,
+                  explain.steps(*known) if settings.explain else None))
+  return BROKEN if broken else 0
+
+
+def found(settings: settings_lib.AccountSettings, broken: Sequence[str] = ()
+          ) -> tuple[Sequence[answers.Answer], Any]:
+  """The answers, and what explains the only one; None for several. Raises as `answer`.
+
+  `broken` are the problems of the ledgers' chains.
+  """
+  known = None
+  if broken:
+    known = ledger_query.broken(broken), {}, None
+  elif settings.ledger is not None:
+    known = ledger_query.explained(settings.ledger, **{
+        name: getattr(settings, name) for name in settings_lib.OF_LEDGERS})
+  elif settings.query == settings_lib.DATA_DEPENDENT:
+    return [answer_votes(settings)], None
   elif settings.compare:
-    rows = account_compare.compare(settings)
-  elif settings.query == 'table' and settings.mechanism is not None:
-    rows = answers.table(settings.question, settings.about)
-  elif settings.mechanism is not None:
+    return account_compare.compare(settings), None
+  elif settings.query == 'table':
+    return answers.table(settings.question, settings.about), None
+  else:
     known = answers.explained(settings.question, settings.about)
-  if known is not None:
-    rows = known[:1]
-  if rows:
-    is_table = settings.compare or settings.query == 'table'
-    print(formatted(rows, settings.format, is_table,
-                    explain.steps(*known) if settings.explain else None))
-  if settings.plot is not None:
-    # Drawing needs matplotlib; the numbers do not.
-    from tff_pipelines.accounting.guarantees import figures  # pylint: disable=g-import-not-at-top
-    figures.draw(settings.plot)
-    print(f'figures written to {settings.plot}', file=sys.stderr)
-  return code
+  return known[:1], known
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -175,7 +176,8 @@ def as_text(row: answers.Answer) -> str:
   lines = [f'{left:<{_WIDTH // 2}}{right}'.rstrip() for left, right in
            itertools.zip_longest(cells[:half], cells[half:], fillvalue='')]
   if row.adjacency is not None:
-    lines += ['', *textwrap.wrap(row.sentences(), _WIDTH)]
+    lines += ['', *textwrap.wrap(
+        f'{row.meaning()} Trust: {row.terms.trust_model or _UNKNOWN}.', _WIDTH)]
   if row.caveats:
     if all(hasattr(text, 'name') for text in row.caveats):
       lines += textwrap.wrap(f'caveats: {"; ".join(_names(row))}', _WIDTH)

@@ -70,8 +70,7 @@ class Row(answers.Answer):
 def compare(settings: account_settings.AccountSettings) -> list[Row]:
   """Rows of the same error: Poisson sampling, without and with a limit, and turns.
 
-  Raises:
-    ValueError: If not even Poisson sampling is possible.
+  Raises ValueError if not even Poisson sampling is possible.
   """
   about, query = settings.about, settings.question
   if query.delta is None:
@@ -83,18 +82,18 @@ def compare(settings: account_settings.AccountSettings) -> list[Row]:
   if about.noise_multiplier is None:
     poisson = poisson.replace(noise_multiplier=answers.answer(
         dataclasses.replace(query, kind='noise_multiplier'), poisson).noise_multiplier)
-  error = _error(poisson, work)
+  of_poisson = model_error(poisson, work)
   limit = cohorts.suggested_participations(
       about.cohort_size / about.population, about.rounds)
   return [
       _answered(query, poisson, work), *([] if limit is None else [
           _answered(query, poisson.replace(max_participations=limit), work)]),
-      *(_of_turns(query, poisson.replace(sampling='turns', turn_rate=rate), work, error,
-                  most) for rate, most in (
+      *(_of_turns(query, poisson.replace(sampling='turns', turn_rate=rate), work,
+                  of_poisson, most) for rate, most in (
                       (1.0, 1), *((rate, columns.MOST_AUTO) for rate in _TURN_RATES)))]
 
 
-def _error(mechanism: mechanisms.SumMechanism, work: columns.Workload) -> float:
+def model_error(mechanism: mechanisms.SumMechanism, work: columns.Workload) -> float:
   """The `error` of a row; rounding counts with its bound, half a unit a client."""
   squares = (mechanism.noise_multiplier * columns.error(work, mechanism.column))**2
   if mechanism.family.params:
@@ -114,7 +113,8 @@ def _of_turns(query: answers.Query, mechanism: mechanisms.SumMechanism,
                        f'least {2 * mechanism.cohort_size:g}')
     mechanism = mechanism.replace(column=columns.auto(work, min(allowed, most)))
     def excess(noise):
-      return _error(mechanism.replace(noise_multiplier=noise), work) - error
+      return model_error(
+          mechanism.replace(noise_multiplier=noise), work) - error
 
     # Noise alone has at least this error.
     high = error / columns.error(work, mechanism.column) * (1 + 1e-9)
@@ -142,7 +142,7 @@ def _answered(query: answers.Query, mechanism: mechanisms.SumMechanism,
       'max_participations': mechanism.max_participations,
       'turn_rate': mechanism.turn_rate if mechanism.sampling == 'turns' else None,
       'bands': len(mechanism.column), 'gain': columns.gain(work, mechanism.column),
-      'error': _error(mechanism, work)})
+      'error': model_error(mechanism, work)})
 
 
 def as_table(rows: Sequence[Row]) -> str:

@@ -5,17 +5,17 @@ import os
 from typing import Any
 
 from tff_pipelines.accounting.guarantees import answers, mechanisms
-from tff_pipelines.common import declarations, files
+from tff_pipelines.common import declarations
 from tff_pipelines.common.declarations import setting
 from tff_pipelines.experiment import settings
 from tff_pipelines.fedavg import settings as training
 
 DATA_DEPENDENT = 'data_dependent'
 RELEASE = ('release_order', 'release_smoothness', 'release_noise')
-_WITH_MECHANISM = {'query', 'mechanism', 'format', 'plot', 'votes', 'explain',
+_WITH_MECHANISM = {'query', 'mechanism', 'format', 'votes', 'explain',
                    *RELEASE}
 # With --compare rows have values of their own, or numbers alone.
-_NOT_COMPARED = ('query', 'sampling', 'adaptive_clipping', 'explain', 'plot')
+_NOT_COMPARED = ('query', 'sampling', 'adaptive_clipping', 'explain')
 OF_LEDGERS = ('delta', 'accountant', 'amplification', 'colluders', 'clients_per_person')
 _data_dependent = declarations.group('votes and local answers', query=(DATA_DEPENDENT,))
 
@@ -65,13 +65,11 @@ class AccountSettings(settings.Settings):
       essential=True)
   explain: bool = setting(
       False, 'Show the steps to each number.', group='run', essential=True)
-  plot: str | None = setting(
-      None, 'PNG file for figures of mechanisms.', group='run')
 
   def check(self) -> None:
     super().check()
-    if not (self.mechanism or self.ledger or self.plot):
-      raise ValueError('mechanism must be given (or ledger or plot)')
+    if not (self.mechanism or self.ledger):
+      raise ValueError('mechanism must be given (or ledger)')
     if self.query == DATA_DEPENDENT and self.mechanism is not None and (
         self._family.kind is not mechanisms.VoteMechanism):
       raise ValueError('query=data_dependent needs mechanism=ae_vote or knn_vote, '
@@ -91,8 +89,6 @@ class AccountSettings(settings.Settings):
                        f'query={self.query}, format={self.format}')
     if self.explain and self.bound == 'paper':
       raise ValueError('explain needs bound=tight, found bound=paper')
-    if self.plot is not None and not self.plot.lower().endswith('.png'):
-      raise ValueError(f'plot must end in .png, found {self.plot!r}')
 
   def check_paths(self) -> None:
     for path in self.ledger or ():
@@ -100,22 +96,18 @@ class AccountSettings(settings.Settings):
         raise ValueError(f'ledger must be the ledger.jsonl of a run, found {path!r}')
     if self.votes is not None and not os.path.isfile(self.votes):
       raise ValueError(f'votes must be a file, found {self.votes!r}')
-    if self.plot is not None:
-      files.check_writable(self.plot, 'plot')
 
   def unused(self):
     yield from super().unused()
     if self.ledger is not None:
       used, why = {'ledger', 'format', 'explain', *OF_LEDGERS}, 'ledger'
-    elif self.mechanism is not None:
+    elif self.mechanism is None:
+      return  # Nothing is asked.
+    else:
       used = self._family.uses | _WITH_MECHANISM
       if 'column' in used:
         used |= {'compare', 'server_momentum'}
       why = f'mechanism={self.mechanism}'
-    elif self.plot is not None:
-      used, why = {'plot'}, 'plot alone'
-    else:
-      return  # Nothing is asked.
     yield from ((name, why) for name in declarations.declared(type(self))
                 if name not in used)
     if self.mechanism is not None and self.compare:

@@ -12,8 +12,7 @@ from tff_pipelines.experiment.page_document import Verdict
 def verdict_on(folder: pathlib.Path) -> Verdict:
   """The verdict on the ledger of a finished run, from the ledger alone.
 
-  Raises:
-    OSError, ValueError: If there is no finished run, or no ledger.
+  Raises OSError or ValueError if there is no finished run, or no ledger.
   """
   summary, path = report.read_summary(folder / files.SUMMARY), folder / files.LEDGER
   ledger, releases = ledger_lib.Ledger(path), summary['rounds']

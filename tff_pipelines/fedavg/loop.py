@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+import tree
 
 from tasks import task as task_lib
 from tasks.task import Task
@@ -261,8 +262,7 @@ class FedAvgRounds(rounds_lib.Rounds):
   def _computed(self, state: Any, clients: Sequence[int], index: int) -> Any:
     """The process's output for these clients, and for what is bad of their data none.
 
-    Raises:
-      ComputationError: If an error is of no single client.
+    Raises ComputationError if an error is of no single client.
     """
     def compute(clients: Sequence[int]) -> Any:
       values = [self._reader.read(client, index) for client in clients]
@@ -316,4 +316,8 @@ def _measured(metrics) -> tuple[dict[str, float], bool]:
     raw['training_loss'] = loss / seen if seen else math.nan
   measured = {f'{kind}/{name}': float(value) for kind, values in (
       ('public', dict(public)), ('diagnostics', raw)) for name, value in values.items()}
+  if 'measured' in metrics:
+    for path, value in tree.flatten_with_path(metrics['measured']):
+      if np.ndim(value) == 0:
+        measured['/'.join(['diagnostics', *map(str, path)])] = float(value)
   return measured, bool(measured.pop('public/suppressed', False))

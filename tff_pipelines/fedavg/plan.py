@@ -51,6 +51,7 @@ class FedAvgPlan(guarantee.Plan):
       than once if a start was interrupted between charge and release.
     evaluation, evaluation_charges: The same of metrics after the last round.
     privacy_unit: Unit that one client is.
+    aggregation: Name of an aggregation of the user's own; None for none.
   """
 
   mechanism: mechanisms.SumMechanism
@@ -71,6 +72,7 @@ class FedAvgPlan(guarantee.Plan):
   evaluation_charges: int = 1
   privacy_unit: str = 'one client'
   clients_per_person: int = 1
+  aggregation: str | None = None
 
   @classmethod
   def calibrate(cls, mechanism: mechanisms.SumMechanism, *, delta: float | None = None,
@@ -88,8 +90,7 @@ class FedAvgPlan(guarantee.Plan):
         to, to be used again; None to calibrate.
       **attributes: Further attributes of the plan.
 
-    Raises:
-      ValueError: If the target can't be met; the message says why.
+    Raises ValueError if the target can't be met; the message says why.
     """
     population, cohort_size = mechanism.needed('population'), mechanism.cohort_size
     if cohort_size > population:
@@ -105,7 +106,7 @@ class FedAvgPlan(guarantee.Plan):
         low=1, high=population, clients_per_person=plan.clients_per_person)
     if not plan.is_private:
       if plan._outside_rounds:
-        raise ValueError('mechanism=none takes no release with noise beside the rounds')
+        raise ValueError(f'mechanism={mechanism.mechanism} takes no release with noise beside the rounds')
       plan.scheme  # Raises if clients can't be sampled so.
       return dataclasses.replace(
           plan._with(noise_multiplier=None), delta=delta if delta < 1 else None,
@@ -116,7 +117,8 @@ class FedAvgPlan(guarantee.Plan):
     elif plan.is_calibrated:
       plan._check_redrawn()
       plan = plan._calibrated()
-    validate.positive(noise_multiplier=plan.mechanism.needed('noise_multiplier'))
+    if mechanism.family.knob is not None:
+      validate.positive(noise_multiplier=plan.mechanism.needed('noise_multiplier'))
     plan.scheme, plan.adaptive  # Raise if a value is out of range.
     plan._check_redrawn()
     if plan.params is None:
@@ -241,7 +243,9 @@ class FedAvgPlan(guarantee.Plan):
 
   @property
   def is_private(self) -> bool:
-    return self.mechanism.mechanism != 'none'
+    mechanism = self.mechanism
+    return mechanism.mechanism != 'none' and (
+        mechanism.mechanism != settings_lib.OWN or mechanism.stated_event is not None)
 
   @property
   def has_closed_sums(self) -> bool:
@@ -303,7 +307,7 @@ class FedAvgPlan(guarantee.Plan):
     if closed:
       trust += ('; sums stay closed: they are opened in weighted rows of '
                 f'{len(mechanism.column)} rounds alone')
-    if self.is_private:
+    if mechanism.family.knob is not None:
       sampler = noise_budget.describe_sum(self.params, self.adaptive is not None)
     for when, *_ in self.releases:
       trust += f'; {when} {preliminary.TRUST}'
@@ -345,7 +349,13 @@ class FedAvgPlan(guarantee.Plan):
          'diagnostics measure raw values and cohort sizes, outside the guarantee'),
         (degenerate, 'degenerate grid', f'degenerate grid: {degenerate}'),
         (params and params.rotation == 'none', 'no rotation',
-         'rotation=none: large coordinates may wrap around, which costs accuracy only'))
+         'rotation=none: large coordinates may wrap around, which costs accuracy only'),
+        (mechanism.mechanism == settings_lib.OWN and self.is_private,
+         'aggregation as stated', 'epsilon is that of the event that is stated for the '
+         f'aggregation {self.aggregation}: that it releases no more is not checked'),
+        (mechanism.mechanism == settings_lib.OWN and not self.is_private,
+         'mechanism not accounted', 'no event is stated for the aggregation '
+         f'{self.aggregation}: nothing is guaranteed'))
                           if applies]
 
   def configuration(self) -> dict[str, Any]:
@@ -355,6 +365,7 @@ class FedAvgPlan(guarantee.Plan):
             'max_participations': mechanism.max_participations,
             'column': list(mechanism.column), 'bits': mechanism.bits,
             'noise_generator': self.params and self.params.noise_generator,
+            **({'stated_event': mechanism.stated_event} if mechanism.stated_event else {}),
             **{name: event.to_json() for name in _RELEASES
                if (event := getattr(self, name)) is not None}}
 
@@ -367,7 +378,7 @@ def _sources(event: base.Event) -> list[str]:
 
 def build(settings: settings_lib.TrainSettings, *, dimension: int, population: int,
           privacy_unit: str = 'one client', needed: Preliminary | None = None,
-          metrics: int = 0, server: Any = None,
+          metrics: int = 0, server: Any = None, aggregation: Any = None,
           recorded: Mapping[str, Any] | None = None) -> FedAvgPlan:
   """The calibrated plan of a training run.
 
@@ -379,6 +390,7 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
     metrics: Number of metrics that are released after the last round.
     server: The `ServerConfig` for whose models the noise shall cancel; None for plain
       averaging.
+    aggregation: The `aggregation.Aggregation` of mechanism=own.
     recorded: `configuration` of the plan of an earlier start; None for a new run.
   """
   recorded = recorded or {}
@@ -388,14 +400,19 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
   mechanism = mechanisms.SumMechanism(**declarations.shared(
       mechanisms.SumMechanism, settings, dimension=dimension, population=population,
       dropout_rate=settings.simulated_dropout_rate, max_participations=limit,
-      column=tuple(recorded.get('column', (1,)))))
+      column=tuple(recorded.get('column', (1,))),
+      stated_event=aggregation and aggregation.stated_event))
+  stated = recorded.get('stated_event')
+  if recorded and stated != mechanism.stated_event:
+    raise ValueError('aggregation must be that of the run, whose event was '
+                     f'{stated}, found {mechanism.stated_event}')
   if not recorded and settings.sampling == settings_lib.TURNS and (
-      settings.mechanism != 'none' and settings.cohort_size <= population):
+      'column' in mechanism.family.uses and settings.cohort_size <= population):
     mechanism = mechanism.replace(column=_column(settings, mechanism, server))
   if mechanism.bits is None and mechanism.family.params:
     mechanism = mechanism.replace(bits=recorded.get('bits') or _bits(mechanism))
   if not recorded and settings.max_participations is None and (
-      settings.sampling == 'poisson' and settings.mechanism != 'none'
+      settings.sampling == 'poisson' and 'max_participations' in mechanism.family.uses
       and settings.cohort_size <= population
       # Where suppression may show a client, a limit would take all amplification.
       and not mechanism.sampled(combinators.NoPrivacy()).event.pivotal_probability):
@@ -421,7 +438,8 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
     generator = recorded.get('noise_generator') or generator
   return FedAvgPlan.calibrate(
       **declarations.shared(FedAvgPlan, settings, mechanism=mechanism, delta=delta,
-                            noise_generator=generator),
+                            noise_generator=generator,
+                            aggregation=aggregation and aggregation.name),
       recorded_noise=(None if settings.noise_multiplier is not None else
                       recorded.get('noise_multiplier')),
       target_epsilon_server=settings.epsilon_server, privacy_unit=privacy_unit,

@@ -34,9 +34,8 @@ _UNITS = preliminary_lib.UNITS
 def metric_names(task: task_lib.Task) -> tuple[str, ...]:
   """Names of the metrics to release, which follow from the model alone.
 
-  Raises:
-    ValueError: If the task does not know its clients' held-out examples, or its model
-      has no metric in [0, 1].
+  Raises ValueError if the task does not know its clients' held-out examples, or its
+  model has no metric in [0, 1].
   """
   if task.held_out_of_clients is None:
     raise ValueError('private_evaluation needs held-out examples by training client, '
@@ -76,8 +75,7 @@ def totals(task: task_lib.Task, weights: Sequence[np.ndarray], names: Sequence[s
     on_bad: Called with each client whose held-out examples are bad, which contributes
       zeros: reading or evaluating them is an error.
 
-  Raises:
-    ComputationError: If those of all of several clients are bad.
+  Raises ComputationError if those of all of several clients are bad.
   """
   source, weights = task.held_out_of_clients, [tf.constant(a) for a in weights]
   result, known = np.zeros(len(names) + 1, np.int64), set(source.client_ids)

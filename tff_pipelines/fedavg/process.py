@@ -112,13 +112,13 @@ class Server:
 
     Args:
       clients_type: Type of a client's value.
-      initial_aggregator: () -> the aggregator's initial state.
+      initial_aggregator: () -> the aggregator's initial state, at the server or not
+        placed.
       run_round: In a federated computation: (state, clients) -> new weights, state
         of the optimizer, state of the aggregator, and an OrderedDict of metrics.
 
-    Returns:
-      A process whose state is an OrderedDict of `weights`, `optimizer` and
-      `aggregator`, and whose `next` returns an OrderedDict of `state` and `metrics`.
+    Returns a process whose state is an OrderedDict of `weights`, `optimizer` and
+    `aggregator`, and whose `next` returns an OrderedDict of `state` and `metrics`.
     """
 
     def zipped(weights, optimizer_state, aggregator_state):
@@ -128,8 +128,11 @@ class Server:
     @tff.federated_computation
     def initialize():
       weights, optimizer_state = tff.federated_eval(self._initial, tff.SERVER)
-      return zipped(weights, optimizer_state,
-                    tff.federated_eval(initial_aggregator, tff.SERVER))
+      is_placed = isinstance(
+          initial_aggregator.type_signature.result, tff.FederatedType)
+      return zipped(weights, optimizer_state, (
+          initial_aggregator() if is_placed else
+          tff.federated_eval(initial_aggregator, tff.SERVER)))
 
     @tff.federated_computation(
         initialize.type_signature.result, tff.FederatedType(clients_type, tff.CLIENTS))
@@ -259,11 +262,62 @@ def build_chunked(
   return server.process(chunks_type, initial_sum, run_round)
 
 
+def build_composed(
+    client_update: local_training.ClientUpdate, element_spec, *,
+    initial_weights: list[np.ndarray], factory, server: ServerConfig,
+    seeded: bool = False, diagnostics: bool = False) -> tff.templates.IterativeProcess:
+  """Builds the process around any factory of TFF, whose result is the mean update.
+
+  Each client is a client of TFF. What the factory measures is recorded with diagnostics
+  only: it may be computed from raw values.
+
+  Args:
+    client_update, element_spec, initial_weights, server: As for `build_chunked`.
+    factory: Unweighted, or weighted: each client then has the weight 1.
+    seeded: Whether clients bring their keys.
+    diagnostics: Whether the loss of training and the measurements are recorded.
+  """
+  server = Server(initial_weights, server)
+  clients_type = client_type(element_spec, seeded=seeded)
+  is_weighted = isinstance(factory, tff.aggregators.WeightedAggregationFactory)
+  aggregator = factory.create(
+      server.weights_type, *[tff.TensorType(np.float32)] * is_weighted)
+
+  @tff.tensorflow.computation(clients_type, server.weights_type)
+  def train(client, weights):
+    key = client['key'] if seeded else keys.fresh()
+    return client_update(weights, client['examples'], keys.derive(key, 0))
+
+  @tff.tensorflow.computation(
+      server.weights_type, server.optimizer_type,
+      aggregator.next.type_signature.result.result.member)
+  def step_server(weights, optimizer_state, mean):
+    return server.step(weights, optimizer_state, list(mean))
+
+  def run_round(state, clients):
+    sent = tff.federated_map(
+        train, (clients, tff.federated_broadcast(state['weights'])))
+    output = aggregator.next(
+        state['aggregator'], sent[0],
+        *[tff.federated_value(1.0, tff.CLIENTS)] * is_weighted)
+    weights, optimizer_state = tff.federated_map(
+        step_server, (state['weights'], state['optimizer'], output.result))
+    metrics = collections.OrderedDict(aggregator=tff.federated_value(
+        collections.OrderedDict(), tff.SERVER))
+    if diagnostics:
+      metrics['training'] = tff.federated_sum(sent[1])
+      metrics['measured'] = output.measurements
+    return weights, optimizer_state, output.state, metrics
+
+  return server.process(clients_type, aggregator.initialize, run_round)
+
+
 def set_cohort_size(state, cohort_size: int, factory):
   """The process's state for a round of this many selected clients.
 
   Mechanisms that split their noise over the cohort size their shares by it; for
   others nothing changes.
   """
-  return collections.OrderedDict(
-      state, aggregator=factory.set_cohort_size(state['aggregator'], cohort_size))
+  setter = getattr(factory, 'set_cohort_size', None)
+  return state if setter is None else collections.OrderedDict(
+      state, aggregator=setter(state['aggregator'], cohort_size))

@@ -87,6 +87,13 @@ def describe(task: Task, plan: FedAvgPlan) -> report.Description:
       data=task.plan_lines, details=details, caveats=[caveats.Caveat(*note) for note in notes])
 
 
+def of_counts(plan: FedAvgPlan, work: columns.Workload) -> report.Description:
+  """Description of a plan that is of no data."""
+  return report.Description(lines=[
+      ('run', run_line(plan, plan.mechanism.rounds)),
+      ('mechanism', mechanism_line(plan)), *bands_lines(plan, work)])
+
+
 def _release_line(event: base.Event) -> str:
   """A release outside the rounds in one line."""
   release = release_noise.release_of(event)
@@ -124,7 +131,10 @@ def run_line(plan: FedAvgPlan, rounds: int) -> str:
 def mechanism_line(plan: FedAvgPlan) -> str:
   """The mechanism that makes the run private, in one line."""
   if not plan.is_private:
-    return 'none: no clipping, no noise, no guarantee'
+    return 'none: no clipping, no noise, no guarantee' if plan.aggregation is None else (
+        f'own: {plan.aggregation}, not accounted, no guarantee')
+  if plan.aggregation is not None:
+    return f'own: {plan.aggregation}, accounted as {type(plan.mechanism.release()).__name__}'
   mechanism = plan.mechanism
   noise = report.noise_in_words(
       mechanism.noise_multiplier, given=not plan.is_calibrated)
@@ -174,6 +184,13 @@ def in_words(set_name: str, values: Mapping[str, float],
   return f'{set_name}: ' + ', '.join(
       entry(name) for name in (values if names is None else names)
       if not name.startswith(scores.CONSTANT))
+
+
+def _first_names(values: Mapping[str, float]) -> list[str]:
+  """The metrics of the first line, those of rare classes where accuracy says little."""
+  says_little = not scores.beats_constant(values).get('accuracy', True)
+  further = scores.FURTHER[2 * says_little:]
+  return [name for name in values if name not in further]
 
 
 def constant_caveats(set_name: str, values: Mapping[str, float]
@@ -332,8 +349,7 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str,
   outside = [name for name in results if _is_outside(name, task)]
   lines = [in_words(name, values) + ', outside the guarantee' * (name in outside)
            for name, values in results.items()]
-  sentences = {name: in_words(name, values, [
-      key for key in values if key not in scores.FURTHER])
+  sentences = {name: in_words(name, values, _first_names(values))
                for name, values in results.items()}
   constants = [caveat for name, values in results.items()
                for caveat in constant_caveats(name, values)]

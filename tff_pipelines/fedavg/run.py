@@ -23,8 +23,9 @@ from tff_pipelines.common import declarations, files
 from tff_pipelines.experiment import (
     models, records as records_lib, report as report_lib, run as run_lib)
 from tff_pipelines.fedavg import (
-    columns, evaluation, local_training, loop, plan as plan_lib, preliminary,
-    private_evaluation, process as process_lib, report, scores, validation, warm_start)
+    aggregation, columns, evaluation, local_training, loop, plan as plan_lib, planning,
+    preliminary, private_evaluation, process as process_lib, report, scores, validation,
+    warm_start)
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.fedavg.settings import TrainSettings
 from tff_pipelines.simulation import native_chunks
@@ -91,20 +92,30 @@ def examples_fingerprint(task: Task) -> str:
 def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
                  local: local_training.LocalConfig, server: ServerConfig,
                  clients_per_call: int | None = None,
+                 own: aggregation.Aggregation | None = None,
                  **config: Any) -> loop.FedAvgRounds:
   """Federated averaging of a task under a plan, ready to run.
 
   `initial_weights` are float32 arrays; without `clients_per_call` the cohort decides;
-  `config` are further arguments of FedAvgRounds.
+  `own` is the aggregation of mechanism=own; `config` are further arguments of
+  FedAvgRounds.
   """
-  factory, cohort_size = sum_factory(plan), plan.mechanism.cohort_size
-  if clients_per_call is None:
-    clients_per_call = process_lib.clients_per_call(cohort_size)
-  process = process_lib.build_chunked(
-      local_training.client_update(task.model.loss, local), task.train.element_spec,
-      initial_weights=initial_weights, sum_factory=factory,
-      expected_cohort_size=cohort_size, server=server,
-      read_in_graph=loop.reader_in_graph(task) if config.get('by_id') else None)
+  update = local_training.client_update(task.model.loss, local)
+  common = dict(initial_weights=initial_weights, server=server)
+  if own is not None:
+    factory, clients_per_call = own.factory, None
+    process = process_lib.build_composed(
+        update, task.train.element_spec, factory=factory, seeded=plan.seed is not None,
+        diagnostics=plan.diagnostics, **common)
+  else:
+    factory, cohort_size = sum_factory(plan), plan.mechanism.cohort_size
+    if clients_per_call is None:
+      clients_per_call = process_lib.clients_per_call(cohort_size)
+    process = process_lib.build_chunked(
+        update, task.train.element_spec, sum_factory=factory,
+        expected_cohort_size=cohort_size,
+        read_in_graph=loop.reader_in_graph(task) if config.get('by_id') else None,
+        **common)
   return loop.FedAvgRounds(
       process, task=task, scheme=plan.scheme,
       set_cohort_size=functools.partial(
@@ -125,6 +136,7 @@ class TrainExperiment(run_lib.Experiment):
   settings: TrainSettings
   _start: warm_start.WarmStart | None = None
   _evaluated: dict[str, Any] | None = None
+  _own: aggregation.Aggregation | None = None
   run_line = staticmethod(report.run_line)
 
   def folder_words(self) -> tuple[str, ...]:
@@ -186,6 +198,8 @@ class TrainExperiment(run_lib.Experiment):
     if isinstance(self.settings.task, str) and (
         source := registry.source(self.settings.task)):
       identity['task_source'] = source
+    if self.settings.aggregation is not None:
+      identity['aggregation_source'] = aggregation.source(self.settings.aggregation)
     if self.settings.warm_start is not None:
       self._start = warm_start.read(self.settings.warm_start, task.model)
     return {**identity, 'warm_start': self._start and self._start.digest}
@@ -196,11 +210,26 @@ class TrainExperiment(run_lib.Experiment):
       targets['epsilon'] = self.settings.target_epsilon
     return targets
 
-  def build_plan(self, task: Task, recorded) -> plan_lib.FedAvgPlan:
+  def build_plan(self, task: Task | None, recorded,
+                 **counts: int) -> plan_lib.FedAvgPlan:
+    """The plan; without a task, that of `counts`: population and dimension."""
+    if task is None:
+      beside = [name for name in (
+          'statistics_epsilon', 'private_evaluation', 'vocabulary')
+                if name in self.settings.given]
+      if beside:
+        raise ValueError(f'{beside[0]} can\'t be planned without data: leave out '
+                         'population and dimension')
+    sizes = counts or dict(dimension=task.model.parameter_count(),
+                           population=len(task.train.client_ids))
+    if self.settings.aggregation is not None:
+      self._own = aggregation.build(
+          self.settings.aggregation, cohort_size=self.settings.cohort_size,
+          rounds=self.settings.rounds, **sizes)
     plan = plan_lib.build(
-        self.settings, dimension=task.model.parameter_count(),
-        population=len(task.train.client_ids), privacy_unit=task.privacy_unit,
-        needed=task.preliminary, recorded=recorded, server=self._server(),
+        self.settings, **sizes, aggregation=self._own, recorded=recorded,
+        server=self.server, **({} if task is None else dict(
+            privacy_unit=task.privacy_unit, needed=task.preliminary)),
         metrics=len(private_evaluation.metric_names(task))
         if self.settings.private_evaluation else 0)
     if recorded is not None:
@@ -231,7 +260,7 @@ class TrainExperiment(run_lib.Experiment):
     description, notes = report.describe(task, plan), []
     if self._start is not None:
       notes = [self._start.caveat(self.settings.warm_start_is_public)]
-    work = columns.workload(self._server(), plan.mechanism.rounds)
+    work = columns.workload(self.server, plan.mechanism.rounds)
     return dataclasses.replace(
         description, caveats=[*description.caveats, *notes],
         lines=[*description.lines, *report.bands_lines(plan, work)],
@@ -272,7 +301,9 @@ class TrainExperiment(run_lib.Experiment):
     return plan.mechanism.rounds
 
   def _by_id(self, task: Task) -> bool:
-    return self.settings.clients_by_id and loop.reads_by_id(task)
+    # Clients of TFF, which those of an aggregation of one's own are, have examples.
+    return (self.settings.clients_by_id and self.settings.aggregation is None
+            and loop.reads_by_id(task))
 
   def read_by_workers(self, task: Task):
     by_id, proof = self._by_id(task), data_proof(task.train)
@@ -287,7 +318,8 @@ class TrainExperiment(run_lib.Experiment):
                        'its source has no data_proof')
     return (proof,)
 
-  def _server(self) -> ServerConfig:
+  @property
+  def server(self) -> ServerConfig:
     """Parameters of the server's optimizer."""
     settings, warmup = self.settings, self.settings.server_warmup_rounds
     rounds = settings.rounds
@@ -304,7 +336,7 @@ class TrainExperiment(run_lib.Experiment):
         task, plan, initial,
         local=local_training.LocalConfig(**declarations.shared(
             local_training.LocalConfig, settings, 'client_')),
-        server=self._server(),
+        server=self.server, own=self._own,
         clients_per_call=settings.clients_per_call,
         rounds_per_evaluation=settings.rounds_per_evaluation,
         dropout_rate=settings.simulated_dropout_rate,
@@ -325,6 +357,39 @@ class TrainExperiment(run_lib.Experiment):
 experiment = TrainExperiment
 
 
-def train(settings: TrainSettings) -> dict[str, Any]:
-  """Trains, or resumes training, and reports; returns the summary."""
-  return TrainExperiment(settings).run()
+def plan(experiment: TrainExperiment) -> planning.Planned:
+  """The plan of a run that is not started; raises as the run would."""
+  settings, counts, task = experiment.settings, {}, None
+  if settings.population is not None:
+    counts = dict(population=settings.population, dimension=settings.dimension)
+  else:
+    task = experiment.build_task()
+    experiment.identity(task)  # Raises what does not fit the task.
+  planned = experiment.build_plan(task, None, **counts)
+  work = columns.workload(experiment.server, settings.rounds)
+  noise = planning.error(planned, experiment.server, work)
+  if task is None:
+    description, seconds = report.of_counts(planned, work), None
+  else:
+    description = experiment.describe(task, planned)
+    seconds = planning.seconds_of_round(experiment, task, planned)
+  description = dataclasses.replace(description, lines=[
+      *description.lines, *planning.lines(planned, noise, seconds)])
+  guarantee = planned.guarantee(settings.rounds)
+  return planning.Planned(
+      guarantee=guarantee, error=noise, seconds=seconds,
+      lines=report_lib.planned_lines(description, guarantee), **{
+          name: getattr(planned.mechanism, name)
+          for name in ('noise_multiplier', 'bits', 'column')})
+
+
+def train(settings: TrainSettings) -> dict[str, Any] | None:
+  """Trains, or resumes training, and reports; returns the summary.
+
+  With `plan` it prints the plan alone.
+  """
+  experiment = TrainExperiment(settings)
+  if settings.plan:
+    print('\n'.join(plan(experiment).lines))
+    return None
+  return experiment.run()

@@ -15,7 +15,10 @@ from tff_pipelines.experiment import settings
 _GRID = tuple(noises.NOISES)
 _SHARES = tuple(name for name in _GRID if noises.NOISES[name].has_shares)
 _PRIVATE = (*_GRID, 'gaussian')
-MECHANISMS = (*_PRIVATE, 'none')
+# Aggregation of the user's own, whose noise is not calibrated here.
+OWN = 'own'
+_ACCOUNTED = (*_PRIVATE, OWN)
+MECHANISMS = (*_ACCOUNTED, 'none')
 SERVER_OPTIMIZERS = ('sgdm', 'adam', 'adagrad', 'yogi')
 SERVER_SCHEDULES = ('constant', 'linear_warmup', 'linear_decay', 'cosine')
 
@@ -52,13 +55,17 @@ _data, _privacy, _training, _run = declarations.groups(
     'data', 'privacy', 'training', 'run')
 # Settings of privacy by mechanism: noise, a grid, noise of clients, an adaptive clip.
 _noise = declarations.group('privacy', mechanism=_PRIVATE)
+_accounted = declarations.group('privacy', mechanism=_ACCOUNTED)
 _query = functools.partial(
-    declarations.like, answers.Query, group='privacy', when={'mechanism': _PRIVATE})
+    declarations.like, answers.Query, group='privacy', when={'mechanism': _ACCOUNTED})
 _grid = declarations.group('privacy', mechanism=_GRID)
 _shares = declarations.group('privacy', mechanism=_SHARES)
 _adaptive = functools.partial(
     declarations.like, params_lib.AdaptiveClipParams, group='privacy',
     when={'mechanism': _GRID, 'adaptive_clipping': (True,)})
+_planned = functools.partial(
+    declarations.group('run', plan=(True,)), low=1, free=True,
+    otherwise='that of the data')
 # Headings of training by the server's optimizer and schedule.
 _sgdm = declarations.group('training', server_optimizer=('sgdm',))
 _not_sgdm = declarations.group('training', server_optimizer=SERVER_OPTIMIZERS[1:])
@@ -187,9 +194,13 @@ class DataSettings(settings.TaskSettings):
 class TrainSettings(settings.RunSettings, DataSettings):
   """All settings of a training run."""
 
-  mechanism: str = _privacy('skellam', 'Who adds noise. skellam, discrete_gaussian: '
-      'clients, under secure aggregation; skellam_central, gaussian: the server; none: '
-      'no one, so no privacy.', choices=MECHANISMS, essential=True)
+  mechanism: str = _privacy('skellam', 'Noise of clients: skellam, '
+      'discrete_gaussian; of a server: skellam_central, gaussian; none; own.',
+      choices=MECHANISMS, essential=True)
+  aggregation: str | None = declarations.setting(None, 'Aggregation of your own, '
+      'module:function: it returns a factory of TFF for the mean update, or a pair of '
+      'it and the event that it is accounted by.', group='privacy', named=True,
+      when={'mechanism': (OWN,)})
   epsilon: float | None = _noise(None, 'Target epsilon of the whole run; the noise is '
       'calibrated to it.', above=0, essential=True,
       otherwise=f'{DEFAULT_EPSILON:g}, without another target or --noise_multiplier')
@@ -199,7 +210,7 @@ class TrainSettings(settings.RunSettings, DataSettings):
   noise_multiplier: float | None = _sum(
       'noise_multiplier', low=None, above=0, instead_of='epsilon',
       help='Noise standard deviation over the clip, instead of --epsilon.')
-  delta: float | None = _noise(None, 'Delta of the guarantee.', above=0, below=1,
+  delta: float | None = _accounted(None, 'Delta of the guarantee.', above=0, below=1,
       essential=True, otherwise='1/N^1.1 for N clients, at most 1e-5 from 10,000 on')
   clip: float | None = _sum(
       'clip', when={'mechanism': _PRIVATE}, by_task=True, otherwise=_by_task('clip'))
@@ -235,7 +246,7 @@ class TrainSettings(settings.RunSettings, DataSettings):
       'philox.', choices=(AUTO, *params_lib.NOISE_GENERATORS))
   amplification: str = _query('amplification')
   accountant: str = _query('accountant')
-  clients_per_person: int = _noise(1, 'Clients that one person may own, whose epsilon '
+  clients_per_person: int = _accounted(1, 'Clients that one person may own, whose epsilon '
       'is stated too; the noise is calibrated for one client.', low=1, unit='clients')
   allow_degenerate: bool = _grid(False, 'Only warn of a grid too coarse to be useful.')
   diagnostics: bool = _privacy(False, 'Also measure values outside the guarantee: '
@@ -281,6 +292,12 @@ class TrainSettings(settings.RunSettings, DataSettings):
       'public, not of people whom epsilon must protect; else an export of '
       'this run is not called private.')
 
+  plan: bool = _run(False, 'Print the plan, its error and its time, and end.',
+      free=True, essential=True)
+  population: int | None = _planned(None, 'Number of clients to plan for, without '
+      'data; with --dimension.')
+  dimension: int | None = _planned(None, 'Number of parameters to plan for; with '
+      '--population.')
   rounds_per_evaluation: int = _run(1, 'Rounds between evaluations.', low=1, free=True)
   clients_per_call: int | None = _run(None, 'Clients that a graph call trains in turn; '
       '1 makes each a TFF client.', low=1, free=True, otherwise='by the cohort')
@@ -306,8 +323,14 @@ class TrainSettings(settings.RunSettings, DataSettings):
     super().check()
     for name, value in (('vocabulary', self.vocabulary == registry.PRIVATE_COUNTS),
                         ('statistics_epsilon', self.statistics_epsilon)):
-      if value and self.mechanism == 'none':
-        raise ValueError(f'{name}={getattr(self, name)} needs noise: mechanism=none')
+      if value and self.mechanism not in _PRIVATE:
+        raise ValueError(f'{name}={getattr(self, name)} needs noise: '
+                         f'mechanism={self.mechanism}')
+    if self.mechanism == OWN and self.aggregation is None:
+      raise ValueError('mechanism=own needs aggregation, found none')
+    if (self.population is None) != (self.dimension is None):
+      raise ValueError('population and dimension must both be given, found '
+                       f'{self.population} and {self.dimension}')
     if self.epsilon_server is not None and self.noise_multiplier is not None:
       raise ValueError('epsilon_server and noise_multiplier must not both be given')
     if self.bands is not None and self.bands > self.rounds:
@@ -340,7 +363,7 @@ class TrainSettings(settings.RunSettings, DataSettings):
   @property
   def target_epsilon(self) -> float | None:
     """The target of the calibration; None where the noise is given or there is none."""
-    if (self.mechanism == 'none' or (
+    if (self.mechanism not in _PRIVATE or (
         self.noise_multiplier, self.epsilon, self.epsilon_server) != (None,) * 3):
       return self.epsilon
     return DEFAULT_EPSILON

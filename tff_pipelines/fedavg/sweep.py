@@ -223,7 +223,9 @@ def _draw(rows: list[dict[str, Any]], path: pathlib.Path,
   axes.set_ylabel(f'{metric.replace("_", " ")} on {held_out} (%)')
   axes.set_title(title or '', fontsize=10)
   axes.grid(alpha=0.3)
-  axes.legend(fontsize=9)
+  repeats = max(len(row['curves']) for row in rows)
+  axes.legend(fontsize=9, title_fontsize=8, title=(
+      f'mean and range of {repeats} repeats' if repeats > 1 else None))
   figure.tight_layout()
   figure.savefig(path, dpi=120)
 
@@ -248,8 +250,8 @@ def write(rows: list[dict[str, Any]], folder: pathlib.Path, title: str | None,
   print(f'written to {os.fspath(folder)}: {TABLE}, {FIGURE}')
 
 
-def sweep(settings: settings_lib.SweepSettings) -> None:
-  """Runs the runs of a sweep that are not done yet, and reports.
+def sweep(settings: settings_lib.SweepSettings) -> list[dict[str, Any]]:
+  """Runs the runs of a sweep that are not done yet, and reports; a row a setting.
 
   Raises OSError or ValueError, in one line, for a mistake of the user or a run that
   fails.
@@ -257,4 +259,6 @@ def sweep(settings: settings_lib.SweepSettings) -> None:
   runs = build_runs(settings.parsed, settings.output_dir, repeats=settings.repeats,
                     seeded=settings.seeded)
   run_all(runs, settings.at_once)
-  write(collect(runs), pathlib.Path(settings.output_dir), settings.title, runs)
+  rows = collect(runs)
+  write(rows, pathlib.Path(settings.output_dir), settings.title, runs)
+  return rows

@@ -13,6 +13,8 @@ from tff_pipelines.fedavg.settings import TrainSettings
 
 _settings, _run = (functools.partial(declarations.setting, group=name, essential=True)
                    for name in ('settings', 'run'))
+_FLAG = re.compile(r'--?(?:no)?(\w+)(=.*)?', re.DOTALL)
+_UNUSED = re.compile(r'(\w+) is not used with ')
 # Flags that a sweep sets itself.
 _OWN = ('output_dir', 'resume', 'initial_weights_seed', 'seed')
 
@@ -28,9 +30,10 @@ class Setting(NamedTuple):
 def parse_settings(settings: Iterable[str], common: Sequence[str]) -> list[Setting]:
   """Parses each 'name: --flag=value ...' after the flags of all settings.
 
-  Raises:
-    ValueError: If there is none, one has another form, or sets what the sweep sets
-      itself, or two have the same folder.
+  A flag of all settings that one does not use is left out of that one.
+
+  Raises ValueError if there is none, one has another form, or sets what the sweep sets
+  itself, or two have the same folder.
   """
   by_folder: dict[str, Setting] = {}
   for text in settings:
@@ -38,9 +41,10 @@ def parse_settings(settings: Iterable[str], common: Sequence[str]) -> list[Setti
     name = name.strip()
     if not colon or not name or name.startswith('-'):
       raise ValueError(f'setting must be a name, a colon and flags, found {text!r}')
-    flags = [flag for part in (*common, rest) for flag in shlex.split(part)]
-    for flag in flags:
-      match = re.fullmatch(r'--?(?:no)?(\w+)(=.*)?', flag, re.DOTALL)
+    shared, own = ([flag for part in parts for flag in shlex.split(part)]
+                   for parts in (common, [rest]))
+    for flag in (*shared, *own):
+      match = _FLAG.fullmatch(flag)
       if not match:
         raise ValueError(f'setting {name!r} must be of --flag=value, found {flag!r}')
       if match[1] in _OWN:
@@ -49,10 +53,25 @@ def parse_settings(settings: Iterable[str], common: Sequence[str]) -> list[Setti
     if folder in by_folder:
       raise ValueError(f'settings must have different names, found {name!r} and '
                        f'{by_folder[folder].name!r}')
-    by_folder[folder] = Setting(name, tuple(flags), folder)
+    by_folder[folder] = Setting(name, (*_used(shared, own), *own), folder)
   if not by_folder:
     raise ValueError('there must be at least one setting')
   return list(by_folder.values())
+
+
+def _used(shared: Sequence[str], own: Sequence[str]) -> Sequence[str]:
+  """The flags of all settings that the trainer uses with those of one."""
+  while True:
+    try:
+      cli.parsed(TrainSettings, (*shared, *own))
+    except ValueError as error:
+      unused = _UNUSED.match(str(error))
+      left = [flag for flag in shared if not unused or (
+          _FLAG.fullmatch(flag)[1] != unused[1])]
+      if len(left) < len(shared):
+        shared = left
+        continue
+    return shared
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

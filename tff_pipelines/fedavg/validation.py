@@ -20,8 +20,7 @@ from tasks.task import Examples, Task, VALIDATION
 def examples(task: Task, path: str, options: Mapping[str, Any]) -> Examples:
   """Examples of public files, read as the task reads a test part.
 
-  Raises:
-    ValueError: For bad data, and for a source without files of a test part.
+  Raises ValueError for bad data, and for a source without files of a test part.
   """
   source = options.get('data_source', 'embedded')
   if source not in open_source.FORMATS or (

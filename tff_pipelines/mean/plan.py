@@ -152,9 +152,8 @@ def _cell(settings: MeanSettings, mechanism: str, n: int, d: int, bits: int | No
 def cells(settings: MeanSettings) -> tuple[list[Cell], list[guarantee.Caveat]]:
   """Calibrates all cells of a sweep.
 
-  Raises:
-    ValueError: If a cell can't be done, or only on a degenerate grid, and
-      degenerate grids are not allowed; or if no cell can be done.
+  Raises ValueError if a cell can't be done, or only on a degenerate grid, and
+  degenerate grids are not allowed; or if no cell can be done.
   """
   calibrated, notes = [], []
   for n, d, mechanism in itertools.product(

@@ -72,9 +72,8 @@ def _release(settings: MeanSettings, cell: plan_lib.Cell) -> tuple[Any, Callable
 def estimate(settings: MeanSettings, cell: plan_lib.Cell) -> report.Row:
   """Executes all repeats of a setting and measures its errors.
 
-  Returns:
-    A row of results. Errors are of the mean, in model units: mse is per
-    coordinate and squared, l2_error the norm of the whole error.
+  Returns a row of results. Errors are of the mean, in model units: mse is per
+  coordinate and squared, l2_error the norm of the whole error.
   """
   start, params = time.monotonic(), cell.plan.params
   state, release = _release(settings, cell)

@@ -1,6 +1,6 @@
 """Evaluates a trained model and predicts by it, on the data of the run or on others."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 import json
 import pathlib
 import sys
@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tasks import checks, task as task_lib
-from tasks.sources import records
+from tasks.sources import further, records
 from tff_pipelines.common import files
 from tff_pipelines.fedavg import evaluation, report, scores
 from tff_pipelines.publish import export, run as run_lib
@@ -58,33 +58,29 @@ def evaluate(settings: EvaluateSettings) -> None:
 
 def _examples(source: task_lib.ClientSource, skips: task_lib.Skips
               ) -> Iterator[tuple[list[dict[str, Any]], task_lib.Examples]]:
-  """Columns that name examples, and the examples, of a client or a chunk of rows.
+  """Columns that name examples, and the examples, of a client or a chunk of rows."""
+  if not getattr(source, 'in_order', False):
+    for client, examples in skips.examples(source):
+      count = len(next(iter(examples.values())))
+      yield [{'client': client, 'index': i} for i in range(count)], examples
+    return
+  has_clients = source.has_clients
 
-  A chunk with a bad row is read by the row, so that the row is named, or skipped.
-  """
-  in_order, has_clients = getattr(source, 'in_order', False), None
-
-  def read(one: Any, parts: Iterable[Any] = ()):
+  def read(rows: Sequence[further.InputRow]):
     try:
-      examples = source.examples(one)
+      examples = source.examples(rows)
     except task_lib.BadClientError as error:
-      if parts:
-        for part in parts:
-          yield from read(part)
-      else:
-        skips.client(None if in_order else one, error)
+      if len(rows) == 1:
+        skips.client(None, error)
+      else:  # By the row, so that the bad one is named, or skipped.
+        for row in rows:
+          yield from read((row,))
       return
-    if in_order:
-      yield [{**({'client': row.client or ''} if has_clients else {}),
-              'index': row.index} for row in one], examples
-    else:
-      yield [{'client': one, 'index': i}
-             for i in range(len(next(iter(examples.values()))))], examples
+    yield [{**({'client': row.client or ''} if has_clients else {}),
+            'index': row.index} for row in rows], examples
 
-  for client in source.client_ids:
-    if in_order and has_clients is None:
-      has_clients = any(row.client is not None for row in client)
-    yield from read(client, ((row,) for row in client) if in_order else ())
+  for chunk in source.client_ids:
+    yield from read(chunk)
 
 
 def _predictions(serving: task_lib.Serving, weights, source: task_lib.ClientSource,

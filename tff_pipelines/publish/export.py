@@ -1,7 +1,7 @@
 """Writes a trained model into a folder of its own, with its privacy statement."""
 
 import collections
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 import os
 import pathlib
 import shutil
@@ -12,10 +12,11 @@ import numpy as np
 import tensorflow as tf
 
 from tasks.task import Serving
+from tff_pipelines.accounting.guarantees import ledger_query
 from tff_pipelines.common import files
-from tff_pipelines.experiment import models
+from tff_pipelines.experiment import models, statement
 from tff_pipelines.fedavg.account_verdict import verdict_on
-from tff_pipelines.publish import numpy_model, run as run_lib, statement
+from tff_pipelines.publish import numpy_model, run as run_lib
 from tff_pipelines.publish.settings import ExportSettings
 
 SAVED_MODEL = 'saved_model'
@@ -32,15 +33,20 @@ def _is_plain(name: str) -> bool:
 
 def predict_function(serving: Serving, weights) -> Any:
   """A tf.function of the features of a batch, by name, to the outputs of `predict`."""
-  names = list(serving.inputs)
-  signature = [
-      tf.TensorSpec([None, *shape], tf.as_dtype(dtype),
-                    name=name if _is_plain(name) else None)
-      for name, (dtype, shape) in serving.inputs.items()]
+  return _function({
+      name: tf.TensorSpec([None, *shape], tf.as_dtype(dtype),
+                          name=name if _is_plain(name) else None)
+      for name, (dtype, shape) in serving.inputs.items()},
+                   lambda features: serving.model.predict(weights, features))
 
-  @tf.function(autograph=False, input_signature=signature)
-  def predict(*features):
-    outputs = serving.model.predict(weights, dict(zip(names, features)))
+
+def _function(specs: Mapping[str, tf.TensorSpec],
+              outputs_of: Callable[[dict[str, tf.Tensor]], Mapping[str, Any]]) -> Any:
+  """A tf.function of tensors in the order of their specs, which have other names."""
+
+  @tf.function(autograph=False, input_signature=list(specs.values()))
+  def predict(*tensors):
+    outputs = outputs_of(dict(zip(specs, tensors)))
     return {name: tf.convert_to_tensor(output) for name, output in outputs.items()}
 
   return predict
@@ -52,26 +58,23 @@ def _input_names(names: Iterable[str]) -> dict[str, str]:
   TensorFlow does not tell letters of other cases apart.
   """
   used = collections.Counter(name.lower() for name in names)
-  return {name: name if _is_plain(name) and not name.startswith('_')
-          and used[name.lower()] == 1 else f'column_{i}'
+  return {name: name if _is_plain(name)
+          and not name.lower().startswith(('_', 'column_')) and used[name.lower()] == 1 else f'column_{i}'
           for i, name in enumerate(names)}
 
 
 def _raw_function(serving: Serving, weights) -> Any:
   """A tf.function of raw columns [batch] to the outputs, the class by its name."""
   dtypes, inputs = serving.raw.dtypes, _input_names(serving.raw.dtypes)
-  signature = [tf.TensorSpec([None], dtype, name=inputs[name])
-               for name, dtype in dtypes.items()]
 
-  @tf.function(autograph=False, input_signature=signature)
-  def predict(*columns):
-    outputs = dict(serving.model.predict(
-        weights, serving.raw.encode(dict(zip(dtypes, columns)))))
+  def outputs_of(columns):
+    outputs = dict(serving.model.predict(weights, serving.raw.encode(columns)))
     if 'class' in outputs and (names := class_names(serving, None)):
       outputs['class'] = tf.gather(tf.constant(names), outputs['class'])
     return outputs
 
-  return predict
+  return _function({name: tf.TensorSpec([None], dtype, name=inputs[name])
+                    for name, dtype in dtypes.items()}, outputs_of)
 
 
 def class_names(serving: Serving, count: int | None) -> list[str] | None:
@@ -132,10 +135,21 @@ def _write(folder: pathlib.Path, settings: ExportSettings, run: run_lib.Finished
     files.write_atomically(folder / name, text)
   reasons = [*serving.not_private, *([statement.PARTY] if settings.party else [])]
   # The summary names the models of all parties.
-  content = statement.statement({**run.summary, 'model': trained.name}, reasons)
+  content = statement.statement(
+      {**run.summary, 'model': trained.name}, reasons, _earlier(settings, run))
   files.write_json(folder / statement.JSON, content)
   files.write_atomically(folder / statement.TEXT, statement.in_words(content))
   return content
+
+
+def _earlier(settings: ExportSettings, run: run_lib.FinishedRun) -> dict | None:
+  """All releases about the same people, those of earlier ledgers included."""
+  if settings.earlier_ledgers is None:
+    return None
+  answer = ledger_query.together(
+      [run.folder / files.LEDGER, *settings.earlier_ledgers])
+  return {'count': len(settings.earlier_ledgers), 'epsilon': answer.epsilon,
+          'delta': answer.delta}
 
 
 def export(settings: ExportSettings) -> pathlib.Path:

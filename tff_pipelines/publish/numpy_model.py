@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 _FOLDER = pathlib.Path(__file__).parent
 # Texts that programs write for a missing value.
 _GAPS = ('', 'NA', 'N/A', 'n/a', 'NaN', 'nan', 'null', 'NULL', 'None', '<NA>', 'NaT',
@@ -31,20 +32,24 @@ def _number(value: Any, kind: str) -> float:
   if kind == 'date':
     if not isinstance(value, datetime.datetime):
       value = datetime.datetime.fromisoformat(str(value).replace('Z', '+00:00'))
-    zone = value.utcoffset() or datetime.timedelta()
-    since = value.replace(tzinfo=None) - zone - datetime.datetime(1970, 1, 1)
-    return since / datetime.timedelta(days=1)
+    if value.tzinfo is None:
+      value = value.replace(tzinfo=datetime.timezone.utc)
+    return (value - _EPOCH) / datetime.timedelta(days=1)
   number = float(value)
-  if math.isinf(number):
+  if not math.isfinite(number):
     raise ValueError(f'numbers must be finite, found {value!r}')
   return number
 
 
 def _category(value: Any) -> str:
   """The text by which a category is known: '3' for 3.0 and '3.0', 'true' for True."""
-  text = '' if value is None or value != value else str(value)
-  return text.lower() if text.lower() in ('true', 'false') else re.sub(
-      r'^([+-]?(?:0|[1-9][0-9]*))\.0+$', r'\1', text)
+  if value is None or value != value:
+    return ''
+  text = str(int(value) if isinstance(value, float) and value.is_integer() else value)
+  if text.lower() in ('true', 'false'):
+    return text.lower()
+  whole = re.fullmatch(r'([+-]?(?:0|[1-9][0-9]*))\.0+', text)
+  return whole[1] if whole else text
 
 
 def _encoded(column: Mapping[str, Any], value: Any, imputes: bool) -> list[float]:
@@ -72,12 +77,17 @@ def predict(rows: Iterable[Mapping[str, Any]],
   model = json.loads((folder / 'model.json').read_text(encoding='utf-8'))
   imputes = model['served']['settings'].get('missing') == 'impute'
   label, scales = columns['label'], model['scales']
-  with np.load(folder / 'model.npz') as arrays:
+  with np.load(folder / 'model.npz', allow_pickle=False) as arrays:
     weights = [arrays[name] for name in arrays.files]
-  for row in rows:
-    x = scales[0] * np.array([
-        value for column in columns['features']
-        for value in _encoded(column, row[column['name']], imputes)], np.float32)
+  for number, row in enumerate(rows, 1):
+    try:
+      x = scales[0] * np.array([
+          value for column in columns['features']
+          for value in _encoded(column, row[column['name']], imputes)], np.float32)
+    except KeyError as error:
+      raise ValueError(f'row {number} has no column {error}') from error
+    except ValueError as error:
+      raise ValueError(f'row {number}: {error}') from error
     for i in range(0, len(weights), 2):
       x = np.maximum(x, 0) if i else x
       x = x @ weights[i] + weights[i + 1]
@@ -94,11 +104,20 @@ def predict(rows: Iterable[Mapping[str, Any]],
       yield {'value': math.exp(value) if label['is_log'] else value}
 
 
+def main(path: str) -> None:
+  """Prints the predictions of a CSV file: UTF-8, with commas and a header."""
+  with open(path, encoding='utf-8-sig', newline='') as file:
+    results = list(predict(csv.DictReader(file)))
+  if results:
+    writer = csv.DictWriter(sys.stdout, results[0], lineterminator='\n')
+    writer.writeheader()
+    writer.writerows(results)
+
+
 if __name__ == '__main__':
-  with open(sys.argv[1], encoding='utf-8-sig', newline='') as file:
-    writer = None
-    for result in predict(csv.DictReader(file)):
-      if writer is None:
-        writer = csv.DictWriter(sys.stdout, result, lineterminator='\n')
-        writer.writeheader()
-      writer.writerow(result)
+  if len(sys.argv) != 2:
+    sys.exit('usage: python model.py rows.csv')
+  try:
+    main(sys.argv[1])
+  except (ValueError, OSError) as error:
+    sys.exit(f'error: {error}')

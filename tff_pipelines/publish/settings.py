@@ -46,6 +46,8 @@ class ExportSettings(_ModelSettings):
       'TensorFlow alone loads and serves it.', choices=FORMATS,
       essential=True)
   output_dir: str | None = _run(None, 'New folder of the export.', essential=True)
+  earlier_ledgers: tuple[str, ...] | None = _run(None, 'Ledgers of earlier releases '
+      'about the same people, separated by commas: the statement adds them up.')
 
   def check_paths(self) -> None:
     path = pathlib.Path(self.output_dir)

@@ -40,9 +40,8 @@ def started(*, local_workers: int = 0, engine: str = 'local',
     slice_deadline: Seconds that a worker may take for a slice, > 0.
     data: The data that workers read themselves, which those of Ray must prove to have.
 
-  Raises:
-    ValueError: For numbers below 0, or a cluster that must not be used.
-    OSError: If no worker can be started.
+  Raises ValueError for numbers below 0, or a cluster that must not be used; OSError if
+  no worker can be started.
   """
   if local_workers < 0:
     raise ValueError(f'local_workers must be at least 0, found {local_workers}')

@@ -53,6 +53,21 @@ _KEEPS_STATE = re.compile(
     r'^(OneShotIterator|Iterator|IteratorV2|Stack|StackV2|\w*Stage)$')
 
 
+def num_slices(elements: int) -> int:
+  """Number of slices for `elements` clients, or chunks of clients: 1 to 64."""
+  return max(1, min(elements, max(8, -(-elements // 8)), 64))
+
+
+def sliced(values: Sequence[Any]) -> list[Sequence[Any]]:
+  """The slices of values at clients, which workers would compute.
+
+  Floats are summed in this order everywhere, so that workers change no last bit.
+  """
+  count = num_slices(len(values))
+  ends = [len(values) * i // count for i in range(count + 1)]
+  return [values[start:end] for start, end in itertools.pairwise(ends)]
+
+
 def _unsupported(what: str) -> NotImplementedError:
   return NotImplementedError(f'{what} cannot run in this process')
 
@@ -321,7 +336,8 @@ class _Evaluator:
 
   def federated_sum(self, member: tff.Type, argument):
     """Sums values; integers wrap around in their type, as in TensorFlow."""
-    return values_lib.AtServer(values_lib.total(member, self._values(argument)))
+    return values_lib.AtServer(values_lib.total(member, [
+        values_lib.total(member, part) for part in sliced(self._values(argument))]))
 
   def federated_secure_modular_sum(self, member: tff.Type, argument):
     """The result of a secure aggregation protocol, summed in the clear."""

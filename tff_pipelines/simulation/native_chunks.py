@@ -81,8 +81,7 @@ class _Marked:
                fetches: Sequence[str]):
     """Reads the marks.
 
-    Raises:
-      TypeError, ValueError: If the marks are not those of this version.
+    Raises TypeError or ValueError if the marks are not those of this version.
     """
     self._graph, self._scope, self._feeds = graph, scope, feeds
     # The operations of the scope, by their names in it.

@@ -38,8 +38,7 @@ class DataProof(Protocol):
     Args:
       in_worker: Whether the data must be readable, and not only described, here.
 
-    Raises:
-      OSError, ValueError: If the data can't be read; the message is one line.
+    Raises OSError or ValueError if the data can't be read; the message is one line.
     """
 
 

@@ -69,8 +69,7 @@ shutil.rmtree(folder, ignore_errors=True)
 def _imported() -> Any:
   """The module `ray`, which reads the environment when it is imported.
 
-  Raises:
-    ValueError: If it is not installed.
+  Raises ValueError if it is not installed.
   """
   os.environ['RAY_USAGE_STATS_ENABLED'] = '0'
   # Its own exporters would listen.
@@ -86,9 +85,8 @@ def _imported() -> Any:
 def check_settings(address: str | None) -> None:
   """Checks an address, HOST:PORT of a head, or None; starts nothing.
 
-  Raises:
-    ValueError: If Ray is not installed, the address has another form, or it is not
-      of the loopback and there is no token.
+  Raises ValueError if Ray is not installed, the address has another form, or it is not
+  of the loopback and there is no token.
   """
   if address:
     match = re.fullmatch(r'\[?([^\s/\[\]]+?)\]?:(\d{1,5})', address)

@@ -41,9 +41,7 @@ class RoundAbandonedError(OSError):
   """Workers were lost repeatedly: nothing of the computation was used."""
 
 
-def num_slices(elements: int) -> int:
-  """Number of slices for `elements` clients, or chunks of clients: 1 to 64."""
-  return max(1, min(elements, max(8, -(-elements // 8)), 64))
+num_slices = in_process.num_slices
 
 
 class _Travelling:

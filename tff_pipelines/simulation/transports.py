@@ -95,8 +95,7 @@ class Transport(abc.ABC):
 
     The answer of the former worker to a request is dropped, or an error.
 
-    Raises:
-      WorkerLostError: If no other can be started.
+    Raises WorkerLostError if no other can be started.
     """
 
   @abc.abstractmethod
@@ -146,8 +145,7 @@ class Runner:
   def run(self, request: Request, digests: frozenset[str]) -> Any:
     """The result of a request.
 
-    Raises:
-      SliceFailedError: If the computation fails.
+    Raises SliceFailedError if the computation fails.
     """
     for digest, content in request.contents.items():
       if isinstance(content, bytes):

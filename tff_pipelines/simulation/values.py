@@ -58,8 +58,7 @@ def leaves(value) -> list:
 def num_clients(arguments: list) -> int:
   """Number of clients of arguments; 0 if none is at clients.
 
-  Raises:
-    ValueError: If they are of several numbers of clients.
+  Raises ValueError if they are of several numbers of clients.
   """
   counts = {len(leaf.values) for argument in arguments for leaf in leaves(argument)
             if isinstance(leaf, AtClients)}
@@ -82,9 +81,8 @@ def map_shared(function: Callable[[Any], Any], value):
 def ingested(value, type_spec):
   """Converts a user's value to the form inside.
 
-  Raises:
-    TypeError: If it is not of the type, by the rules of TFF: numbers are only
-      widened, scalars of Python must fit. Names of elements must agree, too.
+  Raises TypeError if it is not of the type, by the rules of TFF: numbers are only
+  widened, scalars of Python must fit. Names of elements must agree, too.
   """
   if isinstance(type_spec, tff.FederatedType):
     if type_spec.all_equal:

@@ -317,6 +317,10 @@ def _weight_of_a_constant():
     (_weight_of_a_constant, 'mse', (), 'weight emb.* must be of a layer between'),
     (_dense, 'mse', ('no_such',), "metrics must be names .*'no_such'"),
     (_dense, 'mse', (tf.keras.metrics.AUC(),), 'keeps state between batches: use'),
+    (_dense(), 'mse', (), 'must be a function that builds a new model at each call, '
+     'found '),
+    (lambda: tf.keras.Sequential([tf.keras.Input([4]), keras.Dense(3, 'softmax')]),
+     CROSS_ENTROPY, (), 'from_logits=True, but the last layer has .* softmax'),
 ])
 def test_what_is_no_model_is_one_line(build, loss, metrics, message):
   with pytest.raises(ValueError, match=message) as raised:
@@ -347,6 +351,14 @@ def test_functional_model_of_tff_is_the_same_function():
                           _gradient(ours, weights, batch, key), strict=True):
       np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
   assert set(model.predict(weights, {'x': batch['x']})) == {'class', 'probabilities'}
+
+
+def test_model_of_tff_that_is_not_functional_is_refused():
+  variables = tff.learning.models.from_keras_model(
+      _dense(), CROSS_ENTROPY, input_spec=(
+          tf.TensorSpec([None, 4]), tf.TensorSpec([None], tf.int32)))
+  with pytest.raises(ValueError, match='functional must be .*functional_model_from'):
+    task_lib.Model.from_functional(variables)
 
 
 def test_functional_model_that_draws_is_refused():

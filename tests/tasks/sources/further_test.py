@@ -93,8 +93,8 @@ def test_sources_without_files_are_read_whole():
   source = built.reader(labelled=True)
   counts = [len(source.examples(client)['y']) for client in source.client_ids]
   assert sum(counts) == 1797
-  with pytest.raises(ValueError, match='data_path needs data_source: that of the'):
-    built.reader(labelled=True, data_path='x.csv')
+  with pytest.raises(ValueError, match='data_path must be files of one format by'):
+    built.reader(labelled=True, data_path='BUILD')
   texts = registry.build('shakespeare', num_clients=5)
   assert len(texts.reader(labelled=False).client_ids) == 5
 

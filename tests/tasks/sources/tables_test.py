@@ -69,7 +69,7 @@ def test_files_of_several_dialects_are_one_population(tmp_path):
 
 
 def test_no_person_is_split_by_a_float(tmp_path):
-  source = _read(tmp_path, 'client,age,job\n12.0,1,x\n12,2,x\n012,3,x\n')
+  source = _read(tmp_path, 'client,age,job\n12.0,1,x\n12,2,x\n 12 ,4,x\n012,3,x\n')
   assert source.client_ids == ('12', '012')
   path = tmp_path / 'f.parquet'
   pandas.DataFrame({'client': [12.0, 13.0], 'age': [1, 2], 'job': [1.0, None]}

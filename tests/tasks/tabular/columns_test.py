@@ -120,7 +120,7 @@ def test_kept_columns_are_read_as_they_were(tmp_path):
 
 
 @pytest.mark.parametrize('content, message', [
-    ('[1', 'Expecting'), ('[]', 'must be an object of columns'),
+    ('[1', 'must be JSON: Expecting'), ('[]', 'must be an object of columns'),
     ({'age': [3, 1]}, "column 'age': bounds must be finite, the lower "
      r'first, found \[3, 1\]'),
     ({'age': [1, 1]}, 'lower first'),

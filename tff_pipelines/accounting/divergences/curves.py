@@ -46,9 +46,8 @@ def skellam(*, l1: float, l2: float, variance: float,
     variance: mu, noise variance of each coordinate, grid units squared, >= 0.
     max_order: Largest order.
 
-  Returns:
-    The curve alpha l2^2 / (2 mu) + min{((2 alpha - 1) l2^2 + 6 l1) / (4 mu^2),
-    3 l1 / (2 mu)}.
+  Returns the curve alpha l2^2 / (2 mu) + min{((2 alpha - 1) l2^2 + 6 l1) / (4 mu^2), 3
+  l1 / (2 mu)}.
   """
   if variance == 0:
     return no_guarantee(max_order)
@@ -101,9 +100,8 @@ def distributed_discrete_gaussian(
     dimension: Number of coordinates.
     max_order: Largest order.
 
-  Returns:
-    The minimum of the three bounds; infinite when a share's standard deviation is
-    below half a grid unit, for which the theorem says nothing.
+  Returns the minimum of the three bounds; infinite when a share's standard deviation is
+  below half a grid unit, for which the theorem says nothing.
   """
   if variance == 0 or local_variance < 0.25:
     return no_guarantee(max_order)

@@ -89,8 +89,7 @@ class Pair(abc.ABC):
     Args:
       cells: Cells for a standard deviation of continuous noise.
 
-    Raises:
-      TooLarge: If there would be more than `MAX_VALUES`.
+    Raises TooLarge if there would be more than `MAX_VALUES`.
     """
 
   def gaussian_cases(self) -> counts.Cases | None:

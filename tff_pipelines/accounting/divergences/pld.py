@@ -306,8 +306,7 @@ def _way(factors: tuple[pairs.Factor, ...], number: int, fraction: float,
   delta grows by at most that for each release, which decides h. Where theta is small,
   h is small against the spread of the total loss.
 
-  Returns:
-    None if it is the same as one of a lower number, 0 or 1.
+  Returns None if it is the same as one of a lower number, 0 or 1.
   """
   cells = math.ceil(min(max(_CELLS / fraction, _FEWEST_CELLS), _MOST_CELLS))
   listed = [(pair.atoms(cells), count if isinstance(count, counts.Counts) else
@@ -334,9 +333,8 @@ def _converged(factors: tuple[pairs.Factor, ...], number: int, query: _Query,
   The answer on every grid is safe; its error falls with the square of the step. One
   that is at most `enough` need not be refined.
 
-  Returns:
-    The answer in a direction, and one that is known to be too small: the same where it
-    has settled, 0 where nothing better is known.
+  Returns the answer in a direction, and one that is known to be too small: the same
+  where it has settled, 0 where nothing better is known.
   """
   fraction, finest, best = _FIRST_FRACTION, None, None
   for _ in range(_MAX_ROUNDS):

@@ -21,8 +21,7 @@ def _corrections(count: int) -> list[np.ndarray]:
 
   u_{j+1}(t) = t^2 (1 - t^2) u_j'(t) / 2 + (1/8) int_0^t (1 - 5 s^2) u_j(s) ds.
 
-  Returns:
-    The coefficients of each u_j(t) / t^j as a polynomial in t^2.
+  Returns the coefficients of each u_j(t) / t^j as a polynomial in t^2.
   """
   poly = np.polynomial.Polynomial
   result = [poly([1.0])]

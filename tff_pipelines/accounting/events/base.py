@@ -84,8 +84,8 @@ class Event(abc.ABC):
   Class attributes:
     source: Publication of the bound, with the theorem's number.
 
-  Raises:
-    TypeError: On the definition of a kind that leaves something unsaid or misstates it.
+  Raises TypeError on the definition of a kind that leaves something unsaid or misstates
+  it.
   """
 
   source: ClassVar[str]
@@ -139,8 +139,8 @@ class Event(abc.ABC):
       count: Number of releases in a row.
       participants: Who also knows shares of the noise; None for none.
 
-    Returns:
-      Independent events, and how often each is released; nothing is to be amplified.
+    Returns independent events, and how often each is released; nothing is to be
+    amplified.
     """
 
   @abc.abstractmethod
@@ -211,8 +211,7 @@ class Event(abc.ABC):
   def scaled(self, clients: int) -> 'Event | None':
     """The release between inputs that differ in so many clients, all of them in it.
 
-    Returns:
-      None if it is not known, or if the release is one of sampled clients.
+    Returns None if it is not known, or if the release is one of sampled clients.
     """
 
   @abc.abstractmethod
@@ -260,8 +259,7 @@ class Event(abc.ABC):
     is zero-out (a removed client), REPLACE_ONE where it is replace-one. Where it is
     local, the event has the distance of any two inputs already.
 
-    Raises:
-      NotImplementedError: If dp_accounting has no event that says the same.
+    Raises NotImplementedError if dp_accounting has no event that says the same.
     """
     raise NotImplementedError(
         f'event {type(self).__name__} has no equivalent in dp_accounting')
@@ -281,16 +279,14 @@ class Event(abc.ABC):
     Args:
       distance: Maximum total variation distance of one integer, in (0, 1).
 
-    Returns:
-      The event itself where it has no such noise, or no certificate exists.
+    Returns the event itself where it has no such noise, or no certificate exists.
     """
     return self
 
   def replace_one(self) -> 'Event':
     """The same release between inputs that differ by a replaced client.
 
-    Raises:
-      ValueError: If there is none: sampling clients does not apply to this release.
+    Raises ValueError if there is none: sampling clients does not apply to this release.
     """
     raise ValueError(f'event {type(self).__name__} cannot be amplified by sampling')
 
@@ -467,9 +463,8 @@ def _plain(value: Any) -> Any:
 def from_json(data: Any) -> Event:
   """The event that `Event.to_json` described.
 
-  Raises:
-    ValueError: Unless `data` has exactly the fields of a known kind, with
-      values that the event accepts.
+  Raises ValueError unless `data` has exactly the fields of a known kind, with values
+  that the event accepts.
   """
   if not isinstance(data, dict):
     raise ValueError(f'event must be a JSON object, found {data!r}')

@@ -286,10 +286,9 @@ def is_sampled(event: base.Event) -> bool:
 def composed(counts: Mapping[base.Event, int]) -> base.Event:
   """The composition of at least one event, each released as often as counted.
 
-  Raises:
-    ValueError: If rounds of one order of the clients have different events: how often a
-      client is in those of each event is not known. Runs are composed one by one, then
-      together: each has an order of its own.
+  Raises ValueError if rounds of one order of the clients have different events: how
+  often a client is in those of each event is not known. Runs are composed one by one,
+  then together: each has an order of its own.
   """
   ordered = sum(event.is_ordered() for event in counts)
   if ordered > 1:

@@ -138,9 +138,8 @@ class _Poisson(SameNeighbours, abstract=True):
   def _redrawn(self, count: int) -> tuple[float, float]:
     """In how many rounds clients are because cohorts are drawn again.
 
-    Returns:
-      The fraction of the rounds in which a client may be for certain; where rounds
-      depend on each other 0, and the probability that there is such a round.
+    Returns the fraction of the rounds in which a client may be for certain; where
+    rounds depend on each other 0, and the probability that there is such a round.
     """
     redrawn = self.redrawn_probability
     return (0.0, min(1.0, count * redrawn)) if self._redraws_depend else (redrawn, 0.0)

@@ -85,8 +85,7 @@ class _IntegerSum(ClientSum, abstract=True):
     Scale and sensitivities are fixed before clients drop out: only a
     `surviving_fraction` of the planned noise, in [0, 1], is present.
 
-    Raises:
-      ValueError: If the grid is so coarse that every vector is rounded to zero.
+    Raises ValueError if the grid is so coarse that every vector is rounded to zero.
     """
     if not params.l2_sensitivity_squared:
       raise ValueError(f'degenerate setting: {params.degeneracy()}')

@@ -125,9 +125,9 @@ def as_gaussian(event: base.Event, delta: float, epsilon: float,
                 slack: float = SLACKS[0]) -> base.Event:
   """The event with Gaussian noise that stands for it up to this epsilon.
 
-  Returns:
-    An event with delta_G(e) for which delta(e) <= delta_G(e) + slack delta for every
-    e <= epsilon; the event itself if it has no Skellam noise or no certificate exists.
+  Returns an event with delta_G(e) for which delta(e) <= delta_G(e) + slack delta for
+  every e <= epsilon; the event itself if it has no Skellam noise or no certificate
+  exists.
   """
   coordinates = event.skellam_coordinates()
   if not coordinates or epsilon > 600:
@@ -235,8 +235,7 @@ def epsilon(event: base.Event, delta: float, *, accountant: str = 'auto',
   Returns:
     Epsilon >= 0; `inf` if nothing is proved.
 
-  Raises:
-    ValueError: If an argument is out of range or the arithmetic fails.
+  Raises ValueError if an argument is out of range or the arithmetic fails.
   """
   _check(event, accountant, amplification)
   validate.below_one(delta=delta)

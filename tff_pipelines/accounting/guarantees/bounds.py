@@ -24,7 +24,7 @@ class Bound:
   """One epsilon, and how it was computed.
 
   Attributes:
-    epsilon: >= 0, `inf` if no finite one is proved.
+    epsilon: At least 0, `inf` if no finite one is proved.
     delta: In [0, 1], consumed_delta included; None if it is that of its guarantee.
     adjacency: Relation of neighbours, a key of `base.ADJACENCY_IN_WORDS`; None if it
       is that of its guarantee.

@@ -76,9 +76,8 @@ def noise_multiplier(build_event: Callable[[float], base.Event], *, epsilon: flo
     z with epsilon(build_event(z)) <= epsilon at the remaining delta, at most 1e-6
     (relative) above the minimum such z.
 
-  Raises:
-    ValueError: If an argument is out of range, no noise meets the target, next to
-      none already does, or sampling error would consume more than half of delta.
+  Raises ValueError if an argument is out of range, no noise meets the target, next to
+  none already does, or sampling error would consume more than half of delta.
   """
   _check_target(epsilon, delta)
 
@@ -130,8 +129,7 @@ def rounds(build_event: Callable[[int], base.Event], *, epsilon: float, delta: f
     epsilon, delta, **how: As for `noise_multiplier`.
     total_variation: From a number of rounds, as in `noise_multiplier`.
 
-  Raises:
-    ValueError: If not even one round meets the target, or any number does.
+  Raises ValueError if not even one round meets the target, or any number does.
   """
   _check_target(epsilon, delta)
 
@@ -158,8 +156,7 @@ def bits(build_event: Callable[[int], base.Event], *, epsilon: float, delta: flo
       ValueError means that the bits are too few.
     epsilon, delta, **how: As for `noise_multiplier`.
 
-  Raises:
-    ValueError: If not even 30 bits meet the target.
+  Raises ValueError if not even 30 bits meet the target.
   """
   _check_target(epsilon, delta)
   last = None
@@ -209,7 +206,7 @@ def analytic_delta(noise_multiplier: float, epsilon: float) -> float:
 
   Args:
     noise_multiplier: z > 0, noise standard deviation over L2 sensitivity.
-    epsilon: >= 0, finite.
+    epsilon: Finite, >= 0.
   """
   validate.positive(noise_multiplier=noise_multiplier)
   validate.non_negative(epsilon=epsilon)
@@ -224,8 +221,7 @@ def analytic_noise_multiplier(*, epsilon: float, delta: float) -> float:
     z that meets epsilon > 0 at delta in (0, 1), at most 1e-6 (relative) above the
     minimum.
 
-  Raises:
-    ValueError: If an argument is out of range, or z is outside of [1e-6, 1e12].
+  Raises ValueError if an argument is out of range, or z is outside of [1e-6, 1e12].
   """
   validate.positive(epsilon=epsilon)
   validate.open_unit_interval(delta=delta)

@@ -36,8 +36,7 @@ def of_group(event: base.Event, clients: int, *,
              known: bool = False) -> base.Event | None:
   """The release between inputs that differ in up to g >= 1 clients; see `Event.group`.
 
-  Raises:
-    ValueError: If a record, and no client, is protected.
+  Raises ValueError if a record, and no client, is protected.
   """
   validate.integer(clients_per_person=clients, low=1)
   if clients > 1 and event.adjacency in base.OF_RECORDS:

@@ -8,7 +8,7 @@ import dataclasses
 import math
 from typing import Any
 
-from tff_pipelines.accounting.events import base, preliminary
+from tff_pipelines.accounting.events import base
 from tff_pipelines.accounting.guarantees import bounds
 from tff_pipelines.accounting.guarantees.bounds import Bound
 from tff_pipelines.common import caveats, decimals, files
@@ -217,7 +217,7 @@ class Guarantee:
         for one in bound.certificates}.values())
 
   @property
-  def _cohorts(self) -> str:
+  def cohorts(self) -> str:
     """The cohorts for which the number against a participant holds."""
     if self.participant is None or not self.participant.is_finite:
       return 'a cohort may be of one'
@@ -263,10 +263,10 @@ class Guarantee:
       lines.append(f'none against {server}: rounds suppressed')
     if self.participant is not None:
       lines.append(
-          f'unbounded against a participant: {self._cohorts}'
+          f'unbounded against a participant: {self.cohorts}'
           if not self.participant.is_finite else
           f'{decimals.epsilon(self.participant.epsilon)} against a participant, '
-          f'{self._cohorts}')
+          f'{self.cohorts}')
     if self.person is not None:
       number = in_words(self.person)
       if self.person_server is not None:
@@ -301,7 +301,7 @@ class Guarantee:
                    ', whatever cohorts the server chooses')
     if self.participant is not None:
       lines.append(
-          f'{number(self.participant, terms.observers_participant)}, {self._cohorts}')
+          f'{number(self.participant, terms.observers_participant)}, {self.cohorts}')
     lines += [
         f'of a person who owns {self.clients_per_person} clients: '
         + number(bound, observers, in_words(bound))
@@ -328,80 +328,18 @@ class Guarantee:
       lines.append('secure aggregation: simulated')
     return lines
 
-  def sentences(self) -> str:
-    """Three sentences, for a reader who has not read a paper on it."""
-    trust = self.terms.trust_model or 'the ledger does not say who is trusted'
-    numbers = self.numbers()
-    epsilon, server, participant = (
-        numbers[bounds.KEYS[observer]] for observer in (
-            bounds.OUTSIDERS, bounds.SERVER, bounds.PARTICIPANT))
+  def meaning(self) -> str:
+    """The meaning of epsilon against the observers, for a reader of no paper on it."""
+    epsilon, delta = self.epsilon, self.delta
     if epsilon is None:
-      return (
-          f'There is no guarantee: the release may reveal any input. Trust: {trust}.')
-    odds = decimals.rounded_up(math.exp(epsilon), 3) if epsilon < 700 else (
-        'any number of')
-    first = (
-        'Whatever is released, the probability of any result with one of two '
-        f'neighbouring inputs is at most e^{decimals.rounded_up(epsilon)} = {odds} '
-        f'times that with the other, plus {decimals.rounded_up(self.delta)}.')
-    second = f'Neighbouring inputs differ as follows: {self.adjacency_in_words}.'
-    own = ''
-    if participant is not None:
-      own = (', against participants who subtract their own shares of the noise '
-             f'{decimals.rounded_up(participant)}')
-    elif UNBOUNDED in self.caveats:
-      own = ', against a participant unbounded, as a cohort may be of one'
-    if SUPPRESSED in self.caveats:
-      third = ('That epsilon does not hold against the server, against which none is '
-               f'guaranteed{own}; trust: {trust}.')
-    elif self.terms.sampling == 'none' or not self.chosen and server in (None, epsilon):
-      # The same number against any observer.
-      third = f'A{own.removeprefix(", a")}; trust: {trust}.' if own else (
-          f'Trust: {trust}.')
-    else:
-      # A trusted server, or who adds up a release before the rounds, sees more.
-      who = 'those who know the cohorts'
-      if 'noise is that of the clients' in trust and preliminary.TRUST not in trust:
-        who = 'the server'
-      third = (
-          'That epsilon holds against observers who do not learn who or how many '
-          'participated, and'
-          + ', for cohorts drawn by the rule,' * bool(self.chosen)
-          + f' against {who} it is {decimals.rounded_up(server)}'
-          + (f' ({in_words(self.chosen)} whatever cohorts the server chooses)'
-             if self.chosen else '') + f'{own}; trust: {trust}.')
-    return ' '.join((first, second, third))
-
-  def public_lines(self) -> list[str]:
-    """All epsilons and what they mean, in Markdown, for the privacy statement."""
-    epsilon, delta = self.outsiders.epsilon, decimals.rounded_up(self.delta)
-    chosen = '' if self.chosen is None else (
-        '; this is for cohorts drawn by the rule, and epsilon is '
-        f'{in_words(self.chosen)} whatever cohorts the server chooses')
-    notes = {
-        bounds.SERVER: '; rounds that an interruption may have shown them twice count '
-                       f'twice{chosen}',
-        bounds.PARTICIPANT: f'; {self._cohorts}'}
-    lines = [
-        f'- **no epsilon** against {against}' if bound is None else
-        f'- **epsilon {in_words(bound)}, delta {delta}** against {against}'
-        + notes.get(observer, '') for observer, bound, against in self.stated()]
-    if self.clients_per_person > 1:
-      person, server = ('none' if bound is None else f'**{in_words(bound)}**'
-                        for bound in (self.person, self.person_server))
-      lines.append(f'- for a person who owns {self.clients_per_person} clients the '
-                   f'first epsilon is {person}, and the second {server}')
-    odds = 'more than a million'
-    if epsilon < math.log(1e6):
-      odds = (decimals.rounded_up(math.exp(epsilon), 3) if epsilon < 4 else
-              f'{math.ceil(math.exp(epsilon)):,}')
-    return [*lines, '', (
-        'Whatever is computed from what was released, the probability of any result '
-        f'with one of two neighbouring inputs is at most {odds} times (e to the '
-        f'epsilon) that with the other, plus {delta}. Neighbouring inputs: '
-        f'{self.adjacency_in_words}. All numbers are of this training alone: what '
-        'else is released about the same people, such as other models, adds to them.'),
-            '']
+      return 'There is no guarantee: the release may reveal any input.'
+    odds = 'more than a million' if epsilon >= math.log(1e6) else (
+        decimals.rounded_up(math.exp(epsilon), 3) if epsilon < 4 else
+        f'{math.ceil(math.exp(epsilon)):,}')
+    return ('Whatever is computed from what was released, the probability of any result '
+            f'with one of two neighbouring inputs is at most {odds} times (e to the '
+            f'epsilon) that with the other, plus {decimals.rounded_up(delta)}. '
+            f'Neighbouring inputs: {self.adjacency_in_words}.')
 
 
 def in_words(bound: Bound | None) -> str:
@@ -420,21 +358,17 @@ def certificates_in_words(certificates: Sequence[Mapping[str, float]]) -> list[s
   return lines + [f'{more} more, of cohorts of other sizes'] * (more > 0)
 
 
-def detection(bound: Bound, delta: float, false_alarms: float) -> str:
-  """The bound on a test that tells neighbouring inputs apart, in a sentence.
+def detected(epsilon: float, delta: float, false_alarms: float) -> float:
+  """The power of a test that tells neighbouring inputs apart, in per cent.
+
+  An upper bound, rounded up to hundredths.
 
   Args:
-    bound: Of a finite epsilon.
+    epsilon: Finite.
     delta: In [0, 1).
     false_alarms: Probability in (0, 1) that the test is wrong without a difference.
   """
-  epsilon = bound.epsilon
-  # By (epsilon, delta) from either neighbour; both bounds hold, and are rounded up.
-  detected = min(math.exp(min(epsilon, 99.0)) * false_alarms + delta,
-                 1 - math.exp(-epsilon) * max(0.0, 1 - delta - false_alarms))
-  share = f'{min(100.0, math.ceil(detected * 1e4) / 100):g}%'
-  end = ', which promises next to nothing' if share == '100%' else (
-      f'; guessing detects {false_alarms:.0%}')
-  return (f'Whatever they compute, a test that tells neighbouring inputs apart with '
-          f'{false_alarms:.0%} false alarms detects the difference in at most {share} '
-          f'of cases{end}.')
+  # By (epsilon, delta) from either neighbour; both bounds hold.
+  power = min(math.exp(min(epsilon, 99.0)) * false_alarms + delta,
+              1 - math.exp(-epsilon) * max(0.0, 1 - delta - false_alarms))
+  return min(100.0, math.ceil(power * 1e4) / 100)

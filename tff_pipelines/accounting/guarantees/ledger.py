@@ -76,8 +76,7 @@ def _record(line: str, what: str, check: Callable[[dict[str, Any]], None]
             ) -> dict[str, Any]:
   """The record of one line that passes a check, and whose own hash holds.
 
-  Raises:
-    ValueError: If there is none; the message, of bounded length, names the line.
+  Raises ValueError if there is none; the message, of bounded length, names the line.
   """
   try:
     record = json.loads(line)
@@ -181,9 +180,8 @@ class Ledger:
         for the planned rounds (`sum_events.GaussianOfSkellam.certificate`).
       configuration_hash: Hash of the configuration of the run that begins.
 
-    Raises:
-      FileExistsError: If there is a file already.
-      ValueError: If an argument is out of range.
+    Raises FileExistsError if there is a file already; ValueError if an argument is out
+    of range.
     """
     header = {
         'format': FORMAT, 'version': VERSION, 'time': _now(),
@@ -266,8 +264,7 @@ class Ledger:
   def append_line(self, line: str) -> None:
     """Writes a line that `next_line` formed, durably.
 
-    Raises:
-      ValueError: Unless it continues the chain of the file as it now is.
+    Raises ValueError unless it continues the chain of the file as it now is.
     """
     record = _record(line, 'line', _check_round)
     with open(self.path, 'rb') as file:
@@ -283,12 +280,11 @@ class Ledger:
   def configuration_and_starts(self) -> tuple[str | None, int]:
     """Hash of the run's configuration, and number of its starts, by the complete lines.
 
-    Returns:
-      The configuration hash of the last line, and the maximum number of starts of all
-      lines, 0 if there is none after the header.
+    Returns the configuration hash of the last line, and the maximum number of starts of
+    all lines, 0 if there is none after the header.
 
-    Raises:
-      ValueError: If the file is missing, or a line is damaged; `verify` checks the chain.
+    Raises ValueError if the file is missing, or a line is damaged; `verify` checks the
+    chain.
     """
     if not self.path.exists():
       raise ValueError(f'{self.path} is missing: what was released is not known')
@@ -321,8 +317,7 @@ class Ledger:
     Nothing happens if the file has the line. If it ends just before it, or in a torn
     part of it, the line is written.
 
-    Raises:
-      ValueError: If none of these holds: the file is not that of the checkpoint.
+    Raises ValueError if none of these holds: the file is not that of the checkpoint.
     """
     record = _record(line, 'line', _check_round)
     complete, torn = self._split()
@@ -378,8 +373,7 @@ class Ledger:
   def event(self) -> base.Event:
     """The event of everything that was released, suppressed rounds included.
 
-    Raises:
-      ValueError: If the chain is broken or nothing has been released yet.
+    Raises ValueError if the chain is broken or nothing has been released yet.
     """
     return self._composed(with_repeats=False)
 

@@ -57,10 +57,9 @@ def explained(
       for its population.
     **how: As in `observers.Method`, except for populations and records.
 
-  Raises:
-    OSError: If a file can't be read.
-    ValueError: If a chain does not hold, nothing was released yet, no delta is known,
-      or, of several, one is seeded, there twice, or of another adjacency.
+  Raises OSError if a file can't be read; ValueError if a chain does not hold, nothing
+  was released yet, no delta is known, or, of several, one is seeded, there twice, or of
+  another adjacency.
   """
   ledgers = [ledger_lib.Ledger(path) for path in paths]
   runs, headers = [ledger.lines() for ledger in ledgers], [

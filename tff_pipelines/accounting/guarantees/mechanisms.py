@@ -9,6 +9,7 @@ matter to it, and who is trusted.
 from collections.abc import Callable
 import dataclasses
 import functools
+import json
 import math
 from typing import Any, NamedTuple, Self
 
@@ -108,6 +109,9 @@ class SumMechanism(Mechanism):
       otherwise='--cohort_size / 20')
   min_honest_fraction: float = _sum_params('min_honest_fraction')
   assumed_colluders: int = _sum_params('assumed_colluders')
+  stated_event: str | None = _sums(
+      None, 'JSON of the event of one sum, before clients are sampled.',
+      when={'mechanism': ('own',)}, otherwise='nothing is guaranteed')
   dropout_rate: float = _sums(
       0.0, 'Upper bound on the probability that a selected client drops out, '
       'independently of other clients, of rounds and of its data.', low=0, below=1)
@@ -266,6 +270,11 @@ def _gaussian(mechanism: SumMechanism) -> base.Event:
   return events.CentralGaussian(noise_multiplier=_row_stddev(mechanism))
 
 
+def _stated(mechanism: SumMechanism) -> base.Event:
+  stated = mechanism.stated_event
+  return events.NoPrivacy() if stated is None else base.from_json(json.loads(stated))
+
+
 def _count(mechanism: SumMechanism) -> base.Event:
   return events.SkellamCount(l1_sensitivity=1, noise_variance=sum_events.surviving_variance(
       _row_stddev(mechanism)**2, mechanism.surviving()))
@@ -340,6 +349,8 @@ _DISTRIBUTED = (
     'server must tell clients the true cohort and top missing shares up; the '
     'noise is that of the clients')
 _CENTRAL = ('the server is trusted: it sees the sum without noise and adds the noise')
+_AS_STATED = ('the aggregation is not of this project: that it releases no more than '
+              'its stated event, and to whom, is not checked')
 _BALLOT = (
     'agents add shares of the noise and the votes meet in secure aggregation; '
     'only the winning label leaves it')
@@ -361,6 +372,8 @@ MECHANISMS: dict[str, Family] = {
         ('discrete_gaussian', events.DistributedDiscreteGaussian),
         ('skellam_central', events.CentralSkellam))},
     'gaussian': Family(SumMechanism, _gaussian, _CENTRAL, _ROUNDS),
+    'own': Family(SumMechanism, _stated, _AS_STATED,
+                  _ROUNDS - {'noise_multiplier', 'column'} | {'stated_event'}),
     'none': Family(
         SumMechanism, lambda _: events.NoPrivacy(),
         'everyone who sees the models is trusted with the data', _ALWAYS | {'rounds'},
@@ -388,8 +401,7 @@ def names(kind: type[Mechanism]) -> tuple[str, ...]:
 def build(mechanism: str, **settings) -> Mechanism:
   """Builds a mechanism of any kind from its name.
 
-  Raises:
-    ValueError: If the name is unknown or a setting is out of range.
+  Raises ValueError if the name is unknown or a setting is out of range.
   """
   validate.one_of(MECHANISMS, mechanism=mechanism)
   return MECHANISMS[mechanism].kind(mechanism=mechanism, **settings)

@@ -89,9 +89,8 @@ def of_sum(params: params_lib.DistributedSumParams | None,
     params: Parameters of the sum; None for Gaussian noise at the server.
     largest_cohort: Maximum number of clients in a cohort.
 
-  Returns:
-    At most 1; None where no bound is proved. For Skellam noise under Philox it is
-    that of all draws from tables, and `describe_sum` names the others.
+  Returns at most 1; None where no bound is proved. For Skellam noise under Philox it is
+  that of all draws from tables, and `describe_sum` names the others.
   """
   if params is None or params.noise_multiplier == 0 or not params.has_shares:
     return None

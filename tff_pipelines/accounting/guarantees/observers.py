@@ -7,7 +7,6 @@ is the least of their epsilons.
 
 from collections.abc import Mapping
 import dataclasses
-import math
 from typing import Any, NamedTuple
 
 from tff_pipelines.accounting.events import base, combinators
@@ -154,6 +153,9 @@ def bound(view: View, delta: float, method: Method,
   best = dataclasses.replace(min(found, key=lambda one: one.epsilon), delta=delta)
   if view.is_amplified(observer) and (view.event.honest_fraction() or 1) < 1:
     best = dataclasses.replace(best, caveats=(*best.caveats, _ALL_SHARES))
+  if observer == bounds.PARTICIPANT and not best.is_finite:
+    # Clients add noise; that of others may be missing.
+    return dataclasses.replace(best, caveats=(UNBOUNDED,))
   if observer not in _PERSONS:
     return best
   notes = (groups.unbounded(method.clients_per_person),) if not best.is_finite else (
@@ -218,8 +220,7 @@ def numbers(views: Mapping[str, View], delta: float, method: Method
             ) -> tuple[dict[str, bounds.Bound], list[caveats.Caveat]]:
   """The numbers of all observers that there are, and their caveats.
 
-  Raises:
-    ValueError: If a person owns more clients than there are.
+  Raises ValueError if a person owns more clients than there are.
   """
   validate.integer(clients_per_person=method.clients_per_person, low=1,
                    high=method.population)

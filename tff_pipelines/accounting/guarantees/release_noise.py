@@ -27,8 +27,7 @@ def planned(*, l2_sensitivity: float, dimension: int, items: int, epsilon: float
       zero-out.
     kind: Class of the release.
 
-  Raises:
-    ValueError: If the target can't be met.
+  Raises ValueError if the target can't be met.
   """
   def event(z: float, **keys: Any) -> base.Event:
     release = kind(

@@ -91,8 +91,7 @@ def data_dependent_curve(log_q: float, curve: np.ndarray) -> np.ndarray:
     log_q: log q <= 0, of the input and its neighbours.
     curve: Data-independent, to the order MAX_ORDER or less.
 
-  Returns:
-    A curve nowhere above `curve`.
+  Returns a curve nowhere above `curve`.
   """
   if not log_q <= 0:
     raise ValueError(f'log_q must be at most 0, found {log_q!r}')
@@ -163,8 +162,7 @@ def published_curve(event: Vote, votes: Sequence[int],
   (16 where 8 is printed), and q must bound the event under the neighbour, whose
   margin is smaller by what one neighbour can move.
 
-  Returns:
-    A curve nowhere above the data-independent one; not to be published.
+  Returns a curve nowhere above the data-independent one; not to be published.
   """
   if event.noise != 'gaussian':
     raise ValueError(f'noise must be gaussian as published, found {event.noise!r}')
@@ -374,13 +372,11 @@ def release(event: Vote, votes_of_queries: Iterable[Sequence[int]], *,
     order, beta, noise: As for `release_cost`.
     random: Source of the noise; it must be unpredictable for a private release.
 
-  Returns:
-    The Renyi cost, at `order`, of the votes and of this release together; it may be
-    published. It is an estimate, centred on the exact cost: the noise may put it
-    below. The part of the votes is at least 0.
+  Returns the Renyi cost, at `order`, of the votes and of this release together; it may
+  be published. It is an estimate, centred on the exact cost: the noise may put it
+  below. The part of the votes is at least 0.
 
-  Raises:
-    ValueError: For other votes, and where the proof's conditions fail.
+  Raises ValueError for other votes, and where the proof's conditions fail.
   """
   own = release_cost(beta, noise, order)
   exact, smooth = exact_cost(event, votes_of_queries, order, beta)

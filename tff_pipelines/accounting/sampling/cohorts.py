@@ -16,9 +16,8 @@ def upper_quantile(population: int, sampling_rate: float) -> int:
   The modulus of a sum is sized for it. Wrap-around beyond it costs accuracy, never
   privacy.
 
-  Returns:
-    The minimum m with P[Binomial(N, q) <= m] >= 0.999 for N >= 1 clients and the rate q
-    in (0, 1], at least 1.
+  Returns the minimum m with P[Binomial(N, q) <= m] >= 0.999 for N >= 1 clients and the
+  rate q in (0, 1], at least 1.
   """
   validate.integer(population=population, low=1)
   validate.fraction(sampling_rate=sampling_rate)
@@ -46,12 +45,11 @@ def pivotal_probability(population: int, sampling_rate: float,
     assumed_colluders: c >= 0, clients of a round that are assumed to collude.
     dropout_rate: d in [0, 1), of each selected client: an upper bound.
 
-  Returns:
-    The largest probability for any rates up to d, one for each of the other clients,
-    in [0, 1], rounded up. Given the others that are selected it is linear in each of
-    their rates, so some of them have the rate d and the rest 0; of all numbers of these
-    the worst one counts, for every m. 0 for c = 0 if no client drops out, or if none
-    may (h = 1): others alone then decide.
+  Returns the largest probability for any rates up to d, one for each of the other
+  clients, in [0, 1], rounded up. Given the others that are selected it is linear in
+  each of their rates, so some of them have the rate d and the rest 0; of all numbers of
+  these the worst one counts, for every m. 0 for c = 0 if no client drops out, or if
+  none may (h = 1): others alone then decide.
   """
   validate.integer(population=population, low=1)
   validate.fraction(sampling_rate=sampling_rate,
@@ -117,8 +115,7 @@ def redrawn_probability(population: int, sampling_rate: float, least: int, *,
     max_participations: Rounds after which a client is not selected; None for no limit.
     suppresses: Whether suppressed rounds may depend on single clients.
 
-  Returns:
-    A probability in [0, 1], rounded up.
+  Returns a probability in [0, 1], rounded up.
   """
   if max_participations is None and not suppresses:
     found = sampling_rate * stats.binom.pmf(

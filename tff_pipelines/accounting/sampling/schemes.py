@@ -40,7 +40,7 @@ class Poisson(SamplingScheme):
     (`redrawn_probability`).
 
   Attributes:
-    max_participations: >= 1; None for no limit.
+    max_participations: At least 1; None for no limit.
     min_cohort_size: In 1..population; None if a cohort may be of one, or of none.
     rounds: Number of rounds, >= 1; needed with both of these.
   """
@@ -278,9 +278,8 @@ IN_WORDS = '; '.join(f'{name}: {scheme.summary}' for name, scheme in SCHEMES.ite
 def build(name: str, *, rounds: int = 1, **arguments: Any) -> SamplingScheme:
   """Builds the scheme of a name in `SCHEMES`; arguments are those of its class.
 
-  Raises:
-    ValueError: If the name is unknown, an argument is out of range, or it is one that
-      another scheme alone has.
+  Raises ValueError if the name is unknown, an argument is out of range, or it is one
+  that another scheme alone has.
   """
   validate.one_of(SCHEMES, sampling=name)
   for owner, argument, default in (

@@ -1,10 +1,13 @@
 """Figures that compare mechanisms by accounting alone.
 
+  python -m benchmarks.accounting_figures --output=figures.png
+
 After figures 1 to 3 of arXiv 2110.04995: how epsilon grows with composition,
 and how near Skellam and the distributed discrete Gaussian come to the Gaussian
 as the grid becomes finer.
 """
 
+import argparse
 from collections.abc import Iterable, Sequence
 import math
 import os
@@ -141,3 +144,9 @@ def draw(path: str | os.PathLike) -> None:
     figure.savefig(path, dpi=110)
   finally:
     pyplot.close(figure)
+
+
+if __name__ == '__main__':
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument('--output', required=True, help='PNG file')
+  draw(parser.parse_args().output)
