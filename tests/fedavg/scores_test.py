@@ -113,7 +113,7 @@ def _trained(folder, *, label, people=300, columns=12, **settings):
 def test_default_rates_neither_oscillate_nor_diverge(
     shared_context, tmp_path, label, model):
   del shared_context
-  summary = _trained(tmp_path, label=label, model=model, columns=60, people=200,
+  summary = _trained(tmp_path, label=label, model=model, columns=60,
                      mechanism='none', rounds=30)
   rows = in_process.rows(tmp_path / 'run' / 'metrics.csv')
   assert tabular.rise([float(row['test_clients/loss']) for row in rows]) < 1.1

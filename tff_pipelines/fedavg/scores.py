@@ -39,9 +39,10 @@ def scores_of(model: Model, weights, examples: Examples) -> dict[str, float]:
     examples; and `constant_accuracy`, the most frequent class's. The first three need
     examples of every class. For other numbers `mae`, `rmse`, `r2`, `constant_mae` of
     the median of the labels and `constant_rmse` of their mean, in the units of the
-    label. NaN where outputs are NaN or infinite. Empty if labels or outputs are others.
+    label. NaN where outputs are NaN or infinite. Empty if labels or outputs are others,
+    or there are none.
   """
-  y = np.asarray(examples['y'])
+  y = np.asarray(examples.get('y', ()))
   if model.predict is None or y.ndim != 1 or not len(y):
     return {}
   predict = tf.function(model.predict, autograph=False, reduce_retracing=True)
