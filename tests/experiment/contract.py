@@ -172,8 +172,9 @@ class ExperimentContract:
           text.strip() for text in page.texts}
       for name in ('epsilon', 'epsilon_server'):
         if summary[name] is not None:
-          assert f'ε = {decimals.epsilon(summary[name])}' in page.texts
-      assert (summary['epsilon'] is None) == ('No privacy guarantee' in page.texts)
+          number = f'epsilon {decimals.epsilon(summary[name])}, delta'
+          assert any(number in text for text in page.texts), number
+      assert summary['epsilon'] is not None or 'This model is not private' in page.texts
       assert page_program.verdict_on(folder).proves(summary)
       written = (folder / files.PAGE).read_bytes()
       assert page_program.report(page_program.ReportSettings(runs=(str(folder),))) == 0

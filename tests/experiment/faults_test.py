@@ -64,7 +64,7 @@ def test_clock_that_jumps_changes_nothing(tmp_path, monkeypatch):
   assert times != sorted(times) and len(now) > 4
   ours, theirs = (json.loads((each / files.SUMMARY).read_text())
                   for each in (folder, whole))
-  of_starts = {'starts': None, 'configuration': None}
+  of_starts = {'starts': None, 'configuration': None, 'about': None}
   assert {**ours, **of_starts} == {**theirs, **of_starts} and ours['starts'] == 2
   assert (folder / files.METRICS).read_bytes() == (whole / files.METRICS).read_bytes()
 

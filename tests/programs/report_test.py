@@ -80,7 +80,7 @@ def test_ledger_that_does_not_prove_the_summary_is_reported(folders, tmp_path):
     (['absent'], 'absent must be the folder of a finished run, found no summary.json'),
     (['{one}', '{one}/'], 'runs must name every folder once'),
     (['{one}', '--output={one}/ledger.jsonl/x.html'], 'Not a directory'),
-    (['{one}', '--outputs=x'], "Unknown command line flag 'outputs'")])
+    (['{one}', '--outputs=x'], 'unknown flag --outputs: did you mean --output?')])
 def test_mistakes_are_one_line(folders, tmp_path, arguments, message):
   done = _run(*(argument.format(one=folders[0]) for argument in arguments),
               folder=tmp_path)

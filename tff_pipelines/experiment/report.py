@@ -31,7 +31,7 @@ _LABEL = 12
 # Label of a command, which stays as it is, to be copied into a shell; and those of
 # entries that are never cut.
 _COMMAND = 'next'
-_WHOLE = (_COMMAND, 'caveats')
+_WHOLE = (_COMMAND, 'caveats', 'epsilon', '')
 # These are named before any other, so that a short list has them.
 _FIRST = (
     'seeded: not private', 'suppressed rounds', 'no finite epsilon', 'no privacy',
