@@ -139,4 +139,6 @@ def test_student_leaves_the_run_with_its_feature_map(finished, programs, tmp_pat
   _, folder = finished
   assert checked.own_figures(programs, folder) == in_process.summary(folder)['held_out']
   content = checked.images(programs, folder, (16, 16, 1), tmp_path)
-  assert content['private'] and content['adjacency'] == 'local'
+  assert content['adjacency'] == 'local'
+  assert 'at epsilon 12.0000 a test with 1% false alarms may detect everyone' in (
+      content['reasons'])
