@@ -32,7 +32,8 @@ def _of_client(raw: records.RawExamples, numbers: tuple[columns_lib.Number, ...]
     # Rounded towards 0, so that norms do not grow.
     result.append((int(SCALE * z.mean()), int(SCALE * ((z * z).mean() - 0.5))))
   shares = [] if label is None else (SCALE * np.bincount(
-      label.target(raw[label.name]), minlength=label.width) / len(raw[label.name]))
+      label.target(raw[label.name]), minlength=label.width) / max(
+          1, len(raw[label.name])))
   return np.append(np.array(result, np.int64).reshape(-1, 2).T, np.int64(shares))
 
 

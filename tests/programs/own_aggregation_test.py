@@ -112,6 +112,9 @@ def test_flag_names_a_function_whose_source_identifies_the_run(
     ({}, {'aggregation': _robust(), 'event': 1.0}, 'event must be an event, found 1.0'),
     ({}, {'aggregation': _robust(), 'event': events.Piecewise(epsilon=1.0)},
      'cannot be amplified by sampling'),
+    ({}, {'aggregation': _robust(), 'event': events.DistributedSkellam(
+        l1_sensitivity=1.0, l2_sensitivity=1.0, noise_variance=4.0, cohort_size=4)},
+     'event must have no shares'),
     ({'epsilon': 2.0}, {'aggregation': _robust()},
      'epsilon is not used with mechanism=own'),
     ({'noise_multiplier': 1.0}, {'aggregation': _robust()},

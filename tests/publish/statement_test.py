@@ -78,7 +78,9 @@ VERDICTS = {
     'stopped by diagnostics': (
         {'diagnostics': True}, {'caveats': 'stopped early'}, [statement.STOPPED]),
     'warm start': ({}, {'caveats': 'warm start outside the guarantee'}, ['a text']),
-    'stated aggregation': ({}, {'caveats': 'aggregation as stated'}, []),
+    'stated aggregation': ({}, {'caveats': 'aggregation as stated'}, ['a text']),
+    'rounds added by diagnostics': (
+        {'diagnostics': True}, {'caveats': 'rounds added'}, [statement.STOPPED]),
 }
 
 
@@ -97,7 +99,7 @@ def test_verdict_follows_from_the_rules(tmp_path, name):
   text = statement.in_words(content)
   assert ('Verdict: private' in text) == ('not private' not in text) == (not words)
   assert all(content['rules'].values()) == (not words)
-  assert all(rule in text for rule in content['rules']) and len(content['rules']) == 7
+  assert all(rule in text for rule in content['rules']) and len(content['rules']) == 8
 
 
 def test_page_says_who_held_what_and_what_was_released_before(tmp_path):

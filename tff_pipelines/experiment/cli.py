@@ -41,11 +41,8 @@ _RATES, _BATCHES = ('client_learning_rate', 'server_learning_rate'), (
     'client_batch_size', 'student_batch_size', 'cohort_size')
 _MEANT = {
     'lr': _RATES, 'learning_rate': _RATES, 'batch_size': _BATCHES,
-    'epochs': ('client_epochs', 'rounds'), 'clients': ('cohort_size', 'num_clients'),
-    'sigma': ('noise_multiplier', 'noise_stddev'), 'max_grad_norm': ('clip',),
-    'target': ('label_field',), 'data': ('data_path',), 'train': ('data_path',),
-    'out': ('output_dir',)}
-_NO_DEVICES = ('gpu', 'gpus', 'device', 'cuda', 'tpu')
+    'epochs': ('client_epochs', 'rounds'), 'target': ('label_field',),
+    'sigma': ('noise_multiplier', 'noise_stddev'), 'max_grad_norm': ('clip',)}
 
 
 def quiet() -> None:
@@ -114,9 +111,8 @@ def parsed(cls: type[settings_lib.Settings],
 
 def _unknown(name: str, cls: type[settings_lib.Settings]) -> str:
   """The error of a flag that there is not, with those that may be meant."""
-  known = [flag for flag, field in settings_lib.declared(cls).items()
-           if not field.positional]
-  if name in _NO_DEVICES:
+  known = [flag for flag, f in settings_lib.declared(cls).items() if not f.positional]
+  if name in ('gpu', 'gpus', 'device', 'cuda', 'tpu'):
     return f'unknown flag --{name}: computations run on the processor\'s cores'
   meant = [flag for flag in _MEANT.get(name, ()) if flag in known] or (
       [flag for flag in known if name in flag.split('_')][:3] or

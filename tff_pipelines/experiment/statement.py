@@ -47,7 +47,7 @@ _OUTSIDE = (
     'vocabulary outside the guarantee', 'warm start outside the guarantee')
 _STOPPED, _DIAGNOSTICS = 'stopped early', 'diagnostics outside the guarantee'
 
-STOPPED = 'when to stop was decided by metrics that no epsilon protects'
+STOPPED = 'how many rounds to run was decided by metrics that no epsilon protects'
 PARTY = ('it is the own model of one party, trained on its records without noise, for '
          'the party alone; the guarantee is of what the party shared')
 
@@ -65,7 +65,7 @@ def _rules(summary: Mapping[str, Any]) -> dict[str, list[str]]:
       None not in (summary['population'], delta, epsilon)
       and float(decimals.rounded_up(delta, 3)) >= 1 / summary['population'])
   detects_all = epsilon is not None and detected(epsilon, delta, FALSE_ALARMS) == 100
-  stopped = _STOPPED in named and (
+  stopped = named.keys() & {_STOPPED, 'rounds added'} and (
       summary['outside_guarantee'] or _DIAGNOSTICS in named)
   return {
       'a mechanism adds noise or hides whom it samples': [
@@ -83,6 +83,8 @@ def _rules(summary: Mapping[str, Any]) -> dict[str, list[str]]:
           'alarms may detect everyone'] if detects_all else [],
       'all that reached the model is in epsilon': [
           text for name, text in named.items() if name in _OUTSIDE],
+      'the mechanism is one of this project': [
+          text for name, text in named.items() if name == 'aggregation as stated'],
       'no unprotected metric decided when to stop': [STOPPED] * bool(stopped)}
 
 

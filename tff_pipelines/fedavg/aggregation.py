@@ -2,9 +2,8 @@
 
     result = api.train(TrainSettings(...), aggregation=factory, event=event)
 
-The factory is any of TFF's, for the mean of clients' updates. The event describes what
-one sum of all selected clients reveals; without one nothing is guaranteed. That the
-factory releases no more than its event is the user's to prove.
+The event describes what one sum of all selected clients reveals; without one nothing is
+guaranteed. That the factory releases no more is the user's to prove.
 """
 
 from collections.abc import Callable
@@ -46,8 +45,10 @@ class Aggregation:
                        f'{type(self.factory).__name__}')
     if self.event is not None:
       base.check_event(event=self.event)
-      # Clients can't be sampled for any other; and it must be what a ledger can hold.
-      self.event.replace_one()
+      self.event.replace_one()  # Clients can't be sampled for any other.
+      if self.event.has_shares():
+        raise ValueError('event must have no shares of clients\' noise, whose dropouts '
+                         f'and participants count: use mechanism, found {self.event}')
 
   @property
   def stated_event(self) -> str | None:
@@ -64,8 +65,8 @@ def build(given: str | Aggregation, **options: Any) -> Aggregation:
   if isinstance(given, Aggregation):
     return given
   function = _function(given)
-  known, _ = checks.keywords(function)
-  arguments = {name: options[name] for name in known if name in options}
+  arguments = {name: options[name] for name in checks.keywords(function)[0]
+               if name in options}
   try:
     inspect.signature(function).bind(**arguments)
   except TypeError as error:

@@ -63,12 +63,9 @@ def seconds_of_round(experiment: Any, task: Task, plan: plan_lib.FedAvgPlan) -> 
 def lines(plan: plan_lib.FedAvgPlan, noise: float | None,
           seconds: float | None) -> list[tuple[str, str]]:
   """Error and time, as lines of a plan."""
-  mechanism, result = plan.mechanism, []
-  if noise is not None:
-    norm = noise * math.sqrt(mechanism.dimension)
-    result.append(('error', f'noise of {noise:.3g} in each parameter of the model, norm '
-                            f'{norm:.3g}: root mean square over rounds'))
-  result.append(('time', 'not known without data' if seconds is None else
-                 f'{seconds:.2g} s a round here, {seconds * mechanism.rounds:.2g} s in '
-                 'all, and the start'))
-  return result
+  error_line = '' if noise is None else (
+      f'noise of {noise:.3g} in each parameter of the model, norm '
+      f'{noise * math.sqrt(plan.mechanism.dimension):.3g}: root mean square over rounds')
+  time_line = 'not known without data' if seconds is None else (
+      f'{seconds:.2g} s a round here, {seconds * plan.mechanism.rounds:.2g} s in all')
+  return [('error', error_line)] * bool(error_line) + [('time', time_line)]

@@ -286,7 +286,10 @@ def build_composed(
   @tff.tensorflow.computation(clients_type, server.weights_type)
   def train(client, weights):
     key = client['key'] if seeded else keys.fresh()
-    return client_update(weights, client['examples'], keys.derive(key, 0))
+    delta, training = client_update(weights, client['examples'], keys.derive(key, 0))
+    # As in this project's sums: an update that is not finite would end the run.
+    is_finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(x)) for x in delta])
+    return [tf.where(is_finite, x, tf.zeros_like(x)) for x in delta], training
 
   @tff.tensorflow.computation(
       server.weights_type, server.optimizer_type,

@@ -360,6 +360,9 @@ experiment = TrainExperiment
 def plan(experiment: TrainExperiment) -> planning.Planned:
   """The plan of a run that is not started; raises as the run would."""
   settings, counts, task = experiment.settings, {}, None
+  if settings.resume:
+    raise ValueError('plan is of a new run: leave resume out')
+  experiment.write_bad = lambda: lambda client, error: None
   if settings.population is not None:
     counts = dict(population=settings.population, dimension=settings.dimension)
   else:
