@@ -17,7 +17,6 @@ from tff_pipelines.common import caveats, decimals, files
 from tff_pipelines.fedavg import account_compare, account_settings as settings_lib
 
 BROKEN = 1
-_UNKNOWN = 'the ledger does not say who is trusted'
 _WIDTH = 80
 
 # Printed rounded up, as every epsilon is: more promises less, or is more noise.
@@ -177,7 +176,7 @@ def as_text(row: answers.Answer) -> str:
            itertools.zip_longest(cells[:half], cells[half:], fillvalue='')]
   if row.adjacency is not None:
     lines += ['', *textwrap.wrap(
-        f'{row.meaning()} Trust: {row.terms.trust_model or _UNKNOWN}.', _WIDTH)]
+        f'{row.meaning()} Trust: {row.terms.trust_model or "not said by the ledger"}.', _WIDTH)]
   if row.caveats:
     if all(hasattr(text, 'name') for text in row.caveats):
       lines += textwrap.wrap(f'caveats: {"; ".join(_names(row))}', _WIDTH)

@@ -339,7 +339,8 @@ class Guarantee:
     return ('Whatever is computed from what was released, the probability of any result '
             f'with one of two neighbouring inputs is at most {odds} times (e to the '
             f'epsilon) that with the other, plus {decimals.rounded_up(delta)}. '
-            f'Neighbouring inputs: {self.adjacency_in_words}.')
+            f'Neighbouring inputs: {self.adjacency_in_words}.' + (
+                ' It does not hold against the server.' * (SUPPRESSED in self.caveats)))
 
 
 def in_words(bound: Bound | None) -> str:
