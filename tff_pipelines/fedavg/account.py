@@ -176,7 +176,7 @@ def as_text(row: answers.Answer) -> str:
            itertools.zip_longest(cells[:half], cells[half:], fillvalue='')]
   if row.adjacency is not None:
     lines += ['', *textwrap.wrap(
-        f'{row.meaning()} Trust: {row.terms.trust_model or "not said by the ledger"}.', _WIDTH)]
+        f'{row.meaning()} Trust: {row.terms.trust_model or "not stated"}.', _WIDTH)]
   if row.caveats:
     if all(hasattr(text, 'name') for text in row.caveats):
       lines += textwrap.wrap(f'caveats: {"; ".join(_names(row))}', _WIDTH)
