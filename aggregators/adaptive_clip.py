@@ -68,8 +68,7 @@ class AdaptiveClipSumFactory(distributed_sum.DistributedSumFactory):
     """
     if share_tables.is_cryptographic(params):
       raise ValueError('an adaptive clip needs noise_generator=philox, found chacha20')
-    super().__init__(params, diagnostics=diagnostics,
-                     simulation_seed=simulation_seed)
+    super().__init__(params, diagnostics=diagnostics, simulation_seed=simulation_seed)
     self._adaptive = adaptive
     self._count_variance = adaptive.noise_variance / params.counted_on
     needed = params.most_shares + _FIELD_STDDEVS * self._count_variance**0.5

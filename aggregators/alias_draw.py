@@ -36,8 +36,7 @@ def draw(low: tf.Tensor, high: tf.Tensor | None, tie_key: tf.Tensor,
     rest = generator.random_bits_in_pieces(tie_key, shape, tf.int64)
     return (first < threshold) | (is_tie & (rest < tf.gather(tie, index)))
 
-  keeps = branch.either(
-      tf.reduce_any(is_tie), broken_tie, lambda: first < threshold)
+  keeps = branch.either(tf.reduce_any(is_tie), broken_tie, lambda: first < threshold)
   # A select, by arithmetic: TensorFlow's own takes five times as long.
   return alias + (index - alias) * tf.cast(keeps, tf.int32) - size // 2
 

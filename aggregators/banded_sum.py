@@ -100,8 +100,7 @@ class BandedSumFactory(distributed_sum.DistributedSumFactory):
     unless_closed = lambda x: tf.where(opened, x, tf.zeros_like(x))
     row = unless_closed(tf.cast(modular_sum.unwrap(row, params.bits), tf.float64))
     released = unless_closed(divided(row, state['released_sums'], params.column))
-    vector, _, scale = distributed_sum.unscaled(
-        released, state['rotation_key'], params)
+    vector, _, scale = distributed_sum.unscaled(released, state['rotation_key'], params)
     state = collections.OrderedDict(
         state,
         closed_sums=shifted(state['closed_sums'], unless_closed(latest)),

@@ -70,8 +70,7 @@ def _bernoulli_exp(key: tf.Tensor, numerator: tf.Tensor, denominator) -> tf.Tens
         tf.equal(_below(keys.derive(step_key, 1), count, term), 0))
     ended = tf.boolean_mask(active, ~resumes)
     is_odd = tf.fill([tf.size(ended)], tf.equal(term % 2, 1))
-    result = tf.tensor_scatter_nd_update(
-        result, ended[:, tf.newaxis], is_odd)
+    result = tf.tensor_scatter_nd_update(result, ended[:, tf.newaxis], is_odd)
     return term + 1, tf.boolean_mask(active, resumes), result
 
   # Where x is 0 the first term fails for sure.

@@ -217,8 +217,7 @@ def topped_up(total: tf.Tensor, num_reporting, cohort_size, key: tf.Tensor,
   def more():
     noise = sample_noise(keys.derive(key, 0), total.shape,
                          missing * share_tables.SHARE_EXCESS, params)
-    return modular_sum.wrap(
-        tf.cast(unless_suppressed(), tf.int64) + noise, params.bits)
+    return modular_sum.wrap(tf.cast(unless_suppressed(), tf.int64) + noise, params.bits)
 
   return branch.either(
       ~enough | (missing > 0), more, lambda: tf.identity(total)), enough

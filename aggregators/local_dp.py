@@ -68,8 +68,7 @@ class LocalMechanism(abc.ABC):
           f'{list(values.shape)}')
     values = tf.cast(values, tf.float64)
     values = tf.where(tf.math.is_nan(values), tf.zeros_like(values), values)
-    return tf.cast(
-        self._perturb(tf.clip_by_value(values, -1.0, 1.0), key), tf.float32)
+    return tf.cast(self._perturb(tf.clip_by_value(values, -1.0, 1.0), key), tf.float32)
 
   @abc.abstractmethod
   def _perturb(self, values: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
@@ -113,8 +112,7 @@ class Piecewise(LocalMechanism):
     dist = self.distribution
     grid_key, coin_key, in_key, out_key = keys.split(key, 4)
     shape = tf.shape(values)
-    start = tf.minimum(
-        _on_grid((values + 1) / 2, grid_key, dist.starts), dist.starts)
+    start = tf.minimum(_on_grid((values + 1) / 2, grid_key, dist.starts), dist.starts)
     outside = _indices(out_key, shape, dist.starts)
     outside += tf.where(outside < start, tf.zeros_like(outside), dist.window)
     output = tf.where(

@@ -188,8 +188,7 @@ class LaplaceDistribution:
   @functools.cached_property
   def table(self) -> alias_table.AliasTable:
     """The table of the noise, units."""
-    exponent = self._epsilon * (1 - _LAPLACE_SLACK) / (
-        2 * self.dimension * self.steps)
+    exponent = self._epsilon * (1 - _LAPLACE_SLACK) / (2 * self.dimension * self.steps)
     ratio = Fraction(math.exp(-exponent)) * (1 + _SLACK / 2**10)
     powers = list(itertools.accumulate(
         range(self.reach - 1),

@@ -70,8 +70,7 @@ def encode(logits: tf.Tensor, weight: tf.Tensor, key: tf.Tensor | None,
   """
   logits = tf.ensure_shape(logits, [params.records, params.classes])
   is_finite = tf.reduce_all(tf.math.is_finite(logits))
-  values = as_knowledge(
-      tf.where(is_finite, logits, tf.zeros_like(logits)), params)
+  values = as_knowledge(tf.where(is_finite, logits, tf.zeros_like(logits)), params)
   if params.has_noise:
     values = add_noise(values, key, params)
     is_finite = tf.constant(True)
@@ -80,8 +79,7 @@ def encode(logits: tf.Tensor, weight: tf.Tensor, key: tf.Tensor | None,
   # In float64, which holds every step of a grid of 2^30.
   steps = ((tf.cast(values, tf.float64) - params.low) *
            (params.levels / (params.high - params.low)))
-  grid = tf.cast(tf.round(
-      tf.clip_by_value(steps, 0.0, float(params.levels))), tf.int32)
+  grid = tf.cast(tf.round(tf.clip_by_value(steps, 0.0, float(params.levels))), tf.int32)
   return Encoded(
       values=modular_sum.wrap(grid * weight, params.wire_bits), weight=weight,
       rejected=1 - tf.cast(is_finite, tf.int32))

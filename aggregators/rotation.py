@@ -41,8 +41,7 @@ def walsh_hadamard(vector: tf.Tensor, scale: float = 1.0) -> tf.Tensor:
   sixteens = 0 if log_dim < _LEAST_LOG_DIM else log_dim // _LOG_RADIX
   for log_radix in [1] * (log_dim - sixteens * _LOG_RADIX) + [_LOG_RADIX] * sixteens:
     matrix = linalg.hadamard(2**log_radix, np.float32) * np.float32(scale)
-    vector = tf.matmul(
-        tf.reshape(vector, [2**log_radix, -1]), matrix, transpose_a=True)
+    vector = tf.matmul(tf.reshape(vector, [2**log_radix, -1]), matrix, transpose_a=True)
     scale = 1.0
   return tf.reshape(vector, [dim])
 

@@ -85,8 +85,7 @@ def integer_squared_norm(values: tf.Tensor) -> tf.Tensor:
 
 def _float64(number) -> tf.Tensor:
   """A number or tensor as float64; tf.cast takes Python's through float32."""
-  return tf.cast(
-      tf.convert_to_tensor(number, dtype_hint=tf.float64), tf.float64)
+  return tf.cast(tf.convert_to_tensor(number, dtype_hint=tf.float64), tf.float64)
 
 
 def clip_by_norm(vector: tf.Tensor, clip) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -123,8 +122,7 @@ def _clip_extreme(vector: tf.Tensor, clip: tf.Tensor):
   relative_norm = tf.sqrt(_sum_of_squares(relative, tf.float64))
   norm = relative_norm * tf.cast(largest, tf.float64)
   clipped = norm > clip
-  shrunk = relative * tf.cast(
-      clip / tf.maximum(relative_norm, 1.0), relative.dtype)
+  shrunk = relative * tf.cast(clip / tf.maximum(relative_norm, 1.0), relative.dtype)
   result = tf.cast(tf.where(clipped, shrunk, vector), tf.float32)
   fits = tf.reduce_all(tf.math.is_finite(result))
   return tf.where(fits, result, tf.zeros_like(result)), clipped, is_finite & fits

@@ -48,8 +48,7 @@ def share_variance(params: DistributedSumParams, cohort_size: float) -> float:
   Skellam shares of any size add up to one distribution. The bound on discrete Gaussian
   shares is for a minimum size: cohorts beyond `params.most_shares` have more noise.
   """
-  return (params.total_noise_variance * SHARE_EXCESS /
-          _num_shares(params, cohort_size))
+  return (params.total_noise_variance * SHARE_EXCESS / _num_shares(params, cohort_size))
 
 
 def _draw_variance(params: DistributedSumParams, cohort_size: float,
@@ -66,8 +65,7 @@ def _draw_variance(params: DistributedSumParams, cohort_size: float,
 
 def most_shares(params: DistributedSumParams) -> float:
   """The largest number of shares that the noise is divided into, whatever is told."""
-  return (params.believed_cohort if params.noise.is_divisible else
-          params.most_shares)
+  return (params.believed_cohort if params.noise.is_divisible else params.most_shares)
 
 
 def _largest_share(params: DistributedSumParams) -> float:

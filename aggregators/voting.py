@@ -66,8 +66,7 @@ def cast(votes: tf.Tensor, key: tf.Tensor, params: VotingParams) -> tf.Tensor:
   votes = _within_sensitivity(votes, keys.derive(key, _CHOICE), params)
   noise_key = keys.derive(key, _NOISE)
   if params.is_integer:
-    noisy = tf.cast(votes, tf.int64) + _skellam_share(
-        noise_key, votes.shape, params)
+    noisy = tf.cast(votes, tf.int64) + _skellam_share(noise_key, votes.shape, params)
     return modular_sum.wrap(noisy, params.bits)
   votes = tf.cast(votes, tf.float32)
   if not params.has_shares:

@@ -45,8 +45,7 @@ def prepare(settings: PrepareSettings) -> None:
         store.folder(settings.cache_dir), *store.purge(settings.cache_dir)))
     return
   if settings.roster:
-    clients = rosters.write(
-        settings.data_path, settings.output, settings.train_split)
+    clients = rosters.write(settings.data_path, settings.output, settings.train_split)
     print(f'{settings.output}: {clients:,} clients, without their examples')
     return
   options, label_counts = settings.task_options, None

@@ -102,8 +102,7 @@ class Marks:
     vectors, keys, training = (
         _one(trained, first, count) if at_a_time(params) == 1 else
         _several(trained, first, end))
-    _named(self._scope, {
-        VECTORS: vectors, KEYS: keys, **_listed(TRAINING, training)})
+    _named(self._scope, {VECTORS: vectors, KEYS: keys, **_listed(TRAINING, training)})
 
   def results(self, total: tf.Tensor, diagnostics=None, training=None):
     """Marks the results of the graph, and returns them.

@@ -89,8 +89,7 @@ def model_of_logits(
     return layers.softmax_cross_entropy(logits(weights, batch['x'], seed), batch['y'])
 
   def metrics(weights, batch, mask):
-    return layers.classification_metrics(
-        logits(weights, batch['x']), batch['y'], mask)
+    return layers.classification_metrics(logits(weights, batch['x']), batch['y'], mask)
 
   def count(weights, batch, mask):
     return layers.class_counts(
@@ -130,8 +129,7 @@ def network(name: str, record_shape: tuple[int, ...], num_classes: int,
 
   Raises ValueError if there is a `min_side`, and records are no images that large.
   """
-  if min_side and (
-      len(record_shape) not in (2, 3) or min(record_shape[:2]) < min_side):
+  if min_side and (len(record_shape) not in (2, 3) or min(record_shape[:2]) < min_side):
     least = f'{min_side} x {min_side} or more'
     raise checks.wrong(f'images of model {name}', least, list(record_shape))
   shape = (*record_shape, 1) if len(record_shape) == 2 else record_shape
@@ -145,8 +143,7 @@ def softmax(record_shape: tuple[int, ...], num_classes: int) -> Network:
   return network('softmax', record_shape, num_classes)
 
 
-def mlp(record_shape: tuple[int, ...], num_classes: int,
-        hidden: int = 128) -> Network:
+def mlp(record_shape: tuple[int, ...], num_classes: int, hidden: int = 128) -> Network:
   """Builds a network of one hidden layer of rectified units."""
   return network('mlp', record_shape, num_classes, layers.Hidden(hidden))
 
@@ -180,13 +177,11 @@ def cnn(record_shape: tuple[int, ...], num_classes: int) -> Network:
 MODELS = {'softmax': softmax, 'mlp': mlp, 'cnn_small': cnn_small, 'cnn': cnn}
 
 
-def build(name: str | None, record_shape: tuple[int, ...],
-          num_classes: int) -> Network:
+def build(name: str | None, record_shape: tuple[int, ...], num_classes: int) -> Network:
   """Builds a network for records of a shape, and at least two classes.
 
   `name` is one of MODELS; None means 'cnn' for images, 'mlp' for vectors. Raises
   ValueError on an unknown name, or images where vectors are needed.
   """
-  name = checks.choice(
-      'model', name, MODELS, 'cnn' if len(record_shape) > 1 else 'mlp')
+  name = checks.choice('model', name, MODELS, 'cnn' if len(record_shape) > 1 else 'mlp')
   return MODELS[name](record_shape, num_classes)

@@ -108,8 +108,7 @@ def register(name: str, hidden_layers: Callable[
   _REGISTRY[name] = hidden_layers
 
 
-def build(name: str, image_shape: tuple[int, int, int],
-          classes: int) -> Architecture:
+def build(name: str, image_shape: tuple[int, int, int], classes: int) -> Architecture:
   """Builds the architecture `name` for images of a shape.
 
   Raises ValueError if there is no such architecture or it does not fit the images.

@@ -54,8 +54,7 @@ class _Random:
     return self._drawn(tf.random.stateless_normal, shape, mean, stddev, dtype)
 
   def truncated_normal(self, shape, mean=0.0, stddev=1.0, dtype=tf.float32, **_):
-    return self._drawn(
-        tf.random.stateless_truncated_normal, shape, mean, stddev, dtype)
+    return self._drawn(tf.random.stateless_truncated_normal, shape, mean, stddev, dtype)
 
   def _drawn(self, function, shape, *parameters):
     return function(shape, self.make_seed_for_stateless_op(), *parameters, alg='philox')

@@ -19,8 +19,7 @@ import tensorflow as tf
 def conv2d(x: tf.Tensor, kernel: Any, bias: Any, *, stride: int = 1,
            padding: str = 'VALID') -> tf.Tensor:
   """A 2-D convolution of [height, width, channels, filters] plus bias [filters]."""
-  return tf.nn.bias_add(
-      tf.nn.conv2d(x, kernel, strides=stride, padding=padding), bias)
+  return tf.nn.bias_add(tf.nn.conv2d(x, kernel, strides=stride, padding=padding), bias)
 
 
 @tf.custom_gradient
@@ -106,8 +105,7 @@ def softmax_cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
   Here and below: logits float32 [batch, classes], labels int32 [batch] in [0, classes),
   mask float32 [batch], 0 for rows that must not count.
   """
-  return tf.nn.sparse_softmax_cross_entropy_with_logits(
-      labels=labels, logits=logits)
+  return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
 
 
 def classification_metrics(
@@ -121,8 +119,7 @@ def classification_metrics(
           'loss': masked_total(loss, mask)}
 
 
-def masked_total(values: tf.Tensor, weights: tf.Tensor
-                 ) -> tuple[tf.Tensor, tf.Tensor]:
+def masked_total(values: tf.Tensor, weights: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
   """The weighted sum of values, and the sum of their weights, of the same shape."""
   # Not values * weights: a padding row's loss may be infinite, 0 * inf is NaN.
   return (tf.reduce_sum(tf.where(weights > 0, values * weights, 0.0)),

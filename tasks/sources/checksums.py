@@ -112,8 +112,7 @@ def split_names(connection: sqlite3.Connection) -> list[str]:
       f'SELECT DISTINCT split_name FROM {_TABLE} ORDER BY 1')]
 
 
-def _digest(connection: sqlite3.Connection, split_name: str,
-            ids: ids_lib.Ids) -> str:
+def _digest(connection: sqlite3.Connection, split_name: str, ids: ids_lib.Ids) -> str:
   digest = hashlib.sha256(repr([split_name, split_names(connection)]).encode())
   for table in sorted(tables(connection).intersection(_TABLES)):
     rows = connection.execute(f'SELECT * FROM {table} ORDER BY rowid').fetchall()

@@ -362,8 +362,7 @@ def inferred(serialized: bytes) -> list[Feature]:
     count = len(getattr(feature, which).value)
     dtype = {'bytes_list': records.TEXT_DTYPE, 'int64_list': np.dtype(np.int64),
              'float_list': np.dtype(np.float32)}[which]
-    result.append(Feature(
-        name=name, dtype=dtype, shape=() if count == 1 else (count,)))
+    result.append(Feature(name=name, dtype=dtype, shape=() if count == 1 else (count,)))
   return result
 
 

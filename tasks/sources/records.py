@@ -168,8 +168,7 @@ class RawData:
   skips: task.Skips
 
 
-def client_order(examples: Mapping[str, np.ndarray], clients: np.ndarray
-                 ) -> np.ndarray:
+def client_order(examples: Mapping[str, np.ndarray], clients: np.ndarray) -> np.ndarray:
   """The indices that sort examples by client; see `ArraysByClient`."""
   if clients.ndim != 1 or not clients.size:
     raise checks.wrong('clients', 'one id per example', clients)

@@ -196,8 +196,7 @@ class SqliteSource:
       raise ValueError(f'{path} has no clients in split {split_name!r}')
     where = '' if first is None else f', {self._where(first[0])}'
     with checks.located(f'{path}{where}'):
-      self._parser = columns.Parser(
-          stored or columns.inferred(_blob(first[1])), fields)
+      self._parser = columns.Parser(stored or columns.inferred(_blob(first[1])), fields)
     self.element_spec = types.MappingProxyType(self._parser.element_spec)
     if not self._has_index:
       logging.warning(

@@ -202,8 +202,7 @@ class Category:
   def target(self, values: np.ndarray) -> np.ndarray:
     """The classes of labels: int32 [n]. Raises ValueError; none is imputed."""
     check_complete(self.name, values == '')
-    return checks.indices(
-        f'label {self.name!r}', values, self.known).astype(np.int32)
+    return checks.indices(f'label {self.name!r}', values, self.known).astype(np.int32)
 
 
 Column = Number | Category

@@ -52,8 +52,7 @@ def days(texts: tf.Tensor, name: str) -> tf.Tensor:
   return tf.where(is_gap, tf.constant(float('nan'), tf.float64), result)
 
 
-def _encoded(column: columns_lib.Column, values: tf.Tensor,
-             missing: str) -> tf.Tensor:
+def _encoded(column: columns_lib.Column, values: tf.Tensor, missing: str) -> tf.Tensor:
   """Encodes a column as `column.encode` does: float32 [n, width]."""
   if isinstance(column, columns_lib.Category):
     lower = tf.strings.lower(values)

@@ -121,15 +121,13 @@ def load(official: official_files.File, *, fields: Sequence[records.Field],
     raw = open_source.open_raw(data_source, fields=fields, **options)
     population, others = raw.train, None
     if raw.test is None:
-      population, others = records.split_clients(
-          raw.train, held_out_fraction=fraction)
+      population, others = records.split_clients(raw.train, held_out_fraction=fraction)
     elif fraction is not None:
       raise ValueError('held_out_fraction is not used where there is a test part')
     return TextData(
         population=population, others=others, test=raw.test, divided=raw.test is None,
         privacy_unit=privacy_unit, skips=raw.skips)
-  given = checks.options(
-      f'data_source {data_source}', options, [_OPTION[data_source]])
+  given = checks.options(f'data_source {data_source}', options, [_OPTION[data_source]])
   if data_source == 'embedded':
     raw = open_embedded(fields=[field.name for field in fields], **given)
     count = len(raw.train.client_ids) + len(raw.test.client_ids)

@@ -99,8 +99,7 @@ class Vocabulary:
     """Numbers, from 1 on, of those labels that are in the vocabulary, each once."""
     return sorted(set(filter(None, map(self._numbers[1].get, labels))))
 
-  def sentence_row(self, sentence: str, length: int,
-                   ended: bool = True) -> np.ndarray:
+  def sentence_row(self, sentence: str, length: int, ended: bool = True) -> np.ndarray:
     """Tokens of a sentence's words in a row, as TFF's preprocessing has them.
 
     int32 [length + 1], with the token of the beginning, padded. Of a sentence, tokens

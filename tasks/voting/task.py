@@ -137,8 +137,7 @@ def embedded(*, num_clients: int = 30, public_records: int = 300,
   most = len(records) - _EMBEDDED_TEST
   checks.integer('public_records', public_records, 0, most - 1)
   order = np.random.default_rng(_SPLIT_SEED).permutation(len(records))
-  server, rest = map(
-      records.rows, np.split(order, [public_records + _EMBEDDED_TEST]))
+  server, rest = map(records.rows, np.split(order, [public_records + _EMBEDDED_TEST]))
   deal = partition.evenly(len(rest), num_clients=num_clients, seed=data_seed)
   return _task(
       'embedded', _dealt(rest, deal), server, public_records,
@@ -194,8 +193,7 @@ def digits(*, data_path: str | os.PathLike[str], num_clients: int = 200,
           f'{of_mnist} have MNIST'),))
 
 
-def office(*, data_path: str | os.PathLike[str],
-           target: str = 'webcam') -> VotingTask:
+def office(*, data_path: str | os.PathLike[str], target: str = 'webcam') -> VotingTask:
   """Builds Office-Caltech-10 by SURF features: a domain the server, three the agents.
 
   The file is office_caltech10_surf.npz. 70% of the server's domain, `target`, one of

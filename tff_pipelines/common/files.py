@@ -233,8 +233,7 @@ def write_batches(path: pathlib.Path,
     for rows in filter(None, batches):
       if path.suffix == '.csv':
         if not count:
-          file = stack.enter_context(
-              open(partial, 'w', encoding='utf-8', newline=''))
+          file = stack.enter_context(open(partial, 'w', encoding='utf-8', newline=''))
         file.write(table(rows, has_header=not count))
       else:
         # Takes a quarter of a second to import.

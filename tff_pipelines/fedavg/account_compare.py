@@ -74,8 +74,7 @@ def compare(settings: account_settings.AccountSettings) -> list[Row]:
   """
   about, query = settings.about, settings.question
   if query.delta is None:
-    query = dataclasses.replace(
-        query, delta=accountant.default_delta(about.population))
+    query = dataclasses.replace(query, delta=accountant.default_delta(about.population))
   work = columns.Workload(
       rates=(1.0,) * about.rounds, momentum=settings.server_momentum)
   poisson = about.replace(sampling='poisson')
@@ -113,8 +112,7 @@ def _of_turns(query: answers.Query, mechanism: mechanisms.SumMechanism,
                        f'least {2 * mechanism.cohort_size:g}')
     mechanism = mechanism.replace(column=columns.auto(work, min(allowed, most)))
     def excess(noise):
-      return model_error(
-          mechanism.replace(noise_multiplier=noise), work) - error
+      return model_error(mechanism.replace(noise_multiplier=noise), work) - error
 
     # Noise alone has at least this error.
     high = error / columns.error(work, mechanism.column) * (1 + 1e-9)

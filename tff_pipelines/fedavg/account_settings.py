@@ -12,8 +12,7 @@ from tff_pipelines.fedavg import settings as training
 
 DATA_DEPENDENT = 'data_dependent'
 RELEASE = ('release_order', 'release_smoothness', 'release_noise')
-_WITH_MECHANISM = {'query', 'mechanism', 'format', 'votes', 'explain',
-                   *RELEASE}
+_WITH_MECHANISM = {'query', 'mechanism', 'format', 'votes', 'explain', *RELEASE}
 # With --compare rows have values of their own, or numbers alone.
 _NOT_COMPARED = ('query', 'sampling', 'adaptive_clipping', 'explain')
 OF_LEDGERS = ('delta', 'accountant', 'amplification', 'colluders', 'clients_per_person')

@@ -87,8 +87,7 @@ def run_steps(loss: Callable, state, first, last, total, config: AdamConfig):
         weights, gradients, moments, squares, rate, first_decay=_FIRST_DECAY,
         second_decay=_SECOND_DECAY, first_power=tf.pow(_FIRST_DECAY, done + 1.0),
         second_power=tf.pow(_SECOND_DECAY, done + 1.0), small=_SMALL)
-    new = [stepped - rate * config.weight_decay * w
-           for stepped, w in zip(new, weights)]
+    new = [stepped - rate * config.weight_decay * w for stepped, w in zip(new, weights)]
     return i + 1, new, moments, squares
 
   first, last = tf.cast(first, tf.int32), tf.cast(last, tf.int32)

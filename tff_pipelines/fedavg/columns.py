@@ -129,11 +129,9 @@ def _log_error(work: Workload, weights: np.ndarray) -> tuple[float, np.ndarray]:
   slope = signal.lfilter([1.0], weights, response)
   lags = range(min(len(weights), work.rounds))
   gradient = np.zeros(len(weights))
-  gradient[:len(lags)] = [
-      -(product[lag:] @ slope[:work.rounds - lag]) for lag in lags]
+  gradient[:len(lags)] = [-(product[lag:] @ slope[:work.rounds - lag]) for lag in lags]
   norm = weights @ weights
-  return (0.5 * math.log(total / work.rounds * norm),
-          gradient / total + weights / norm)
+  return (0.5 * math.log(total / work.rounds * norm), gradient / total + weights / norm)
 
 
 def error(work: Workload, column: Sequence[float]) -> float:

@@ -34,8 +34,7 @@ class LocalConfig:
     declarations.check(self)
 
 
-def update(loss_fn: Callable, weights, examples, key: tf.Tensor,
-           config: LocalConfig):
+def update(loss_fn: Callable, weights, examples, key: tf.Tensor, config: LocalConfig):
   """The change of the weights by local training.
 
   Every step has a batch of the same shape: the last of an epoch is filled up

@@ -33,8 +33,7 @@ def reads_by_id(task: Task) -> bool:
 
   Not if bad clients are to be skipped: the driver finds them sooner.
   """
-  return (task_lib.reader_in_graph(task.train) is not None
-          and not task.skips.enabled)
+  return task_lib.reader_in_graph(task.train) is not None and not task.skips.enabled
 
 
 def reader_in_graph(task: Task) -> Callable[[tf.Tensor], Mapping[str, tf.Tensor]]:

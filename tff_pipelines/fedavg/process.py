@@ -196,8 +196,7 @@ def build_chunked(
         rows = slice(ends[i] - chunk['lengths'][i], ends[i])
         examples = {name: x[rows] for name, x in chunk['examples'].items()}
       delta, training = client_update(weights, examples, derive(key, 0))
-      return (layout.flatten(delta), derive(key, 1),
-              training if diagnostics else ())
+      return (layout.flatten(delta), derive(key, 1), training if diagnostics else ())
 
     # Traced once, for the loops here and for that of the marks.
     trained = train_one.get_concrete_function(tf.TensorSpec([], tf.int32))
@@ -230,8 +229,7 @@ def build_chunked(
       total, *measured = marked.results(total, *measured)
     return (total, count, *measured)
 
-  @tff.tensorflow.computation(
-      sum_type, train_chunk.type_signature.result[0], tf.int32)
+  @tff.tensorflow.computation(sum_type, train_chunk.type_signature.result[0], tf.int32)
   def release(sum_state, total, num_reporting):
     return sum_factory.server_step(sum_state, total, num_reporting, layout)
 

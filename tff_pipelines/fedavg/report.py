@@ -40,8 +40,7 @@ def _is_outside(set_name: str, task: Task) -> bool:
 
 def _draws_clients(plan: FedAvgPlan, task: Task) -> bool:
   """Whether labels by client, which are exact counts, are drawn."""
-  return task.label_counts is not None and (
-      not task.test_of_files or plan.diagnostics)
+  return task.label_counts is not None and (not task.test_of_files or plan.diagnostics)
 
 
 def describe(task: Task, plan: FedAvgPlan) -> report.Description:
@@ -166,8 +165,7 @@ def evaluated(task: Task, weights: Sequence[Any]) -> dict[str, dict[str, float |
 
 
 def _shown(value: float | None) -> str:
-  return ('not finite' if value is None or not math.isfinite(value)
-          else f'{value:.4f}')
+  return 'not finite' if value is None or not math.isfinite(value) else f'{value:.4f}'
 
 
 def in_words(set_name: str, values: Mapping[str, float],

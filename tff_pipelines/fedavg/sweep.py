@@ -52,8 +52,7 @@ class Run:
       files.write_atomically(path, json.dumps(self.flags) + '\n')
     flags = json.loads(path.read_text(encoding='utf-8'))
     if flags != list(self.flags):
-      raise ValueError(
-          f'{self.folder} has a run of other flags, {shlex.join(flags)}')
+      raise ValueError(f'{self.folder} has a run of other flags, {shlex.join(flags)}')
 
   def start(self) -> subprocess.Popen:
     """Starts or resumes the trainer, which ends with this process."""
@@ -88,8 +87,7 @@ def run_all(runs: Sequence[Run], at_once: int) -> None:
   for run in runs:
     run.prepare()
   waiting = [run for run in runs if not (run.output / files.SUMMARY).is_file()]
-  print(f'{len(runs)} runs, {len(runs) - len(waiting)} of them done',
-        file=sys.stderr)
+  print(f'{len(runs)} runs, {len(runs) - len(waiting)} of them done', file=sys.stderr)
   running: dict[Run, tuple[subprocess.Popen, float]] = {}
   try:
     while waiting or running:
@@ -205,8 +203,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
     print(f'warning: {warning}')
 
 
-def _draw(rows: list[dict[str, Any]], path: pathlib.Path,
-          title: str | None) -> None:
+def _draw(rows: list[dict[str, Any]], path: pathlib.Path, title: str | None) -> None:
   """Draws the mean of each setting as a line, and the range of its repeats."""
   from matplotlib import figure as figure_lib  # pylint: disable=g-import-not-at-top
   import pandas  # pylint: disable=g-import-not-at-top

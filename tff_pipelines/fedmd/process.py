@@ -125,8 +125,7 @@ def agreement(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,
   return tf.reduce_mean(tf.cast(agreed, tf.float32))
 
 
-def new_party(number: int, architecture: int, weights: np.ndarray,
-              key: np.ndarray):
+def new_party(number: int, architecture: int, weights: np.ndarray, key: np.ndarray):
   """The state of a party that has not participated; `number` tells it from others'."""
   return collections.OrderedDict(
       architecture=np.int32(architecture), key=np.asarray(key, np.int64),
@@ -166,8 +165,7 @@ def build(architectures: Sequence[Architecture], *,
 
   @tff.tensorflow.computation
   def nothing_known():
-    return collections.OrderedDict(
-        consensus=tf.zeros(shape), known=tf.constant(False))
+    return collections.OrderedDict(consensus=tf.zeros(shape), known=tf.constant(False))
 
   server_type = nothing_known.type_signature.result
   party_type, data_type, announced_type = map(tff.to_type, (
@@ -243,8 +241,7 @@ def build(architectures: Sequence[Architecture], *,
       logits = collections.OrderedDict(value=logits, key=keys.derive(key, _NOISE))
     return collections.OrderedDict(state=new_state, value=logits, weight=weight)
 
-  @tff.tensorflow.computation(
-      tff.TensorType(np.float32, shape), tf.int32, tf.bool)
+  @tff.tensorflow.computation(tff.TensorType(np.float32, shape), tf.int32, tf.bool)
   def know(consensus, total_weight, share):
     return collections.OrderedDict(
         consensus=consensus, known=share & (total_weight > 0))

@@ -295,6 +295,5 @@ class LdpExperiment(PreparedExperiment):
 experiment = LdpExperiment
 
 
-def run(settings: LdpSettings,
-        prepared: Prepared | None = None) -> dict[str, Any]:
+def run(settings: LdpSettings, prepared: Prepared | None = None) -> dict[str, Any]:
   return LdpExperiment(settings, prepared).run()

@@ -82,8 +82,7 @@ def estimate(settings: MeanSettings, cell: plan_lib.Cell) -> report.Row:
     vectors = mean_estimation.clients(
         num_clients=cell.n, dimension=cell.d, radius=settings.clip,
         seed=settings.data_seed, repeat=repeat, vectors=settings.vectors)
-    state, mean = release(
-        state, tf.constant(vectors), tf.constant(repeat, tf.int32))
+    state, mean = release(state, tf.constant(vectors), tf.constant(repeat, tf.int32))
     truth = vectors.mean(axis=0, dtype=np.float64)
     error = mean.numpy().astype(np.float64) - truth
     errors.append(float(np.mean(error**2)))

@@ -146,8 +146,7 @@ def _earlier(settings: ExportSettings, run: run_lib.FinishedRun) -> dict | None:
   """All releases about the same people, those of earlier ledgers included."""
   if settings.earlier_ledgers is None:
     return None
-  answer = ledger_query.together(
-      [run.folder / files.LEDGER, *settings.earlier_ledgers])
+  answer = ledger_query.together([run.folder / files.LEDGER, *settings.earlier_ledgers])
   return {'count': len(settings.earlier_ledgers), 'epsilon': answer.epsilon,
           'delta': answer.delta}
 

@@ -52,8 +52,7 @@ def started(*, local_workers: int = 0, engine: str = 'local',
     kept.folder()  # Processes that are started take over where kernels are.
     if engine == 'ray':
       from tff_pipelines.simulation import ray_transport  # pylint: disable=g-import-not-at-top
-      transport = ray_transport.RayTransport(
-          local_workers, engine_address, data=data)
+      transport = ray_transport.RayTransport(local_workers, engine_address, data=data)
     else:
       transport = local_processes.LocalProcesses(local_workers)
     context = slices.SubroundContext(

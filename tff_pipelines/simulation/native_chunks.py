@@ -22,8 +22,7 @@ from aggregators.native import kept, marks
 # Serialized graphs without it have no marks.
 MARKED = re.compile(f'{marks.SCOPE}|{marks.DECODING}'.encode())
 
-_MARK = re.compile(
-    rf'(^|/)({marks.SCOPE}|{marks.DECODING})(_\d+)?/{marks.PARAMETERS}$')
+_MARK = re.compile(rf'(^|/)({marks.SCOPE}|{marks.DECODING})(_\d+)?/{marks.PARAMETERS}$')
 
 # Forms that have encoded marked chunks, 'native' or 'graph', in this process and in
 # workers that have answered.

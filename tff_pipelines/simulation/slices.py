@@ -125,8 +125,7 @@ class SubroundContext(in_process.InProcessContext):
                ) -> Iterator[Any]:
     """Computes all slices; their results in their order."""
     contents = {computation.digest: computation.serialized}
-    argument = values_lib.map_shared(
-        lambda leaf: _by_content(leaf, contents), argument)
+    argument = values_lib.map_shared(lambda leaf: _by_content(leaf, contents), argument)
     count = num_slices(num_clients)
     ends = [num_clients * i // count for i in range(count + 1)]
     requests = [
@@ -165,8 +164,7 @@ class SubroundContext(in_process.InProcessContext):
         future = self._transport.submit(worker, requests[index])
         running[future] = worker, index, time.monotonic() + limit
       first = min(limit for *_, limit in running.values())
-      futures.wait(
-          running, max(0.0, first - time.monotonic()), futures.FIRST_COMPLETED)
+      futures.wait(running, max(0.0, first - time.monotonic()), futures.FIRST_COMPLETED)
       now = time.monotonic()
       for future, (worker, index, limit) in list(running.items()):
         if not future.done() and now < limit:

@@ -110,8 +110,7 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
       choices=voting_params.NOISES, when={'algorithm': (*VOTES, 'dp_fedavg')})
   clip: float = _privacy(0.3, 'L2 clip of an update; in dp_fedsgd of a gradient.',
       above=0, unit='model units', when=_CLIPPED)
-  bits: int = train.like(
-      'bits', train.DEFAULT_BITS, when=_DISTRIBUTED, otherwise='')
+  bits: int = train.like('bits', train.DEFAULT_BITS, when=_DISTRIBUTED, otherwise='')
   record_rate: float = _privacy(0.05, 'Probability that a round samples a record.',
       above=0, high=1, when={'algorithm': ('dp_fedsgd',)})
   cohort_size: float | None = _privacy(None, 'Expected number of agents in a round, by '

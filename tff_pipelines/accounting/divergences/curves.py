@@ -224,8 +224,7 @@ def mean(listed: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
   Returns:
     1/(alpha-1) ln sum_k w_k e^((alpha-1) curve_k).
   """
-  listed, weights = zip(*(
-      case for case in zip(listed, weights) if case[1] > 0))
+  listed, weights = zip(*(case for case in zip(listed, weights) if case[1] > 0))
   if len(listed) == 1:
     return listed[0]
   factor, weights = orders(listed[0].size + 1) - 1, np.array(weights)

@@ -237,8 +237,7 @@ def within(atoms: Atoms, mass: float) -> Atoms:
   cut = min(int(np.searchsorted(above, mass, 'right')), p.size - 1 - low)
   loss, p = loss[low:p.size - cut], p[low:p.size - cut]
   p[0] = below[low]
-  return _with_losses(
-      loss, p, atoms.p_only + (float(above[cut - 1]) if cut else 0.0))
+  return _with_losses(loss, p, atoms.p_only + (float(above[cut - 1]) if cut else 0.0))
 
 
 class RandomizedResponse(Pair):

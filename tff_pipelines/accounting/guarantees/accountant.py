@@ -194,8 +194,7 @@ def _epsilon(event: base.Event, delta: float, accountant: str,
   """The smallest of the epsilons that are proved."""
   result = _pld_result(event, delta, accountant, amplification) if delta > 0 else None
   if result is None or accountant == 'auto':
-    renyi, order = renyi_epsilon(
-        event, delta, amplification, quick=result is not None)
+    renyi, order = renyi_epsilon(event, delta, amplification, quick=result is not None)
     if result is None and accountant != 'rdp' and delta > 0:
       result = _epsilon_as_gaussian(
           event, delta, accountant, amplification, min(renyi, _FIRST_GUESS))

@@ -224,8 +224,7 @@ def _of_numbers(query: Query, mechanism: Mechanism,
   """The fields of an answer that the accountant gives."""
   event, is_sum = views[bounds.OUTSIDERS].event, 'cohort_size' in mechanism.family.uses
   if query.kind == 'delta':
-    delta = observers.delta(
-        views[bounds.OUTSIDERS], query.needed('epsilon'), method)
+    delta = observers.delta(views[bounds.OUTSIDERS], query.needed('epsilon'), method)
   else:
     delta = query.needed('delta')
     validate.open_unit_interval(delta=delta)

@@ -211,8 +211,7 @@ class Epochs(_Sized):
     missing = self.largest_cohort - selected.size
     self._position += selected.size
     if missing:
-      order = np.argsort(
-          self._random_bits(round_index)(self.population), kind='stable')
+      order = np.argsort(self._random_bits(round_index)(self.population), kind='stable')
       first = order[~np.isin(order, selected)][:missing]
       self._order = np.concatenate([first, order[~np.isin(order, first)]])
       self._position = missing
