@@ -155,7 +155,7 @@ class Skips:
   """The treatment of bad clients: raise the first, or, if `enabled`, skip and count.
 
   `clients` maps a client id to why it was skipped; `records` are the reasons why
-  records of unknown clients were, of which the first thousand are told apart.
+  records of unknown clients were: the first 1000 different ones, and one for the rest.
   """
 
   _MAX_REASONS = 1000
@@ -222,8 +222,7 @@ class ClientSource(Protocol):
     """
 
 
-def reader_in_graph(
-    source: ClientSource) -> Callable[[Any], Mapping[str, Any]] | None:
+def reader_in_graph(source: ClientSource) -> Callable[[Any], Mapping[str, Any]] | None:
   """The function by which a graph reads a client of this source, if there is one.
 
   A pure TensorFlow function of a client id, a scalar string tensor, to the tensors of

@@ -222,11 +222,17 @@ def test_numbers_against_the_server_say_how_cohorts_are_drawn():
       f'epsilon {drawn} {against}: cohorts drawn by the rule, independently of what was '
       'opened; restarts are charged',
       f'epsilon {chosen} {against}, whatever cohorts the server chooses']
+  drawn = decimals.rounded_up(result.server.epsilon)
+  assert f'it is {drawn} ({chosen} whatever cohorts the server chooses)' in (
+      result.sentences())
+  # Those who know cohorts that are drawn by the rule may be bounded as observers are.
+  same = dataclasses.replace(result, server=result.outsiders)
+  assert f'({chosen} whatever cohorts the server chooses)' in same.sentences()
   # One number, whoever draws the cohorts, and nothing to assume.
   for same in (ExamplePlan(sampling_rate=1.0), ExamplePlan(event_kind='local')):
     result = same.guarantee(3)
     assert result.server.epsilon == result.server_any_cohorts.epsilon
-    text = '\n'.join((*result.lines(), *result.details()))
+    text = '\n'.join((*result.lines(), *result.details(), result.sentences()))
     assert 'whatever cohorts' not in text and 'drawn by' not in text
 
 
@@ -257,7 +263,8 @@ def test_nothing_that_is_guaranteed_is_printed_below_what_it_is(seed):
       assert server <= float(shown[1][1]) <= server + 1.01e-4
     text = '\n'.join(lines)
     for shown in (re.search(r'\((\S+) whatever cohorts', '\n'.join(result.lines())),
-                  re.search(r'epsilon (\S+) at .*, whatever cohorts', text)):
+                  re.search(r'epsilon (\S+) at .*, whatever cohorts', text),
+                  re.search(r'\((\S+) whatever cohorts', result.sentences())):
       assert chosen <= float(shown[1]) <= chosen + 1.01e-4
     assert consumed <= float(re.search(r'consumes (\S+) of delta', text)[1])
     assert published <= float(re.search(r'published: (\S+)', text)[1])

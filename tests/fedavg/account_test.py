@@ -19,6 +19,7 @@ import pytest
 from tests import known_cohorts
 from tests.programs import launcher
 from tff_pipelines import account
+from tff_pipelines.accounting.events import preliminary
 from tff_pipelines.accounting.guarantees import answers, bounds, mechanisms
 from tff_pipelines.common import decimals
 from tff_pipelines.experiment import settings as settings_lib
@@ -177,7 +178,7 @@ def test_csv_has_the_keys_as_columns():
   assert row['bits'] == ''
 
 
-def test_text_says_what_the_guarantee_means():
+def test_text_explains_the_guarantee_in_three_sentences():
   done = run('--noise_multiplier=0.9', '--bits=18', *SKELLAM)
   lines = done.stdout.splitlines()
   assert len(lines) <= 21 and max(map(len, lines)) <= 80
@@ -185,7 +186,9 @@ def test_text_says_what_the_guarantee_means():
   paragraph, = [' '.join(part.split('\ncaveats: ')[0].splitlines())
                 for part in done.stdout.split('\n\n')
                 if part.startswith('Whatever is computed')]
-  for word in ('replaced by zero', 'plus 0.', 'Trust: the server sees sums only'):
+  assert paragraph.count('. ') == 2
+  for word in ('replaced by zero', 'who or how many', 'against the server it is',
+               'plus 0.', 'trust: the server sees sums only'):
     assert word in paragraph
 
 
@@ -251,6 +254,22 @@ def test_text_never_shows_less_than_what_was_computed(epsilon, server, delta, no
   sentences = re.search(r'at most (.+) times .* plus (\S+)\. ', text)
   odds = sentences[1].replace(',', '').replace('more than a million', 'inf')
   assert float(odds) >= math.exp(min(epsilon, 700)) and float(sentences[2]) >= delta
+  known = re.search(r' it is ([\d.e+-]+)[,;]', text)
+  # Said once if it is the same number.
+  assert float(known[1]) >= server if known else server == epsilon
+
+
+@pytest.mark.parametrize('trust, against', [
+    ('the noise is that of the clients', 'the server'),
+    (f'the noise is that of the clients; {preliminary.TRUST}',
+     'those who know the cohorts'),
+    ('a trusted server adds the noise', 'those who know the cohorts')])
+def test_number_of_those_who_know_the_cohorts_is_not_against_who_is_trusted(
+    trust, against):
+  words = answers.Answer(
+      terms=answers.terms(trust, 'poisson'), outsiders=bounds.Bound(epsilon=2.0),
+      server=bounds.Bound(epsilon=3.0), delta=1e-5, adjacency='zero-out').sentences()
+  assert f'participated, and against {against} it is 3' in words
 
 
 def test_caveats_show_large_epsilons_rounded_up():

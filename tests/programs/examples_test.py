@@ -16,7 +16,7 @@ NAMES = sorted(path.stem for path in FOLDER.glob('[!_]*.py'))
 @pytest.mark.parametrize('name', NAMES)
 def test_examples_are_short_and_say_how_to_run_them(name):
   text = (FOLDER / f'{name}.py').read_text(encoding='utf-8')
-  assert len(text.splitlines()) < 80
+  assert len(text.splitlines()) < 60
   assert f'python -m examples.{name}' in ast.get_docstring(ast.parse(text))
 
 

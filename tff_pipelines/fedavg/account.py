@@ -175,8 +175,7 @@ def as_text(row: answers.Answer) -> str:
   lines = [f'{left:<{_WIDTH // 2}}{right}'.rstrip() for left, right in
            itertools.zip_longest(cells[:half], cells[half:], fillvalue='')]
   if row.adjacency is not None:
-    lines += ['', *textwrap.wrap(
-        f'{row.meaning()} Trust: {row.terms.trust_model or "not stated"}.', _WIDTH)]
+    lines += ['', *textwrap.wrap(row.sentences(), _WIDTH)]
   if row.caveats:
     if all(hasattr(text, 'name') for text in row.caveats):
       lines += textwrap.wrap(f'caveats: {"; ".join(_names(row))}', _WIDTH)

@@ -102,11 +102,10 @@ class FedAvgPlan(guarantee.Plan):
     delta = accountant.default_delta(population) if delta is None else delta
     plan = cls(mechanism=mechanism, delta=delta, target_epsilon=target_epsilon,
                target_epsilon_server=target_epsilon_server, **attributes)
-    validate.integer(
-        low=1, high=population, clients_per_person=plan.clients_per_person)
+    validate.integer(low=1, high=population, clients_per_person=plan.clients_per_person)
     if not plan.is_private:
       if plan._outside_rounds:
-        raise ValueError(f'mechanism={mechanism.mechanism} takes no release with noise beside the rounds')
+        raise ValueError(f'mechanism={mechanism.mechanism} takes no release with noise in addition to the rounds')
       plan.scheme  # Raises if clients can't be sampled so.
       return dataclasses.replace(
           plan._with(noise_multiplier=None), delta=delta if delta < 1 else None,
@@ -191,8 +190,7 @@ class FedAvgPlan(guarantee.Plan):
       others[f'clip_count_stddev={self.adaptive.count_stddev:g} is too little: its '
              'count'] = self.mechanism.sampled(self.mechanism.clip_count())
     for name, event in others.items():
-      alone = observers.bound(
-          observers.View(event), self.delta, self.method).epsilon
+      alone = observers.bound(observers.View(event), self.delta, self.method).epsilon
       if alone >= target:
         raise ValueError(f'{name} costs epsilon={alone:.4g} alone, which leaves '
                          f'nothing of the target {target:g}')
@@ -265,8 +263,7 @@ class FedAvgPlan(guarantee.Plan):
   @property
   def _outside_rounds(self) -> tuple[base.Event, ...]:
     """The events of `releases`, charge by charge."""
-    return tuple(
-        event for _, event, charges in self.releases for _ in range(charges))
+    return tuple(event for _, event, charges in self.releases for _ in range(charges))
 
   def released(self, rounds: int) -> base.Event:
     # A planned evaluation counts from the first round on.

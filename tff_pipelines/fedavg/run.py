@@ -214,11 +214,11 @@ class TrainExperiment(run_lib.Experiment):
                  **counts: int) -> plan_lib.FedAvgPlan:
     """The plan; without a task, that of `counts`: population and dimension."""
     if task is None:
-      beside = [name for name in (
+      unplanned = [name for name in (
           'statistics_epsilon', 'private_evaluation', 'vocabulary')
                 if name in self.settings.given]
-      if beside:
-        raise ValueError(f'{beside[0]} can\'t be planned without data: leave out '
+      if unplanned:
+        raise ValueError(f'{unplanned[0]} can\'t be planned without data: leave out '
                          'population and dimension')
     sizes = counts or dict(dimension=task.model.parameter_count(),
                            population=len(task.train.client_ids))

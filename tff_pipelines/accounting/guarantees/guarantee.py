@@ -8,7 +8,7 @@ import dataclasses
 import math
 from typing import Any
 
-from tff_pipelines.accounting.events import base
+from tff_pipelines.accounting.events import base, preliminary
 from tff_pipelines.accounting.guarantees import bounds
 from tff_pipelines.accounting.guarantees.bounds import Bound
 from tff_pipelines.common import caveats, decimals, files
@@ -339,8 +339,38 @@ class Guarantee:
     return ('Whatever is computed from what was released, the probability of any result '
             f'with one of two neighbouring inputs is at most {odds} times (e to the '
             f'epsilon) that with the other, plus {decimals.rounded_up(delta)}. '
-            f'Neighbouring inputs: {self.adjacency_in_words}.' + (
-                ' It does not hold against the server.' * (SUPPRESSED in self.caveats)))
+            f'Neighbouring inputs: {self.adjacency_in_words}.')
+
+  def sentences(self) -> str:
+    """The same, against whom it holds, and who is trusted."""
+    trust = self.terms.trust_model or 'the ledger does not say who is trusted'
+    if self.epsilon is None:
+      return f'{self.meaning()} Trust: {trust}.'
+    numbers, server, own = self.numbers(), self.epsilon_server, ''
+    if (participant := numbers['epsilon_participant']) is not None:
+      own = (', against participants who subtract their own shares of the noise '
+             f'{decimals.rounded_up(participant)}')
+    elif UNBOUNDED in self.caveats:
+      own = ', against a participant unbounded, as a cohort may be of one'
+    if SUPPRESSED in self.caveats:
+      third = ('That epsilon does not hold against the server, against which none is '
+               f'guaranteed{own}; trust: {trust}.')
+    elif self.terms.sampling == 'none' or not self.chosen and server in (
+        None, self.epsilon):
+      # The same number against any observer.
+      third = f'A{own.removeprefix(", a")}; trust: {trust}.' if own else (
+          f'Trust: {trust}.')
+    else:
+      # A trusted server, or who adds up a release before the rounds, sees more.
+      is_server = 'noise is that of the clients' in trust and preliminary.TRUST not in trust
+      third = (
+          'That epsilon holds against observers who do not learn who or how many '
+          'participated, and' + ', for cohorts drawn by the rule,' * bool(self.chosen)
+          + f' against {"the server" if is_server else "those who know the cohorts"} it '
+          f'is {decimals.rounded_up(server)}' + (
+              f' ({in_words(self.chosen)} whatever cohorts the server chooses)'
+              if self.chosen else '') + f'{own}; trust: {trust}.')
+    return f'{self.meaning()} {third}'
 
 
 def in_words(bound: Bound | None) -> str:

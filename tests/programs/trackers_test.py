@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from examples import track_a_run
+from examples import log_to_mlflow, log_to_wandb
 from tff_pipelines import api
 
 mlflow = pytest.importorskip(
@@ -40,24 +40,28 @@ def test_both_trackers_have_the_run_and_no_paths(shared_context, tmp_path):
       public_bounds=str(data / 'bounds.json'), client_field='person', label_field='y',
       cohort_size=20., epsilon=3., delta=1e-3, rounds=2, output_dir=str(tmp_path / 'run'))
   mlflow.set_tracking_uri(f'file:{trackers}/mlflow')
-  result = track_a_run.main(settings, mode='offline', dir=str(trackers))
-  client, page = mlflow.MlflowClient(), (result.folder / 'report.html').read_bytes()
+  result = log_to_mlflow.main(settings)
+  other = log_to_wandb.main(settings.replace(output_dir=str(tmp_path / 'other')),
+                            mode='offline', dir=str(trackers))
+  client = mlflow.MlflowClient()
   (run,) = client.search_runs(['0'])
   assert run.info.status == 'FINISHED' and not run.data.tags['mlflow.user']
   names = 'epsilon_so_far', 'test_clients/loss'
   rows = [{name: client.get_metric_history(run.info.run_id, name)[i].value
            for name in names} for i in (0, 1)]
-  for config, rows, summary in (
-      (run.data.params, rows, {**run.data.metrics, **run.data.tags}),
-      _of_wandb(*trackers.glob('wandb/offline-*/*.wandb'))):
+  for done, (config, rows, summary) in (
+      (result, (run.data.params, rows, {**run.data.metrics, **run.data.tags})),
+      (other, _of_wandb(*trackers.glob('wandb/offline-*/*.wandb')))):
     assert float(config['epsilon']) == 3 and config['mechanism'] == 'skellam'
     assert [[row[name] for name in names] for row in rows] == (
-        result.metrics[['epsilon', 'test_clients/loss']].to_numpy().tolist())
+        done.metrics[['epsilon', 'test_clients/loss']].to_numpy().tolist())
     for name in ('epsilon', 'epsilon_server', 'delta', 'observers', 'value'):
-      assert summary[name] == result.summary[name] is not None
-    assert summary['caveats'].split(', ') == list(result.summary['caveats'])
+      assert summary[name] == done.summary[name] is not None
+    assert summary['caveats'].split(', ') == list(done.summary['caveats'])
   paths = [path for path in trackers.rglob('*') if path.is_file()]
-  assert [path.read_bytes() for path in paths if path.name == 'report.html'] == [page] * 2
+  pages = [path.read_bytes() for path in paths if path.name == 'report.html']
+  assert sorted(pages) == sorted((each.folder / 'report.html').read_bytes()
+                                 for each in (result, other))
   assert not [path for path in paths if data.name.encode() in path.read_bytes()]
-  assert data.name not in str(track_a_run.public(
+  assert data.name not in str(log_to_mlflow.public(
       settings.replace(validation_path=str(data))))
