@@ -47,6 +47,7 @@ def check(faults: int) -> str:
     wanted, seconds, counts = run(faults)
     assert counts == [CLIENTS] * faults
     usual, hit, started = sorted(seconds)[len(seconds) // 2], [], set(pool.pids)
+    timers = []
     generator = random.Random()
 
     def disturb(number: int) -> None:
@@ -61,13 +62,16 @@ def check(faults: int) -> str:
             hit.append(pid)
             return
 
-      timer = threading.Timer(generator.uniform(0, usual), fault)
-      timer.start()
+      # Well within the round, which may be shorter than those before.
+      timers.append(threading.Timer(generator.uniform(0, min(seconds) / 2), fault))
+      timers[-1].start()
       started.update(pool.pids)
 
     # A fresh worker may be stopped too, which its time to start would hide for minutes.
     with mock.patch.object(slices, '_START', 30.0):
       digest, disturbed, counts = run(faults, disturb)
+    for timer in timers:
+      timer.join()
     assert counts == [CLIENTS] * faults, counts
     assert digest == wanted
     assert len(hit) == faults
