@@ -100,8 +100,8 @@ def test_statement_says_what_holds_whatever_cohorts_the_server_chooses():
 
 def test_published_caveats_do_not_tell_of_data():
   text = _words(example_run.run(
-      caveats=['simulated', 'bad clients skipped'], warnings=['1', 'of ann']))
-  assert 'simulated : ' in text and 'left out, outside the guarantee' in text
+      caveats=['simulated', 'answers lost'], warnings=['1', 'of ann']))
+  assert 'simulated : ' in text and 'they count as given' in text
 
 
 @pytest.mark.parametrize('changes, words', [

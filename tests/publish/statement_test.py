@@ -12,6 +12,7 @@ from tasks.task import Note
 from tasks.text import vocabulary as vocabulary_lib
 from tests import ledgers, tiny_task
 from tests.fedavg import tiny_run
+from tff_pipelines.accounting.events import base
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.experiment import report
 from tff_pipelines.fedavg import plan as plan_lib, report as fedavg_report, warm_start
@@ -68,10 +69,16 @@ VERDICTS = {
     'private': ({}, {}, []),
     'seeded': ({'seed': 4}, {}, ['noise is predictable']),
     'no noise': ({'mechanism': 'none'}, {}, ['without a mechanism']),
-    'delta of 1/N': ({'delta': 1 / 8}, {}, ['delta is not below 1 over the number']),
-    'delta that is rounded to 1/N': ({'delta': 0.12499}, {}, ['delta is not below']),
+    'delta of 1/N': ({'delta': 1 / 8}, {}, ['delta is not known to be below 1 over the number']),
+    'delta that is rounded to 1/N': ({'delta': 0.12499}, {}, ['below 1 over']),
     'delta below 1/N': ({'delta': 0.12}, {}, []),
-    'records of a delta': ({}, {'caveats': 'delta not below 1/records'}, ['not below 1']),
+    'records of a delta': ({}, {'caveats': 'delta not below 1/records'}, ['below 1 over']),
+    'delta for records of unknown number': (
+        {}, {'caveats': 'delta to be compared with the records', 'population': None},
+        ['below 1 over']),
+    'delta of a record, not of a client': (
+        {}, {'delta': 1 / 8, 'adjacency': base.INSTANCE}, []),
+    'clients of unknown number': ({}, {'population': None}, ['below 1 over']),
     'unbounded': ({}, {'epsilon': None}, ['no finite epsilon']),
     'epsilon that hides no one': ({'noise_multiplier': 0.2}, {}, ['may detect everyone']),
     'diagnostics': ({'diagnostics': True}, {}, []),
@@ -115,6 +122,17 @@ def test_page_says_who_held_what_and_what_was_released_before(tmp_path):
       'count': 2, 'epsilon': 9.87654, 'delta': 0.002}))
   assert ('With 2 earlier ledgers about the same people, all releases together have '
           '**epsilon 9.8766 at delta 0.002**') in both
+
+
+@pytest.mark.parametrize('epsilon, delta, word', [
+    (4.0, 0.01, None), (None, 0.01, 'no finite epsilon'), (4.0, 1 / 8, 'below 1 over'),
+    (11.0, 0.01, 'of all releases that are stated, a test')])
+def test_earlier_releases_are_in_the_verdict(tmp_path, epsilon, delta, word):
+  content = statement.statement(_summary(tmp_path), earlier={
+      'count': 1, 'epsilon': epsilon, 'delta': delta})
+  assert content['private'] == (word is None)
+  assert [reason for reason in content['reasons'] if word and word in reason] == (
+      content['reasons'])
 
 
 def test_run_by_turns_states_that_the_server_has_the_same_number(tmp_path):
@@ -255,15 +273,14 @@ def test_restarted_rounds_count_against_the_server(tmp_path):
 
 def test_caveats_that_name_clients_or_count_are_told_without(tmp_path):
   summary = {
-      **_summary(tmp_path), 'caveats': ['bad clients skipped', 'answers lost'],
-      'warnings': ['skipped 3 bad clients; the first: data.csv, client ann: NaN',
-                   'answers to 17 queries were lost']}
+      **_summary(tmp_path), 'caveats': ['vote repeated', 'answers lost'],
+      'warnings': ['repeated after 3 of ann', 'answers to 17 queries were lost']}
   content = statement.statement(summary)
   assert [caveat['name'] for caveat in content['caveats']] == summary['caveats']
   for text in (json.dumps(content['caveats']),
                statement.in_words(content).split('## What to know')[1]):
-    assert not [word for word in ('ann', 'data.csv', '17', '3') if word in text]
-    assert 'were left out' in text
+    assert not [word for word in ('ann', '17', '3') if word in text]
+    assert 'they count as given' in text
 
 
 def test_caveats_of_the_operators_files_are_left_out(tmp_path):

@@ -7,8 +7,10 @@ follows from rules, each of which has a name.
 
 from collections.abc import Iterator, Mapping, Sequence
 import itertools
+import math
 from typing import Any
 
+from tff_pipelines.accounting.events import base
 from tff_pipelines.accounting.guarantees import bounds
 from tff_pipelines.accounting.guarantees.bounds import Bound
 from tff_pipelines.accounting.guarantees.guarantee import (
@@ -37,7 +39,6 @@ _OF_THE_OPERATOR = (
     'labels of clients drawn', 'no better than a constant')
 # Caveats that count or name, and their sentence in public.
 _IN_PUBLIC = {
-    'bad clients skipped': 'bad data were left out, outside the guarantee',
     'answers lost': 'answers were lost in an interruption; they count as given',
     'vote repeated': 'the vote was interrupted and repeated; every time counts',
 }
@@ -45,6 +46,8 @@ _IN_PUBLIC = {
 _OUTSIDE = (
     'classes counted in private labels', 'release of another run',
     'vocabulary outside the guarantee', 'warm start outside the guarantee')
+_LARGE_DELTA = ('delta not below 1/population', 'delta not below 1/records',
+                'delta to be compared with the records')
 _STOPPED, _DIAGNOSTICS = 'stopped early', 'diagnostics outside the guarantee'
 
 STOPPED = 'how many rounds to run was decided by metrics that no epsilon protects'
@@ -57,14 +60,20 @@ def _named(summary: Mapping[str, Any]) -> dict[str, str]:
   return dict(zip(summary['caveats'], summary['warnings'], strict=True))
 
 
-def _rules(summary: Mapping[str, Any]) -> dict[str, list[str]]:
+def _rules(summary: Mapping[str, Any], earlier: Mapping[str, Any] | None
+           ) -> dict[str, list[str]]:
   """The rules of the verdict, each with the reasons why a summary breaks it."""
-  named, epsilon, delta = _named(summary), summary['epsilon'], summary['delta']
+  named, delta = _named(summary), summary['delta']
   is_seeded, has_noise = 'seeded: not private' in named, bool(summary['adjacency'])
-  large_delta = 'delta not below 1/records' in named or (
-      None not in (summary['population'], delta, epsilon)
-      and float(decimals.rounded_up(delta, 3)) >= 1 / summary['population'])
-  detects_all = epsilon is not None and detected(epsilon, delta, FALSE_ALARMS) == 100
+  pairs = [(summary['epsilon'], delta)] * has_noise * (not is_seeded) + (
+      [(earlier['epsilon'], earlier['delta'])] if earlier else [])
+  finite = [pair for pair in pairs if pair[0] is not None]
+  # How many records are protected may be private; the accountant judged what it knew.
+  known = 0 if summary['adjacency'] in base.OF_RECORDS else summary['population'] or math.inf
+  large_delta = bool(named.keys() & _LARGE_DELTA) or any(
+      float(decimals.rounded_up(delta, 3)) * known >= 1 for _, delta in finite)
+  certain = [epsilon for epsilon, delta in finite
+             if detected(epsilon, delta, FALSE_ALARMS) == 100]
   stopped = named.keys() & {_STOPPED, 'rounds added'} and (
       summary['outside_guarantee'] or _DIAGNOSTICS in named)
   return {
@@ -73,14 +82,15 @@ def _rules(summary: Mapping[str, Any]) -> dict[str, list[str]]:
       ] * (not is_seeded and not has_noise),
       'the noise is unpredictable': [
           'the run was seeded: its noise is predictable'] * is_seeded,
-      'epsilon is finite': ['no finite epsilon is guaranteed'] * (
-          not is_seeded and has_noise and epsilon is None),
+      'epsilon is finite, with all releases that are stated': [
+          'no finite epsilon is guaranteed'] * (finite != pairs),
       'delta is below 1 over the number of those protected': [
-          'delta is not below 1 over the number of those who are protected: to give all '
-          'data of one of them away would be within it'] * large_delta,
+          'delta is not known to be below 1 over the number of those who are protected: '
+          'to give all data of one of them away may be within it'] * large_delta,
       'a test with 1% false alarms can\'t detect everyone': [
-          f'at epsilon {decimals.epsilon(epsilon)} a test with {FALSE_ALARMS:.0%} false '
-          'alarms may detect everyone'] if detects_all else [],
+          f'at epsilon {decimals.epsilon(max(certain))}, of all releases that are '
+          f'stated, a test with {FALSE_ALARMS:.0%} false alarms may detect everyone'
+      ] if certain else [],
       'all that reached the model is in epsilon': [
           text for name, text in named.items() if name in _OUTSIDE],
       'the mechanism is one of this project': [
@@ -100,7 +110,7 @@ def statement(summary: Mapping[str, Any], not_private: Sequence[str] = (),
       `count`, with `epsilon` and `delta` of all releases together; None if none are
       stated.
   """
-  rules = _rules(summary)
+  rules = _rules(summary, earlier)
   reasons = list(dict.fromkeys([*itertools.chain(*rules.values()),
                                 *map(str, not_private)]))
   caveats = [{'name': name, 'text': _IN_PUBLIC.get(name, text)}

@@ -364,7 +364,7 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str,
       name: describe_breakdown(
           task.model.breakdown, of_set, outside_guarantee=_is_outside(name, task))
       for name, of_set in counts.items()}
-  headline, skipped = task.model.headline, task.skips.describe()
+  headline = task.model.headline
   name = f'{task.name} {task.model.name}, {plan.mechanism.mechanism}'
   figures = {files.FIGURE: lambda path: draw_metrics(
       path, measured[0], title(plan, name, plan.mechanism.rounds), headline)
@@ -384,7 +384,9 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str,
   return report.Outcome(
       result=sentences[first], figures=figures, files=(files.METRICS,),
       caveats=[*constants, *(
-          [caveats.Caveat('bad clients skipped', skipped)] if skipped else [])],
+          [caveats.Caveat('bad clients skipped', 'clients and records with bad data '
+                          'are left out, outside the guarantee')]
+          if task.skips.enabled else [])],
       weakest=weakest(breakdown[first]) if first in breakdown else None,
       details=lines, fields={
           **fields(plan), 'task': task.name, 'algorithm': 'fedavg',

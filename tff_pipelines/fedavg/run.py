@@ -344,6 +344,9 @@ class TrainExperiment(run_lib.Experiment):
         on_bad=self.write_bad())
 
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
+    write_bad = self.write_bad()
+    for client, message in task.skips.items():
+      write_bad(client, ValueError(message))
     results = scores.with_scores(
         rounds.results(state), task.model, rounds.model(state), task.held_out)
     outcome = report.outcome(
