@@ -188,6 +188,7 @@ def test_model_leaves_the_run_with_its_feature_map(runs, name, programs, tmp_pat
   folder = in_process.folder_of(runs, name)
   assert checked.own_figures(programs, folder) == in_process.summary(folder)['held_out']
   content = checked.images(programs, folder, (16, 16), tmp_path)
-  assert content['private'] == (name != 'fedavg')
+  # How many records there are is not public, so a record's delta of 1e-4 is not judged.
+  assert content['private'] == (name not in ('fedavg', 'knn'))
   summary = in_process.summary(folder)
   assert content['model'] == (summary['details']['student_model'] or summary['model'])

@@ -126,7 +126,7 @@ def test_page_says_who_held_what_and_what_was_released_before(tmp_path):
 
 @pytest.mark.parametrize('epsilon, delta, word', [
     (4.0, 0.01, None), (None, 0.01, 'no finite epsilon'), (4.0, 1 / 8, 'below 1 over'),
-    (11.0, 0.01, 'of all releases that are stated, a test')])
+    (11.0, 0.01, 'at epsilon 11.0000 a test')])
 def test_earlier_releases_are_in_the_verdict(tmp_path, epsilon, delta, word):
   content = statement.statement(_summary(tmp_path), earlier={
       'count': 1, 'epsilon': epsilon, 'delta': delta})

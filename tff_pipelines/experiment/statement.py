@@ -88,9 +88,8 @@ def _rules(summary: Mapping[str, Any], earlier: Mapping[str, Any] | None
           'delta is not known to be below 1 over the number of those who are protected: '
           'to give all data of one of them away may be within it'] * large_delta,
       'a test with 1% false alarms can\'t detect everyone': [
-          f'at epsilon {decimals.epsilon(max(certain))}, of all releases that are '
-          f'stated, a test with {FALSE_ALARMS:.0%} false alarms may detect everyone'
-      ] if certain else [],
+          f'at epsilon {decimals.epsilon(max(certain))} a test with '
+          f'{FALSE_ALARMS:.0%} false alarms may detect everyone'] if certain else [],
       'all that reached the model is in epsilon': [
           text for name, text in named.items() if name in _OUTSIDE],
       'the mechanism is one of this project': [
