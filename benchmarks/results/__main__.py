@@ -1,0 +1,259 @@
+"""Makes the tables and figures of the documents anew, from one list of experiments.
+
+  make results DATA_DIR=FOLDER                       # all that is not done yet
+  make results DATA_DIR=FOLDER ONLY=voting,emnist/none
+  python -m benchmarks.results --list                # the commands, nothing is run
+  python -m benchmarks.results --tables              # pages of what is done, in seconds
+  python -m benchmarks.results --data_dir=FOLDER --repeat    # seeded rows, once more
+
+Each row (`benchmarks/results/*.py`) tries its settings on data that are in no table, then
+runs the best with every seed. A run is one of the programs, with its guarantee, in a
+folder of its own; what is kept of it goes into a record as soon as it is over, and what
+is in a record with the same settings is not run again. A run that was stopped resumes.
+Pages, figures and manifest.json go into the output folder, and with --update into the
+project, together with the records.
+"""
+
+import argparse
+from collections.abc import Sequence
+import contextlib
+import csv
+import fcntl
+import hashlib
+import importlib
+import json
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+import time
+from typing import Any
+
+from benchmarks import measure
+from benchmarks.results import experiments, pages, splits
+from benchmarks.results.rows import Row
+from tff_pipelines.common import files
+from tff_pipelines.experiment import report
+
+ROOT = pathlib.Path(__file__).parents[2]
+# Kept of a summary, beside the numbers, texts and truth values of its details.
+_KEPT = ('value', 'headline', 'headline_of', 'held_out', 'mechanism', 'sampling',
+         'population', 'cohort_size', 'rounds', 'epsilon', 'epsilon_server',
+         'epsilon_server_any_cohorts', 'epsilon_participant', 'delta', 'adjacency',
+         'noise_multiplier', 'starts', 'caveats')
+
+
+def _cpu_seconds() -> float:
+  """Processor time of this process and of all that it has waited for."""
+  return sum(os.times()[:4])
+
+
+def _kept(folder: pathlib.Path, row: Row) -> dict[str, Any]:
+  """What a record has of a finished run."""
+  summary = report.read_summary(folder / files.SUMMARY)
+  result = {name: summary[name] for name in _KEPT if name in summary}
+  result['details'] = {
+      name: value for name, value in summary['details'].items()
+      if value is None or isinstance(value, (bool, int, float, str))}
+  if row.curve:
+    with open(folder / files.METRICS, encoding='utf-8', newline='') as file:
+      result['curve'] = [[float(line[name]) for name in row.curve if line[name]]
+                         for line in csv.DictReader(file)]
+  if row.keep:
+    result['kept'] = json.loads((folder / row.keep).read_text(encoding='utf-8'))
+  return result
+
+
+class Runner:
+  """Runs one row and keeps its record.
+
+  Attributes:
+    record: As it is in the file.
+  """
+
+  def __init__(self, row: Row, folder: pathlib.Path, data_dir: pathlib.Path | None):
+    """Reads the record; one of other settings is begun anew."""
+    self._row, self._folder, self._data_dir = row, folder, data_dir
+    self._path = folder / 'records' / f'{row.name}.json'
+    self._path.parent.mkdir(parents=True, exist_ok=True)
+    self.record = read_record(self._path)
+    if self.record is None or self.record['identity'] != row.identity():
+      self.record = {
+          'name': row.name, 'identity': row.identity(),
+          'data': splits.DATA[row.data].digests(data_dir) if row.data else {},
+          'lock': hashlib.sha256(
+              (ROOT / 'requirements.txt').read_bytes()).hexdigest()[:16],
+          'tried': [], 'chosen': None, 'runs': []}
+
+  def run(self, chosen: dict[str, Any] | None) -> None:
+    """Tries settings unless the best is `chosen` elsewhere, and runs all seeds."""
+    row, record = self._row, self.record
+    for number, flags in enumerate(row.grid):
+      if number >= len(record['tried']):
+        found = self._execute(f'trial-{number}', {**row.trial, **flags}, row.seeds[0],
+                              is_trial=True)
+        record['tried'].append({'flags': flags, **{
+            name: found[name] for name in ('value', 'seconds', 'cpu_seconds', 'date')}})
+        files.write_json(self._path, record)
+    if row.grid:
+      chosen = _best(record)
+    record['chosen'] = chosen = chosen or {}
+    for seed in row.seeds:
+      if seed not in [run['seed'] for run in record['runs']]:
+        found = self._execute(f'seed-{seed}', chosen, seed, is_trial=False)
+        record['runs'].append({'seed': seed, **found})
+        files.write_json(self._path, record)
+
+  def repeated(self) -> list[tuple[str, Any, Any]]:
+    """Runs the first seed once more; what differs, as (name, before, now)."""
+    before = self.record['runs'][0]
+    found = self._execute('repeated', self.record['chosen'], before['seed'],
+                          is_trial=False, resume=False)
+    return [(name, before[name], found[name]) for name in ('value', 'held_out')
+            if before[name] != found[name]]
+
+  def command(self, chosen: dict[str, Any], seed: int, *, is_trial: bool) -> list[str]:
+    """The command of a run, without its folder."""
+    row, more = self._row, {}
+    if row.data is not None:
+      more['data_path'] = splits.DATA[row.data].paths(
+          self._data_dir, self._folder / 'data', is_trial=is_trial)
+    return row.arguments(chosen, seed, more)
+
+  def _execute(self, name: str, chosen: dict[str, Any], seed: int, *, is_trial: bool,
+               resume: bool = True) -> dict[str, Any]:
+    folder = self._folder / 'runs' / self._row.name / name
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    start, cpu = time.monotonic(), _cpu_seconds()
+    arguments = [*self.command(chosen, seed, is_trial=is_trial),
+                 f'--output_dir={folder}', *['--resume'] * resume]
+    program = importlib.import_module(f'tff_pipelines.{self._row.program}')
+    log = folder.with_name(f'{name}.log')
+    with open(log, 'a', encoding='utf-8') as file:
+      with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+        code = program.main(arguments)
+    if code:
+      raise RuntimeError(f'{self._row.name} {name} failed: {_last_line(log)} ({log})')
+    found = {**_kept(folder, self._row),
+             'seconds': round(time.monotonic() - start, 1),
+             'cpu_seconds': round(_cpu_seconds() - cpu, 1), **measure.machine()}
+    print(f'{self._row.name} {name}: {found["value"]}, {found["seconds"]:.0f} s '
+          f'{dict(chosen)}', flush=True)
+    return found
+
+
+def _last_line(log: pathlib.Path) -> str:
+  return ' '.join(log.read_text(encoding='utf-8').strip().splitlines()[-1:])
+
+
+def read_record(path: pathlib.Path) -> dict[str, Any] | None:
+  """A record; None if there is none."""
+  return json.loads(path.read_text(encoding='utf-8')) if path.exists() else None
+
+
+def _best(record: dict[str, Any]) -> dict[str, Any]:
+  return max(record['tried'], key=lambda one: one['value'])['flags']
+
+
+def _is_tried(row: Row, record: dict[str, Any] | None) -> bool:
+  return (record is not None and record['identity'] == row.identity()
+          and len(record['tried']) == len(row.grid))
+
+
+def _is_done(row: Row, record: dict[str, Any] | None) -> bool:
+  return (_is_tried(row, record)
+          and {run['seed'] for run in record['runs']} >= set(row.seeds))
+
+
+def _run_all(wanted: Sequence[Row], folder: pathlib.Path, flags) -> list[str]:
+  """Runs rows in processes of their own, `jobs` at a time; the names of failed ones."""
+  waiting, running, failed = list(wanted), {}, []
+  is_over = lambda name: name not in {row.name for row in waiting} | set(running)
+  while waiting or running:
+    ready = [row for row in waiting if not row.tuned_as or is_over(row.tuned_as)]
+    while ready and len(running) < flags.jobs:
+      row = ready.pop(0)
+      waiting.remove(row)
+      if _is_done(row, read_record(folder / 'records' / f'{row.name}.json')):
+        continue
+      running[row.name] = subprocess.Popen([
+          sys.executable, '-m', 'benchmarks.results', f'--row={row.name}',
+          f'--output_dir={folder}', *[f'--data_dir={flags.data_dir}'] * bool(
+              flags.data_dir), *['--quick'] * flags.quick], cwd=ROOT)
+    for name, process in list(running.items()):
+      if process.poll() is not None:
+        del running[name]
+        failed += [name] * (process.returncode != 0)
+    time.sleep(0.2)
+  return failed
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+  """Runs the script with these flags, those of the command line by default."""
+  parser = argparse.ArgumentParser(
+      description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument('--data_dir', default=os.environ.get('DATA_DIR') or None,
+                      help='folder of the data files')
+  parser.add_argument('--output_dir', default='out/results', help='folder of all files')
+  parser.add_argument('--only', default='', help='beginnings of names of rows, '
+                      'separated by commas')
+  parser.add_argument('--jobs', type=int, default=2, help='rows at a time')
+  parser.add_argument('--list', action='store_true', help='print commands, run nothing')
+  parser.add_argument('--tables', action='store_true', help='run nothing')
+  parser.add_argument('--repeat', action='store_true', help='run the first seed of rows '
+                      'without a random choice once more, and compare')
+  parser.add_argument('--update', action='store_true', help='write records, pages and '
+                      'figures into the project as well')
+  parser.add_argument('--quick', action='store_true', help='tiny rows of embedded data')
+  parser.add_argument('--row', help=argparse.SUPPRESS)
+  flags = parser.parse_args(arguments)
+  rows = experiments.QUICK if flags.quick else experiments.ROWS
+  folder = pathlib.Path(flags.output_dir).absolute()
+  data_dir = flags.data_dir and pathlib.Path(flags.data_dir).absolute()
+  records = folder / 'records'
+  if flags.row:
+    row = rows[flags.row]
+    chosen = None
+    if row.tuned_as:
+      other = read_record(records / f'{row.tuned_as}.json')
+      if other is None or not _is_tried(rows[row.tuned_as], other):
+        print(f'{row.name}: {row.tuned_as} must be tuned first', file=sys.stderr)
+        return 1
+      chosen = _best(other)
+    Runner(row, folder, data_dir).run(chosen)
+    return 0
+  only = tuple(filter(None, flags.only.split(',')))
+  wanted = [row for row in rows.values() if not only or row.name.startswith(only)]
+  if data_dir is None and not flags.tables and any(row.data for row in wanted):
+    parser.error('--data_dir must name the folder of the data files')
+  if flags.list:
+    for row in wanted:
+      data = {'data_path': '$DATA_DIR/' + ('' if splits.DATA[row.data].is_folder else
+              next(iter(splits.DATA[row.data].files)))} if row.data else {}
+      for settings in row.grid or ({},):
+        print(f'{row.name}: python -m tff_pipelines.{row.program}',
+              shlex.join(row.arguments(settings, row.seeds[0], data)))
+    return 0
+  folder.mkdir(parents=True, exist_ok=True)
+  with open(folder / '.lock', 'w', encoding='utf-8') as lock:
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    failed = []
+    if flags.repeat:
+      for row in wanted:
+        if 'seed' in row.seeded and _is_done(row, read_record(
+            records / f'{row.name}.json')):
+          found = Runner(row, folder, data_dir).repeated()
+          print(f'{row.name}: {found or "the same"}')
+          failed += [row.name] * bool(found)
+    elif not flags.tables:
+      failed = _run_all(wanted, folder, flags)
+    if not flags.quick:
+      pages.write(rows, folder, ROOT if flags.update else None)
+  if failed:
+    print('failed:', ', '.join(failed), file=sys.stderr)
+  return bool(failed)
+
+
+if __name__ == '__main__':
+  sys.exit(main())

@@ -1,0 +1,61 @@
+"""Digits by writer: accuracy against epsilon, by mechanism and bits."""
+
+from benchmarks.results.rows import Row, product
+
+EPSILONS = (1, 2, 4, 8, 16)
+# Epsilon -> that of the row whose settings are taken: two are tuned.
+_TUNED = {1: 2, 2: 2, 4: 8, 8: 8, 16: 8}
+_COMMON = dict(
+    task='emnist', data_source='npz', num_classes=10, model='cnn_small', rounds=50,
+    client_batch_size=20, server_momentum=0.9, rounds_per_evaluation=50)
+_POISSON = dict(sampling='poisson', cohort_size=100)
+_TURNS = dict(sampling='turns', cohort_size=107)
+# Clip and the server's rate act as their product where all updates are clipped.
+GRID = tuple(
+    {**rates, 'client_learning_rate': rate}
+    for rates in (dict(clip=0.3, server_learning_rate=0.5),
+                  dict(clip=0.3, server_learning_rate=1.0),
+                  dict(clip=0.3, server_learning_rate=2.0),
+                  dict(clip=1.0, server_learning_rate=0.5))
+    for rate in (0.1, 0.3))
+_PLAIN = product(client_learning_rate=(0.05, 0.1, 0.2, 0.4),
+                 server_learning_rate=(0.5, 1.0))
+
+
+def _row(name: str, label: str, **fields) -> Row:
+  flags = {**_COMMON, **fields.pop('flags')}
+  return Row(name=f'emnist/{name}', label=label, data='mnist', flags=flags, **fields)
+
+
+def _rows():
+  yield _row('none', 'no privacy', flags=dict(_POISSON, mechanism='none'), grid=_PLAIN,
+             seeded=('initial_weights_seed', 'seed'))
+  for epsilon in EPSILONS:
+    def row(key, label, **flags):
+      own = key in ('gaussian', 'rows-gaussian') and _TUNED[epsilon] == epsilon
+      tuned = 'rows-gaussian' if key.startswith('rows') else 'gaussian'
+      return _row(
+          f'{key}-{epsilon}', label, flags=dict(epsilon=epsilon, **flags),  # pylint: disable=cell-var-from-loop
+          grid=GRID if own else (),
+          tuned_as='' if own else f'emnist/{tuned}-{_TUNED[epsilon]}')  # pylint: disable=cell-var-from-loop
+
+    yield row('gaussian', 'central Gaussian', mechanism='gaussian', **_POISSON)
+    yield row('skellam-18', 'Skellam, 18 bits', mechanism='skellam', bits=18, **_POISSON)
+    if epsilon in (1, 4, 16):
+      for bits in (16, 14, 12, 10) if epsilon == 4 else (16, 14):
+        yield row(f'skellam-{bits}', f'Skellam, {bits} bits', mechanism='skellam',
+                  bits=bits, **_POISSON)
+      yield row('ddgauss-18', 'discrete Gaussian, 18 bits',
+                mechanism='discrete_gaussian', bits=18, **_POISSON)
+    if epsilon in (2, 8):
+      yield row('rows-gaussian', 'Gaussian of a trusted server, correlated noise',
+                mechanism='gaussian', **_TURNS)
+    yield row('rows-skellam', 'Skellam, correlated noise', mechanism='skellam', **_TURNS)
+  # Delta of the papers, at which giving one writer away is allowed.
+  for mechanism, more in (('gaussian', {}), ('skellam', dict(bits=18))):
+    yield _row(f'{mechanism}-8-of-papers', f'{mechanism}, δ = 1/539',
+               flags=dict(_POISSON, mechanism=mechanism, epsilon=8, delta=1 / 539,
+                          max_participations=0, **more), tuned_as='emnist/gaussian-8')
+
+
+ROWS = tuple(_rows())

@@ -1,0 +1,13 @@
+"""All rows, and tiny ones that show that the script runs."""
+
+from benchmarks.results import emnist, mean, rows, text
+from benchmarks.results.rows import Row
+
+ROWS = rows.by_name([*emnist.ROWS, *text.ROWS, *mean.ROWS])
+_TINY = dict(task='emnist', num_clients=12, cohort_size=4, rounds=1, sampling='poisson')
+QUICK = rows.by_name([
+    Row(name='quick/none', label='none', flags=dict(_TINY, mechanism='none'),
+        grid=rows.product(client_learning_rate=(0.1, 0.2)), seeds=(0, 1),
+        seeded=('initial_weights_seed', 'seed')),
+    Row(name='quick/gaussian', label='gaussian', tuned_as='quick/none', seeds=(0,),
+        flags=dict(_TINY, mechanism='gaussian', noise_multiplier=1.0))])

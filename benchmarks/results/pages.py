@@ -1,0 +1,5 @@
+"""Pages and figures of recorded rows."""
+
+
+def write(rows, folder, root):
+  del rows, folder, root

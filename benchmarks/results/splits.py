@@ -1,0 +1,182 @@
+"""Data of the tables, and the split on which settings are tried.
+
+What a setting is tried on is in no table: its test part is made of training clients, or
+training records, which its training part then lacks. `write` leaves files of the same
+names and formats, so programs read them as they read those of the tables.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import gzip
+import hashlib
+import json
+import os
+import pathlib
+
+import numpy as np
+
+from tasks.sources import ids as ids_lib
+from tasks.sources import records
+from tff_pipelines.common import files
+
+_SEED = 20261127
+Arrays = dict[str, np.ndarray]
+
+
+def _without_test(arrays: Arrays, aside: np.ndarray) -> Arrays:
+  """Moves the training records `aside`, bool [n], to the test part, which goes."""
+  result = {}
+  for name, array in arrays.items():
+    kind = name.removesuffix('_train')
+    if kind != name:
+      result[name], result[f'{kind}_test'] = array[~aside], array[aside]
+  return {**arrays, **result}
+
+
+def by_writer(arrays: Arrays, count: int) -> Arrays:
+  """Sets `count` training writers aside."""
+  writers = np.unique(arrays['writer_train'])
+  chosen = np.random.default_rng(_SEED).choice(writers, count, replace=False)
+  return _without_test(arrays, np.isin(arrays['writer_train'], chosen))
+
+
+def by_record(arrays: Arrays, count: int) -> Arrays:
+  """Sets `count` training records aside."""
+  size = len(arrays['x_train'])
+  aside = np.zeros(size, bool)
+  aside[np.random.default_rng(_SEED).choice(size, count, replace=False)] = True
+  return _without_test(arrays, aside)
+
+
+def of_domains(arrays: Arrays, fraction: float, is_trial: bool) -> Arrays:
+  """That fraction of each domain's images for trials, or the others for tables."""
+  result = {}
+  for name in sorted(name for name in arrays if name.endswith('_y')):
+    size = len(arrays[name])
+    order = np.random.default_rng(_SEED).permutation(size)
+    count = round(fraction * size)
+    rows = np.sort(order[:count] if is_trial else order[count:])
+    for name in (name, f'{name[:-1]}x'):
+      result[name] = arrays[name][rows]
+  return result
+
+
+def _npz(split: Callable[[Arrays], Arrays]) -> Callable[[pathlib.Path, pathlib.Path], None]:
+  def write(path: pathlib.Path, to: pathlib.Path) -> None:
+    with np.load(path, allow_pickle=False) as file:
+      arrays = {name: file[name] for name in file.files}
+    files.write_arrays(to, split(arrays))
+
+  return write
+
+
+def _without_held_out(field: str) -> Callable[[pathlib.Path, pathlib.Path], None]:
+  """JSON lines without the clients that the tables are tested on."""
+  def write(path: pathlib.Path, to: pathlib.Path) -> None:
+    with gzip.open(path, 'rt', encoding='utf-8') as file:
+      lines = file.readlines()
+    clients = [str(json.loads(line)[field]) for line in lines]
+    population = records.split_clients(_Clients(sorted(set(clients))))[0]
+    kept = set(population.client_ids)
+    with gzip.open(to, 'wt', encoding='utf-8') as file:
+      file.writelines(
+          line for line, client in zip(lines, clients) if client in kept)
+
+  return write
+
+
+class _Clients:
+  """A source without examples, to split its clients."""
+
+  element_spec = {}
+
+  def __init__(self, names: Sequence[str]):
+    self.client_ids = ids_lib.Ids([names])
+
+
+def _copy(path: pathlib.Path, to: pathlib.Path) -> None:
+  os.symlink(path.absolute(), to)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Data:
+  """The files of a row.
+
+  Attributes:
+    files: Name of a file -> (what writes its split for trials).
+    trials: What settings are tried on, in words.
+    is_folder: Whether programs take the folder and not the file.
+    tables: Like `files`, for files of the tables that are no copy.
+  """
+
+  files: Mapping[str, Callable[[pathlib.Path, pathlib.Path], None]]
+  trials: str
+  is_folder: bool = False
+  tables: Mapping[str, Callable[[pathlib.Path, pathlib.Path], None]] = (
+      dataclasses.field(default_factory=dict))
+
+  def paths(self, data_dir: pathlib.Path, folder: pathlib.Path, *,
+            is_trial: bool) -> pathlib.Path:
+    """What a program reads; the split is written below `folder` unless it is there."""
+    writers = self.files if is_trial else self.tables
+    if writers:
+      part = '-'.join(sorted(name.split('.')[0] for name in self.files))
+      to = folder / ('trials' if is_trial else 'tables') / part
+      if not to.exists():
+        partial = to.with_name(f'.{to.name}.{os.getpid()}')
+        partial.mkdir(parents=True)
+        for name, write in writers.items():
+          write(data_dir / name, partial / name)
+        partial.rename(to)
+      data_dir = to
+    return data_dir if self.is_folder else data_dir / next(iter(self.files))
+
+  def digests(self, data_dir: pathlib.Path) -> dict[str, str]:
+    """Name of a file -> SHA-256 of its bytes."""
+    return {name: hashlib.sha256((data_dir / name).read_bytes()).hexdigest()
+            for name in self.files}
+
+
+def _office(is_trial: bool):
+  return _npz(lambda arrays: of_domains(arrays, 0.3, is_trial))
+
+
+DATA = {
+    'mnist': Data(files={'mnist.npz': _npz(lambda arrays: by_writer(arrays, 60))},
+                  trials='60 of the 539 training writers'),
+    'letters62': Data(
+        files={'unipen62_writers.npz': _npz(lambda arrays: by_record(arrays, 6000))},
+        trials='6,000 training images'),
+    'fashion_mnist': Data(
+        files={'fashion_mnist.npz': _npz(lambda arrays: by_record(arrays, 10_000))},
+        trials='10,000 training images'),
+    'cifar10': Data(
+        files={'cifar10_subset.npz': _npz(lambda arrays: by_record(arrays, 2000))},
+        trials='2,000 training images'),
+    'cifar': Data(
+        files={'cifar10_subset.npz': _copy,
+               'cifar100_subset.npz': _npz(lambda arrays: by_record(arrays, 3400))},
+        trials='3,400 training images of CIFAR-100', is_folder=True),
+    'mnist_letters': Data(
+        files={'mnist.npz': _copy, 'unipen62_writers.npz':
+               _npz(lambda arrays: by_record(arrays, 6000))},
+        trials='6,000 training images of letters', is_folder=True),
+    'voting_mnist': Data(
+        files={'mnist.npz': _npz(lambda arrays: by_writer(arrays, 90))},
+        trials='90 of the 539 training writers', is_folder=True),
+    'digits': Data(
+        files={'mnist.npz': _copy, 'svhn_1000.npz': _copy,
+               'usps.npz': _npz(lambda arrays: by_record(arrays, 1500))},
+        trials='1,500 training digits of USPS', is_folder=True),
+    'office': Data(
+        files={'office_caltech10_surf.npz': _office(True)},
+        tables={'office_caltech10_surf.npz': _office(False)},
+        trials='30% of the images of each domain, which the tables lack',
+        is_folder=True),
+    'shakespeare': Data(
+        files={'shakespeare_roles.jsonl.gz': _without_held_out('client')},
+        trials='a tenth of the training roles'),
+    'stackoverflow': Data(
+        files={'stackoverflow_users.jsonl.gz': _without_held_out('client')},
+        trials='a tenth of the training users'),
+}

@@ -1,0 +1,60 @@
+"""Next characters, tags and next words: accuracy by mechanism and bits."""
+
+from benchmarks.results.rows import Row
+
+EPSILONS = (2, 8)
+_COMMON = dict(data_source='jsonl', max_test_examples=1000, client_batch_size=4)
+TASKS = {
+    'shakespeare': dict(
+        data='shakespeare', flags=dict(task='shakespeare', max_examples_per_client=8,
+                                       client_learning_rate=2.0, clip=0.3),
+        poisson=dict(cohort_size=200, rounds=40), turns=dict(cohort_size=30, rounds=200)),
+    'tags': dict(
+        data='stackoverflow', flags=dict(task='stackoverflow_tag', clip=1.0,
+                                         max_examples_per_client=16,
+                                         client_learning_rate=0.5),
+        poisson=dict(cohort_size=200, rounds=40), turns=dict(cohort_size=50, rounds=200))}
+# The server's optimizer and its rate.
+GRIDS = {
+    'shakespeare': (*(dict(server_optimizer='sgdm', server_learning_rate=rate)
+                      for rate in (3.0, 5.0, 10.0, 20.0)),
+                    *(dict(server_optimizer='adam', server_learning_rate=rate)
+                      for rate in (0.1, 0.2, 0.4, 0.8))),
+    'tags': (*(dict(server_optimizer='sgdm', server_learning_rate=rate)
+               for rate in (1.0, 2.0, 4.0, 8.0)),
+             *(dict(server_optimizer='adam', server_learning_rate=rate)
+               for rate in (0.05, 0.1, 0.2, 0.4)))}
+
+
+def _rows(task: str):
+  setting = TASKS[task]
+
+  def row(key, label, kind='poisson', tuned='', **flags):
+    flags = dict(_COMMON, **setting['flags'], sampling=kind, **setting[kind], **flags)
+    flags['rounds_per_evaluation'] = flags['rounds']
+    if flags['mechanism'] == 'none':
+      del flags['clip']
+    return Row(name=f'{task}/{key}', label=label, data=setting['data'], flags=flags,
+               grid=() if tuned else GRIDS[task], tuned_as=tuned and f'{task}/{tuned}')
+
+  yield row('none', 'no privacy', mechanism='none')
+  yield row('none-turns', 'no privacy, in turns', kind='turns', mechanism='none')
+  for epsilon in EPSILONS:
+    poisson = dict(epsilon=epsilon, tuned=f'gaussian-{epsilon}')
+    turns = dict(kind='turns', epsilon=epsilon)
+    yield row(f'gaussian-{epsilon}', 'central Gaussian', mechanism='gaussian',
+              epsilon=epsilon)
+    for bits in (18, 16, 14) if epsilon == 8 else (18,):
+      yield row(f'skellam-{bits}-{epsilon}', f'Skellam, {bits} bits',
+                mechanism='skellam', bits=bits, **poisson)
+    if epsilon == 8:
+      yield row(f'ddgauss-18-{epsilon}', 'discrete Gaussian, 18 bits',
+                mechanism='discrete_gaussian', bits=18, **poisson)
+    yield row(f'rows-gaussian-{epsilon}',
+              'Gaussian of a trusted server, correlated noise', mechanism='gaussian',
+              **turns)
+    yield row(f'rows-skellam-{epsilon}', 'Skellam, correlated noise',
+              mechanism='skellam', tuned=f'rows-gaussian-{epsilon}', **turns)
+
+
+ROWS = tuple(row for task in TASKS for row in _rows(task))
