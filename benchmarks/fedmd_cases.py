@@ -6,6 +6,7 @@ No TensorFlow: tables and figures of finished runs need none.
 import dataclasses
 from typing import Iterator
 
+from benchmarks.results import papers
 from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.fedmd.settings import FedMdSettings
 
@@ -17,13 +18,8 @@ TABLES = ('2', '3', '4', '5', 'ldp', 'parties')
 
 # Private records of all parties together in the paper, for its epsilon.
 _PAPER_RECORDS = {'cifar': 3_000, 'mnist_letters': 28_800}
-# Accuracy and epsilon (a decimal logarithm) of table 2, by draws of a party.
-_PRINTED = {
-    'cifar': {
-        16: (74.40, 0.0260), 60: (81.58, 0.0867), 120: (83.57, 0.1734),
-        None: (87.38, 0.4336)},
-    'mnist_letters': {
-        16: (80.64, 0.0027), 300: (93.56, 0.0452), None: (96.63, 0.4342)}}
+# Draws of a party in table 2; None for as many as it has records.
+_DRAWS = {'cifar': (16, 60, 120, None), 'mnist_letters': (16, 300, None)}
 # Runs that the claims of the paper are judged by.
 _REPEATED = {
     **dict.fromkeys((
@@ -46,8 +42,6 @@ class Case:
     name: Name of the row.
     task: Task of the settings.
     changes: Settings that are not the defaults of the task.
-    printed: Accuracy in the paper, percent; None if it has none.
-    printed_epsilon: Epsilon in the paper, a decimal logarithm; None if it has none.
   """
 
   key: str
@@ -55,13 +49,25 @@ class Case:
   name: str
   task: str
   changes: dict
-  printed: float | None = None
-  printed_epsilon: float | None = None
 
   @property
   def seeds(self) -> tuple[int, ...]:
     """Seeds of the split and of the public models; never of a draw or of noise."""
     return _REPEATED.get(self.key, SEEDS[:1])
+
+  @property
+  def printed(self) -> float | None:
+    """Accuracy in the paper's table, percent; None if it has none."""
+    claim = papers.claim('fedmd', f'Table {self.table}', f'fedmd/{self.key}')
+    return claim and float(claim.printed)
+
+  @property
+  def printed_epsilon(self) -> float | None:
+    """Epsilon in the paper's table, a decimal logarithm; None if it has none."""
+    claim = papers.claim('fedmd', f'Table {self.table}', f'fedmd/{self.key}')
+    if claim is None or claim.printed_epsilon in (None, 'infinite'):
+      return None
+    return float(claim.printed_epsilon)
 
   @property
   def has_consensus(self) -> bool:
@@ -94,37 +100,30 @@ class Case:
 
 
 def _table_2() -> Iterator[Case]:
-  printed = {'cifar': dict(np=86.88, centralized=88.83),
-             'mnist_letters': dict(np=96.15, centralized=98.00)}
   keys = {16: 'k16-softmax-10', 60: 'k60-with', 300: 'k300-with'}
-  for task, rows in _PRINTED.items():
+  for task, sizes in _DRAWS.items():
     for mode, name in (('np', 'FedMD-NP'), ('centralized', 'Centralized')):
       yield Case(key=f'{task}-{mode}', table='2', name=name, task=task,
-                 changes=dict(mode=mode), printed=printed[task][mode])
+                 changes=dict(mode=mode))
     if task == 'cifar':  # Not in the paper: k = all without its draw.
       yield Case(key='cifar-np-190', table='2', task=task,
                  name=f'FedMD-NP, {_DIFFERENT} records of each party',
                  changes=dict(mode='np', records_per_client=_DIFFERENT))
-    for size, (accuracy, epsilon) in rows.items():
+    for size in sizes:
       key = keys.get(size, f'k{size or "all"}')
       yield Case(
           key=f'{task}-{key}', table='2', name=f'FedMD-NFDP, k = {size or "all"}',
-          task=task, changes=dict(subset_size=size), printed=accuracy,
-          printed_epsilon=epsilon)
+          task=task, changes=dict(subset_size=size))
 
 
 def _table_3() -> Iterator[Case]:
-  printed = {
-      'cifar': {10: (74.55, 74.88, 75.12), 5: (69.79, 70.02, 70.01)},
-      'mnist_letters': {10: (80.74, 80.64, 81.58), 5: (74.99, 75.02, 75.58)}}
-  for task, by_parties in printed.items():
-    for parties, accuracies in by_parties.items():
-      for kind, accuracy in zip(('logits', 'softmax', 'argmax'), accuracies):
+  for task in _DRAWS:
+    for parties in (10, 5):
+      for kind in ('logits', 'softmax', 'argmax'):
         yield Case(
             key=f'{task}-k16-{kind}-{parties}', table='3',
-            name=f'k = 16, {kind}, {parties} parties', task=task, printed=accuracy,
-            changes=dict(subset_size=16, knowledge=kind, num_clients=parties),
-            printed_epsilon=_PRINTED[task][16][1] if parties == 10 else None)
+            name=f'k = 16, {kind}, {parties} parties', task=task,
+            changes=dict(subset_size=16, knowledge=kind, num_clients=parties))
   # Not in the paper: table 2 with argmax predictions.
   yield Case(key='cifar-np-argmax', table='3', name='FedMD-NP, argmax', task='cifar',
              changes=dict(mode='np', knowledge='argmax'))
@@ -133,28 +132,22 @@ def _table_3() -> Iterator[Case]:
 
 
 def _table_4() -> Iterator[Case]:
-  for task, split, accuracy in (
-      ('cifar', 'iid', 75.12), ('cifar', 'noniid', 53.18),
-      ('mnist_letters', 'iid', 81.58), ('mnist_letters', 'noniid', 78.36)):
-    # The iid row is that of table 3.
-    end = '10' if split == 'iid' else 'noniid'
-    yield Case(
-        key=f'{task}-k16-argmax-{end}', table='4', name=f'k = 16, argmax, {split}',
-        task=task, printed=accuracy, changes=dict(
-            subset_size=16, knowledge='argmax', split=split),
-        printed_epsilon=_PRINTED[task][16][1] if split == 'iid' else None)
+  for task in _DRAWS:
+    for split in ('iid', 'noniid'):
+      # The iid row is that of table 3.
+      end = '10' if split == 'iid' else 'noniid'
+      yield Case(
+          key=f'{task}-k16-argmax-{end}', table='4', name=f'k = 16, argmax, {split}',
+          task=task, changes=dict(subset_size=16, knowledge='argmax', split=split))
 
 
 def _table_5() -> Iterator[Case]:
-  for task, size, accuracies in (('cifar', 60, (81.58, 81.13)),
-                                 ('mnist_letters', 300, (93.56, 93.63))):
-    for replacement, accuracy in zip((True, False), accuracies):
-      how = 'with' if replacement else 'without'
+  for task, size in (('cifar', 60), ('mnist_letters', 300)):
+    for how in ('with', 'without'):
       yield Case(
           key=f'{task}-k{size}-{how}', table='5',
-          name=f'k = {size}, {how} replacement', task=task, printed=accuracy,
-          changes=dict(subset_size=size, replacement=replacement),
-          printed_epsilon=_PRINTED[task][size][1] if replacement else None)
+          name=f'k = {size}, {how} replacement', task=task,
+          changes=dict(subset_size=size, replacement=how == 'with'))
 
 
 def _ldp() -> Iterator[Case]:
