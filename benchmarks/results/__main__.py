@@ -31,7 +31,7 @@ import time
 from typing import Any
 
 from benchmarks import measure
-from benchmarks.results import experiments, pages, splits
+from benchmarks.results import experiments, mean, pages, splits
 from benchmarks.results.rows import Row
 from tff_pipelines.common import files
 from tff_pipelines.experiment import report
@@ -61,7 +61,8 @@ def _kept(folder: pathlib.Path, row: Row) -> dict[str, Any]:
       result['curve'] = [[float(line[name]) for name in row.curve if line[name]]
                          for line in csv.DictReader(file)]
   if row.keep:
-    result['kept'] = json.loads((folder / row.keep).read_text(encoding='utf-8'))
+    name, key = row.keep
+    result['kept'] = json.loads((folder / name).read_text(encoding='utf-8'))[key]
   return result
 
 
@@ -91,7 +92,7 @@ class Runner:
     row, record = self._row, self.record
     for number, flags in enumerate(row.grid):
       if number >= len(record['tried']):
-        found = self._execute(f'trial-{number}', {**row.trial, **flags}, row.seeds[0],
+        found = self._execute(f'trial-{number}', flags, row.seeds[0],
                               is_trial=True)
         record['tried'].append({'flags': flags, **{
             name: found[name] for name in ('value', 'seconds', 'cpu_seconds', 'date')}})
@@ -115,7 +116,8 @@ class Runner:
 
   def command(self, chosen: dict[str, Any], seed: int, *, is_trial: bool) -> list[str]:
     """The command of a run, without its folder."""
-    row, more = self._row, {}
+    row = self._row
+    more = dict(row.trial) if is_trial else {}
     if row.data is not None:
       more['data_path'] = splits.DATA[row.data].paths(
           self._data_dir, self._folder / 'data', is_trial=is_trial)
@@ -249,7 +251,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     elif not flags.tables:
       failed = _run_all(wanted, folder, flags)
     if not flags.quick:
-      pages.write(rows, folder, ROOT if flags.update else None)
+      pages.write(rows, experiments.TABLES, mean.verdicts, experiments.FIGURES, folder,
+                  ROOT, update=flags.update)
   if failed:
     print('failed:', ', '.join(failed), file=sys.stderr)
   return bool(failed)

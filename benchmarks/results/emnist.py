@@ -1,5 +1,7 @@
 """Digits by writer: accuracy against epsilon, by mechanism and bits."""
 
+from benchmarks.results import figures
+from benchmarks.results.pages import Comparison, Table
 from benchmarks.results.rows import Row, product
 
 EPSILONS = (1, 2, 4, 8, 16)
@@ -45,7 +47,7 @@ def _rows():
       for bits in (16, 14, 12, 10) if epsilon == 4 else (16, 14):
         yield row(f'skellam-{bits}', f'Skellam, {bits} bits', mechanism='skellam',
                   bits=bits, **_POISSON)
-      yield row('ddgauss-18', 'discrete Gaussian, 18 bits',
+      yield row('discrete_gaussian-18', 'discrete Gaussian, 18 bits',
                 mechanism='discrete_gaussian', bits=18, **_POISSON)
     if epsilon in (2, 8):
       yield row('rows-gaussian', 'Gaussian of a trusted server, correlated noise',
@@ -59,3 +61,53 @@ def _rows():
 
 
 ROWS = tuple(_rows())
+
+_NAMES = [row.name for row in ROWS]
+
+
+def _of(start: str) -> dict[float, str]:
+  """Epsilon -> row, of the rows of a kind."""
+  return {epsilon: f'emnist/{start}-{epsilon}' for epsilon in EPSILONS
+          if f'emnist/{start}-{epsilon}' in _NAMES}
+
+
+def _at(epsilon: int, kind: str, other: str, words: str) -> Comparison:
+  return Comparison(one=f'emnist/{kind}-{epsilon}', other=f'emnist/{other}-{epsilon}',
+                    words=f'{words}, ε = {epsilon}')
+
+
+TABLES = (Table(
+    page='results.md', mark='emnist', rows=_NAMES, comparisons=[
+        *(_at(epsilon, 'skellam-18', 'gaussian',
+              'Skellam at 18 bits against the central Gaussian')
+          for epsilon in EPSILONS),
+        *(_at(epsilon, f'skellam-{bits}', 'skellam-18',
+              f'Skellam at {bits} bits against 18')
+          for epsilon in (1, 4, 16)
+          for bits in ((16, 14, 12, 10) if epsilon == 4 else (16, 14))),
+        *(_at(epsilon, 'skellam-18', 'discrete_gaussian-18',
+              'Skellam against the discrete Gaussian, 18 bits')
+          for epsilon in (1, 4, 16)),
+        *(_at(epsilon, 'rows-skellam', 'rows-gaussian',
+              'Skellam against the Gaussian, correlated noise') for epsilon in (2, 8)),
+        *(Comparison(one='emnist/none', other=f'emnist/skellam-18-{epsilon}',
+                     words=f'no privacy against Skellam at 18 bits, ε = {epsilon}')
+          for epsilon in (8, 16))]),)
+
+
+def draw(records, runs, path) -> None:
+  """Accuracy against epsilon, each curve with its observers."""
+  del runs
+  hidden = 'observers who do not know cohorts'
+  figures.against_epsilon(records, path, {
+      f'central Gaussian; {hidden}': _of('gaussian'),
+      **{f'Skellam, {bits} bits; {hidden}': _of(f'skellam-{bits}')
+         for bits in (18, 16, 14)},
+      f'discrete Gaussian, 18 bits; {hidden}': _of('discrete_gaussian-18'),
+      'Skellam, correlated noise; server and observers': _of('rows-skellam')},
+                          none='emnist/none', metric='accuracy (%)',
+                          title='Digits by writer, 539 writers, 50 rounds; 95% intervals '
+                                'of three seeds')
+
+
+FIGURES = {'emnist.png': draw}

@@ -1,5 +1,245 @@
-"""Pages and figures of recorded rows."""
+"""Pages and figures of recorded rows.
+
+A page of the documents has its text, and tables between marks, `<!-- name: begin -->` and
+`<!-- name: end -->`. `write` fills them from records alone, so that pages and records can
+be compared.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+import dataclasses
+import json
+import pathlib
+import shutil
+from typing import Any
+
+from benchmarks import documents
+from benchmarks.results import papers, statistics
+from benchmarks.results.rows import Row
+from benchmarks.results.splits import DATA
+from tff_pipelines.common import decimals, files
+
+RECORDS = pathlib.Path(__file__).with_name('records')
+Record = Mapping[str, Any]
 
 
-def write(rows, folder, root):
-  del rows, folder, root
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Comparison:
+  """A difference of two rows that a page states.
+
+  Attributes:
+    one, other: Rows.
+    words: What is compared, such as 'Skellam at 18 bits against the central Gaussian'.
+    margin: Points within which the rows are called equal.
+  """
+
+  one: str
+  other: str
+  words: str
+  margin: float = statistics.MARGIN
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Table:
+  """A table of a page.
+
+  Attributes:
+    page: File below docs.
+    mark: Name of its marks.
+    rows: Names of its rows; those without a record are left out, and said to be.
+    comparisons: Differences that are stated below it.
+    columns: Further columns: head -> (record) -> text.
+    printed: Row -> number in the paper.
+    render: (records) -> the table in Markdown, for one of a form of its own.
+  """
+
+  page: str
+  mark: str
+  rows: Sequence[str]
+  comparisons: Sequence[Comparison] = ()
+  columns: Mapping[str, Callable[[Record], str]] = dataclasses.field(
+      default_factory=dict)
+  printed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  render: Callable[[Mapping[str, Record]], str] | None = None
+
+
+def read(folder: pathlib.Path) -> dict[str, Record]:
+  """Name -> record, of all records of a folder that have a run."""
+  found = {}
+  for path in sorted(folder.glob('*/*.json')):
+    record = json.loads(path.read_text(encoding='utf-8'))
+    if record['runs']:
+      found[record['name']] = record
+  return found
+
+
+def values(record: Record) -> list[float]:
+  """The metric of all runs, in per cent, by seed."""
+  return [100 * run['value'] for run in sorted(
+      record['runs'], key=lambda run: run['seed'])]
+
+
+def _epsilon(record: Record, name: str) -> str:
+  """The largest epsilon of the runs; they differ where noise is calibrated by data."""
+  found = [run.get(name) for run in record['runs']]
+  return '–' if None in found else decimals.epsilon(max(found))
+
+
+def _flags(flags: Mapping[str, Any]) -> str:
+  return ' '.join(f'{name}={value:g}' if isinstance(value, float) else
+                  f'{name}={value}' for name, value in flags.items()) or 'defaults'
+
+
+def _line(row: Row, record: Record, table: Table) -> str:
+  run = record['runs'][0]
+  delta = run.get('delta')
+  cells = [row.label + _at(row), str(statistics.interval(values(record))),
+           ' '.join(f'{value:.2f}' for value in values(record)),
+           _epsilon(record, 'epsilon'), _epsilon(record, 'epsilon_server'),
+           '–' if not delta else decimals.rounded_up(delta, 3),
+           *(column(record) for column in table.columns.values())]
+  if table.printed:
+    cells.append(table.printed.get(row.name, '–'))
+  return f'| {" | ".join(cells)} |'
+
+
+def _tried(row: Row, record: Record) -> str:
+  of = DATA[row.data].trials if row.data else 'the same test part'
+  each = '; '.join(
+      f'{_flags(one["flags"])}: {100 * one["value"]:.1f}' for one in record['tried'])
+  best = _flags(record['chosen'])
+  return (f'- {row.label}{_at(row)}: {len(record["tried"])} settings on {of}, taken '
+          f'{best}. {each}.')
+
+
+def _at(row: Row) -> str:
+  epsilon = row.flags.get('epsilon')
+  return '' if epsilon is None else f', ε = {epsilon:g}'
+
+
+def table(rows: Mapping[str, Row], records: Mapping[str, Record], spec: Table) -> str:
+  """A table in Markdown, with what was tried and the comparisons."""
+  found = [name for name in spec.rows if name in records]
+  if spec.render is not None:
+    return spec.render(records)
+  head = ['', '%, mean and 95% interval', 'seeds', 'ε, observers', 'ε, server', 'δ',
+          *spec.columns, *['paper'] * bool(spec.printed)]
+  lines = [f'| {" | ".join(head)} |', '|---' * len(head) + '|']
+  lines += [_line(rows[name], records[name], spec) for name in found]
+  compared = [
+      f'- {one.words}: {_stated(records, one)}.' for one in spec.comparisons
+      if one.one in records and one.other in records]
+  if compared:
+    lines += ['', *compared]
+  tuned = dict.fromkeys(rows[name].tuned_as or name for name in found)
+  lines += ['', '<details><summary>What was tried</summary>', '',
+            *(_tried(rows[name], records[name]) for name in tuned
+              if name in records and records[name]['tried']), '', '</details>']
+  left = [name for name in spec.rows if name not in records]
+  if left:
+    lines += ['', f'Not run yet: {", ".join(left)}.']
+  seconds = sum(_seconds(records[name]) for name in found)
+  lines += ['', f'{sum(len(records[name]["runs"]) for name in found)} runs and '
+            f'{sum(len(records[name]["tried"]) for name in found)} trials, '
+            f'{seconds / 60:.0f} minutes; {_when(records[name] for name in found)}.']
+  return '\n'.join(lines)
+
+
+def _stated(records: Mapping[str, Record], one: Comparison) -> str:
+  found = statistics.difference(values(records[one.one]), values(records[one.other]))
+  return f'{found} points, **{statistics.word(found, one.margin)}**'
+
+
+def _seconds(record: Record) -> float:
+  return sum(run['seconds'] for run in (*record['tried'], *record['runs']))
+
+
+def _when(records: Iterable[Record]) -> str:
+  runs = [run for record in records for run in record['runs']]
+  dates, commits, cpus = (sorted({run[name] for run in runs})
+                          for name in ('date', 'commit', 'cpu'))
+  return (f'{dates[0]}{f" to {dates[-1]}" * (len(dates) > 1)}, commit '
+          f'{", ".join(commits)}, {" and ".join(cpus)}')
+
+
+def manifest(records: Mapping[str, Record]) -> dict[str, Any]:
+  """What the tables were made of, and how long it took."""
+  return {
+      'rows': {name: {
+          'data': record['data'], 'lock': record['lock'], **record['identity'],
+          'chosen': record['chosen'], 'tried': len(record['tried']),
+          'seeds': [run['seed'] for run in record['runs']],
+          'commits': sorted({run['commit'] for run in record['runs']}),
+          'seconds': round(_seconds(record), 1)} for name, record in records.items()},
+      'seconds': round(sum(map(_seconds, records.values())), 1),
+      'seconds_62_classes': round(sum(
+          _seconds(record) for name, record in records.items()
+          if name.startswith('emnist62/')), 1)}
+
+
+def verdicts(records: Mapping[str, Record]) -> dict[str, tuple[str, str]]:
+  """Row -> what was found, and how that compares with the paper's number."""
+  printed = {row: claim.printed for claim in papers.CLAIMS for row in claim.rows
+             if claim.printed is not None}
+  found = {}
+  for name, record in records.items():
+    if record['runs'][0].get('kept'):
+      continue  # A table of its own.
+    each = values(record)
+    text, verdict = str(statistics.interval(each)), 'no number printed'
+    if name in printed:
+      try:
+        theirs = float(printed[name].lstrip('≈'))
+      except ValueError:
+        pass
+      else:
+        own = statistics.interval(each)
+        verdict = statistics.word(statistics.Interval(
+            own.mean - theirs, *(None if end is None else end - theirs
+                                 for end in (own.low, own.high))))
+    found[name] = text, verdict
+  return found
+
+
+def contents(rows: Mapping[str, Row], records: Mapping[str, Record],
+             tables: Iterable[Table]) -> dict[str, dict[str, str]]:
+  """Page -> mark -> Markdown, of tables that have a row."""
+  found = {}
+  for spec in tables:
+    if any(name in records for name in spec.rows):
+      found.setdefault(spec.page, {})[spec.mark] = table(rows, records, spec)
+  return found
+
+
+def write(rows: Mapping[str, Row], tables: Iterable[Table], further: Callable[
+    [Mapping[str, Record]], Mapping[str, tuple[str, str]]],
+          figures: Mapping[str, Callable[..., None]],
+          folder: pathlib.Path, root: pathlib.Path, *, update: bool) -> None:
+  """Writes pages, figures and the manifest of the records in a folder.
+
+  Args:
+    rows: All rows by name.
+    tables: All tables.
+    further: (records) -> further verdicts for the page of the papers.
+    figures: File -> (records, folder of the runs, path) that draws it if it can.
+    folder: Of the output; it has `records`.
+    root: Of the project, whose pages are read.
+    update: Whether records, pages and figures of the project are written too.
+  """
+  if update:
+    for path in sorted((folder / 'records').glob('*/*.json')):
+      to = RECORDS / path.relative_to(folder / 'records')
+      to.parent.mkdir(exist_ok=True)
+      shutil.copyfile(path, to)
+  records = read(folder / 'records')
+  files.write_json(folder / 'manifest.json', manifest(records))
+  for docs in [folder / 'docs', *[root / 'docs'] * update]:
+    (docs / 'figures').mkdir(parents=True, exist_ok=True)
+    for page, marks in contents(rows, records, tables).items():
+      text = (root / 'docs' / page).read_text(encoding='utf-8')
+      for mark, content in marks.items():
+        text = documents.rewritten(text, mark, content)
+      files.write_atomically(docs / page, text)
+    files.write_atomically(docs / 'papers.md', papers.page(
+        {**verdicts(records), **further(records)}))
+    for name, draw in figures.items():
+      draw(records, folder / 'runs', docs / 'figures' / name)

@@ -30,7 +30,7 @@ class Row:
     seeded: Flags that take the seed: of weights, partitions and queries; never of noise,
       unless 'seed' is among them, and then the run has no guarantee.
     curve: Columns of the run's metrics that are kept, for figures.
-    keep: A JSON file of the run that is kept; '' for none.
+    keep: A JSON file of the run and a key of it that is kept; () for none.
   """
 
   name: str
@@ -44,15 +44,15 @@ class Row:
   seeds: Sequence[int] = SEEDS
   seeded: Sequence[str] = ('initial_weights_seed',)
   curve: Sequence[str] = ()
-  keep: str = ''
+  keep: Sequence[str] = ()
 
   @property
   def section(self) -> str:
     return self.name.partition('/')[0]
 
   def arguments(self, chosen: Flags, seed: int, more: Flags) -> list[str]:
-    """Arguments of the program."""
-    values = {**self.flags, **chosen, **dict.fromkeys(self.seeded, seed), **more}
+    """Arguments of the program; what the row is about comes before what is chosen."""
+    values = {**chosen, **self.flags, **dict.fromkeys(self.seeded, seed), **more}
     return [f'--{name}' if value is True else f'--no{name}' if value is False else
             f'--{name}={value}' for name, value in values.items() if value is not None]
 
@@ -61,7 +61,7 @@ class Row:
     return {'program': self.program, 'data': self.data, 'flags': dict(self.flags),
             'grid': [dict(flags) for flags in self.grid], 'tuned_as': self.tuned_as,
             'trial': dict(self.trial), 'seeded': list(self.seeded),
-            'curve': list(self.curve), 'keep': self.keep}
+            'curve': list(self.curve), 'keep': list(self.keep)}
 
 
 def product(**values: Sequence[Any]) -> tuple[dict[str, Any], ...]:

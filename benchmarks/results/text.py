@@ -1,5 +1,6 @@
 """Next characters, tags and next words: accuracy by mechanism and bits."""
 
+from benchmarks.results.pages import Comparison, Table
 from benchmarks.results.rows import Row
 
 EPSILONS = (2, 8)
@@ -48,7 +49,7 @@ def _rows(task: str):
       yield row(f'skellam-{bits}-{epsilon}', f'Skellam, {bits} bits',
                 mechanism='skellam', bits=bits, **poisson)
     if epsilon == 8:
-      yield row(f'ddgauss-18-{epsilon}', 'discrete Gaussian, 18 bits',
+      yield row(f'discrete_gaussian-18-{epsilon}', 'discrete Gaussian, 18 bits',
                 mechanism='discrete_gaussian', bits=18, **poisson)
     yield row(f'rows-gaussian-{epsilon}',
               'Gaussian of a trusted server, correlated noise', mechanism='gaussian',
@@ -58,3 +59,26 @@ def _rows(task: str):
 
 
 ROWS = tuple(row for task in TASKS for row in _rows(task))
+
+
+def _table(task: str) -> Table:
+  def against(one, other, words):
+    return Comparison(one=f'{task}/{one}', other=f'{task}/{other}', words=words)
+
+  gaussian = 'against the central Gaussian'
+  return Table(
+      page='text_tasks.md', mark=task,
+      rows=[row.name for row in ROWS if row.section == task], comparisons=[
+          *(against(f'skellam-18-{epsilon}', f'gaussian-{epsilon}',
+                    f'Skellam at 18 bits {gaussian}, ε = {epsilon}')
+            for epsilon in EPSILONS),
+          *(against(f'skellam-{bits}-8', 'gaussian-8',
+                    f'Skellam at {bits} bits {gaussian}, ε = 8') for bits in (16, 14)),
+          against('discrete_gaussian-18-8', 'gaussian-8',
+                  f'Discrete Gaussian at 18 bits {gaussian}, ε = 8'),
+          *(against(f'rows-skellam-{epsilon}', f'rows-gaussian-{epsilon}',
+                    f'Skellam against the Gaussian, correlated noise, ε = {epsilon}')
+            for epsilon in EPSILONS)])
+
+
+TABLES = tuple(map(_table, TASKS))

@@ -1,9 +1,5 @@
-"""Figures 2, 3 and 4 of arXiv 2009.05537, from our accountant and finished runs.
+"""Figures 2, 3 and 4 of arXiv 2009.05537, from our accountant and recorded runs."""
 
-Called by benchmarks.results_fedmd; runs nothing itself.
-"""
-
-import collections
 import pathlib
 import statistics
 from typing import Mapping
@@ -11,6 +7,7 @@ from typing import Mapping
 from matplotlib import figure as figure_lib, ticker
 import numpy as np
 
+from benchmarks.results import pages
 from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.accounting.guarantees import calibration
 
@@ -18,6 +15,7 @@ from tff_pipelines.accounting.guarantees import calibration
 RECORDS = {'FEMNIST': 28_800, 'CIFAR': 3_000}
 DRAWS, QUERIES = 3, 100_000
 PARTIES = (2, 5, 10, 20, 50, 100)
+PARTIES_RUN = (1, 2, 5, 10)
 FIGURES = {2: 'fedmd_budget.png', 3: 'fedmd_rounds.png', 4: 'fedmd_replacement.png'}
 
 
@@ -30,7 +28,6 @@ def _panels(width: float, height: float, count: int):
 def _save(figure: figure_lib.Figure, path: pathlib.Path) -> None:
   figure.tight_layout()
   figure.savefig(path, dpi=80)
-  print(f'drawn: {path}')
 
 
 def _ldp_stddev(event: events.Nfdp) -> float:
@@ -42,15 +39,15 @@ def _ldp_stddev(event: events.Nfdp) -> float:
   return multiplier * 2**0.5
 
 
-def draw_budget(path: pathlib.Path, results: Mapping[str, dict]) -> None:
+def draw_budget(records: Mapping[str, pages.Record], runs: pathlib.Path,
+                path: pathlib.Path) -> None:
   """Draws figure 2: epsilon, delta, noise and accuracy by the number of parties."""
-  points = collections.defaultdict(list)
-  for result in results.values():
-    if result['case'].startswith('cifar-k16-softmax-'):
-      points[len(result['records'])].append(100 * result['accuracy'])
+  del runs
+  points = {n: pages.values(records[name]) for n in PARTIES_RUN
+            if (name := f'fedmd/cifar-k16-softmax-{n}') in records}
   figure, axes = _panels(3.75, 3.6, 4 if points else 3)
-  for name, records in RECORDS.items():
-    draws = [events.Nfdp(records=records // n, subset_size=DRAWS) for n in PARTIES]
+  for name, size in RECORDS.items():
+    draws = [events.Nfdp(records=size // n, subset_size=DRAWS) for n in PARTIES]
     for axis, values in zip(axes, (
         [event.published_epsilon for event in draws],
         [event.draw_probability for event in draws],
@@ -76,18 +73,18 @@ def draw_budget(path: pathlib.Path, results: Mapping[str, dict]) -> None:
   _save(figure, path)
 
 
-def draw_rounds(path: pathlib.Path, results: Mapping[str, dict]) -> None:
+def draw_rounds(records: Mapping[str, pages.Record], runs: pathlib.Path,
+                path: pathlib.Path) -> None:
   """Draws figure 3: the accuracy of every party over the rounds."""
-  chosen = [(title, results[run]) for title, run in (
-      ('letters, all draws', 'mnist_letters-kall-0'),
-      ('CIFAR, all draws', 'cifar-kall-0'), ('CIFAR, k = 16', 'cifar-k16-softmax-10-0'))
-            if run in results]
+  del runs
+  chosen = [(title, records[f'fedmd/{name}']['runs'][0]['curve']) for title, name in (
+      ('letters, all draws', 'mnist_letters-kall'), ('CIFAR, all draws', 'cifar-kall'),
+      ('CIFAR, k = 16', 'cifar-k16-softmax-10')) if f'fedmd/{name}' in records]
   if not chosen:
-    print('figure 3 needs finished runs of table 2: there are none')
     return
   figure, axes = _panels(5, 3.8, len(chosen))
-  for axis, (title, result) in zip(axes, chosen):
-    history = 100 * np.array(result['history'])
+  for axis, (title, history) in zip(axes, chosen):
+    history = 100 * np.array(history)
     axis.plot(history, linewidth=1, alpha=0.7)
     axis.plot(history.mean(axis=1), color='black', linewidth=2, label='mean')
     axis.set_title(title, fontsize=10)
@@ -99,8 +96,10 @@ def draw_rounds(path: pathlib.Path, results: Mapping[str, dict]) -> None:
   _save(figure, path)
 
 
-def draw_replacement(path: pathlib.Path) -> None:
+def draw_replacement(records: Mapping[str, pages.Record], runs: pathlib.Path,
+                     path: pathlib.Path) -> None:
   """Draws figure 4: epsilon and delta with and without replacement, 100 records."""
+  del records, runs
   sizes = np.arange(1, 100)
   figure, axes = _panels(4.5, 3.6, 2)
   for replacement, name in ((True, 'with'), (False, 'without')):
@@ -115,11 +114,3 @@ def draw_replacement(path: pathlib.Path) -> None:
     axis.grid(alpha=0.3)
   axes[0].legend()
   _save(figure, path)
-
-
-def draw(folder: pathlib.Path, results: Mapping[str, dict]) -> None:
-  """Draws to a folder all figures that there are results for."""
-  folder.mkdir(parents=True, exist_ok=True)
-  draw_budget(folder / FIGURES[2], results)
-  draw_rounds(folder / FIGURES[3], results)
-  draw_replacement(folder / FIGURES[4])

@@ -1,0 +1,110 @@
+"""Parties that distil: the tables of arXiv 2009.05537."""
+
+from collections.abc import Iterator
+
+from benchmarks.results import fedmd_figures
+from benchmarks.results.pages import Comparison, Table
+from benchmarks.results.rows import Row, product
+
+NAMES = {'cifar': 'CIFAR', 'mnist_letters': 'letters'}
+# Draws of a party in table 2; None for as many as it has records.
+_DRAWS = {'cifar': (16, 60, 120, None), 'mnist_letters': (16, 60, 300, None)}
+# Mean number of distinct records of 300 draws with replacement.
+_DIFFERENT = 190
+GRID = product(client_learning_rate=(0.001, 0.002), digest_learning_rate=(0.001, 0.002),
+               revisit_epochs=(1, 2))
+_ALONE = product(client_learning_rate=(0.0005, 0.001, 0.002, 0.004),
+                 client_batch_size=(16, 32))
+# Its members are no users: columns of the metrics by party.
+_PARTIES = tuple(f'party_{i}/accuracy' for i in range(10))
+
+
+def _row(task: str, key: str, label: str, tuned: str | None = None, **flags) -> Row:
+  """A row; `tuned` is whose settings are taken, None for its own."""
+  if flags.get('mode') != 'centralized':
+    flags = {'knowledge': 'softmax', **flags}
+  is_alone = flags.get('mode') == 'centralized' or flags.get('digest_epochs') == 0
+  return Row(
+      name=f'fedmd/{task}-{key}', label=f'{NAMES[task]}, {label}', program='fedmd',
+      data=task, flags=dict(task=task, **flags),
+      grid=() if tuned else _ALONE if is_alone else GRID,
+      tuned_as=f'fedmd/{task}-{tuned}' if tuned else '',
+      curve=_PARTIES if key in ('kall', 'k16-softmax-10') else (),
+      seeded=('initial_weights_seed', 'data_seed'))
+
+
+def _rows(task: str) -> Iterator[Row]:
+  yield _row(task, 'np', 'FedMD without privacy', mode='np')
+  yield _row(task, 'centralized', 'all records in one place', mode='centralized')
+  keys = {16: 'k16-softmax-10', 60: 'k60-with', 300: 'k300-with'}
+  for size in _DRAWS[task]:
+    # At k = 16 draws decide, not rates; both ends are tuned.
+    yield _row(task, keys.get(size, f'k{size or "all"}'), f'k = {size or "all"}',
+               None if size in (16, None) else 'kall', subset_size=size)
+  for parties in (10, 5):
+    for kind in ('logits', 'softmax', 'argmax'):
+      if (parties, kind) != (10, 'softmax'):
+        yield _row(task, f'k16-{kind}-{parties}', f'k = 16, {kind}, {parties} parties',
+                   'k16-softmax-10', subset_size=16, knowledge=kind,
+                   num_clients=parties)
+  for parties in (1, 2):
+    yield _row(task, f'k16-softmax-{parties}', f'k = 16, softmax, {parties} parties',
+               'k16-softmax-10', subset_size=16, num_clients=parties)
+  yield _row(task, 'k16-argmax-noniid', 'k = 16, argmax, not iid', 'k16-softmax-10',
+             subset_size=16, knowledge='argmax', split='noniid')
+  size = {'cifar': 60, 'mnist_letters': 300}[task]
+  yield _row(task, f'k{size}-without', f'k = {size}, without replacement', 'kall',
+             subset_size=size, replacement=False)
+  # At the epsilon and delta of the draw of 60.
+  yield _row(task, 'ldp-softmax', 'noisy predictions (FedMD-LDP), softmax', mode='ldp',
+             subset_size=60, diagnostics=True)
+
+
+def _of_cifar() -> Iterator[Row]:
+  yield _row('cifar', 'np-190', f'without privacy, {_DIFFERENT} records of each party',
+             'np', mode='np', records_per_client=_DIFFERENT)
+  yield _row('cifar', 'np-argmax', 'without privacy, argmax', 'np', mode='np',
+             knowledge='argmax')
+  yield _row('cifar', 'kall-argmax', 'k = all, argmax', 'kall', knowledge='argmax')
+  for kind in ('argmax', 'logits'):
+    yield _row('cifar', f'ldp-{kind}', f'noisy predictions (FedMD-LDP), {kind}',
+               'ldp-softmax', mode='ldp', subset_size=60, knowledge=kind,
+               diagnostics=True)
+  yield _row('cifar', 'ldp-digest', 'noisy predictions, consensus alone', 'ldp-softmax',
+             mode='ldp', subset_size=60, revisit_epochs=0, diagnostics=True)
+  yield _row('cifar', 'nfdp-digest', 'k = 60, consensus alone', 'kall', subset_size=60,
+             revisit_epochs=0)
+  yield _row('cifar', 'k60-own', 'k = 60, own draws alone', subset_size=60,
+             digest_epochs=0)
+
+
+ROWS = (*_rows('cifar'), *_of_cifar(), *_rows('mnist_letters'))
+
+
+def _against(one: str, other: str, words: str) -> Comparison:
+  return Comparison(one=f'fedmd/{one}', other=f'fedmd/{other}', words=words)
+
+
+TABLES = (
+    Table(page='fedmd.md', mark='fedmd', rows=[row.name for row in ROWS], comparisons=[
+        *(_against(f'{task}-kall', f'{task}-np', f'{name}: all draws against no privacy')
+          for task, name in NAMES.items()),
+        _against('cifar-kall-argmax', 'cifar-np-argmax',
+                 'CIFAR, argmax: all draws against no privacy'),
+        _against('cifar-kall', 'cifar-np-190',
+                 'CIFAR: all draws against no privacy with as many records as they have '
+                 'different ones'),
+        *(_against(f'{task}-k16-argmax-10', f'{task}-k16-logits-10',
+                   f'{name}, k = 16: argmax against logits')
+          for task, name in NAMES.items()),
+        *(_against(f'{task}-k{size}-with', f'{task}-k{size}-without',
+                   f'{NAMES[task]}, k = {size}: with against without replacement')
+          for task, size in (('cifar', 60), ('mnist_letters', 300))),
+        *(_against(f'{task}-k60-with', f'{task}-ldp-softmax',
+                   f'{name}: a draw of 60 against noisy predictions at its ε and δ')
+          for task, name in NAMES.items())]),)
+
+
+FIGURES = {fedmd_figures.FIGURES[number]: draw for number, draw in (
+    (2, fedmd_figures.draw_budget), (3, fedmd_figures.draw_rounds),
+    (4, fedmd_figures.draw_replacement))}
