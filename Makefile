@@ -1,7 +1,7 @@
 # Two commands, each complete on a fresh machine with Python 3.11:
 #   make train [ARGS="--flag=value ..."]   sets up, trains on embedded data
 #   make test  [ARGS="pytest arguments"]   sets up, runs the tests
-# And: make check (the tests that are not marked slow), make notebook (JupyterLab), make tracking (MLflow, Weights & Biases), make image (a container's), make site (the documents, into site/), make figures, make results-voting, results-fedmd, results-ldp (see below).
+# And: make check (the tests that are not marked slow), make notebook (JupyterLab), make tracking (MLflow, Weights & Biases), make image (a container's), make site (the documents, into site/), make results (tables and figures of the documents).
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3.11)
 VENV := .venv
@@ -18,7 +18,7 @@ TRACKING_READY := $(call EXTRA_READY,tracking)
 NOTEBOOK_READY := $(call EXTRA_READY,notebook)
 DOCS_READY := $(DOCS)/.ready-$(shell sha256sum requirements-docs.txt | cut -c1-16)
 
-.PHONY: train test check notebook tracking image figures results-voting results-fedmd results-ldp lock clean setup site
+.PHONY: train test check notebook tracking image results lock clean setup site
 
 train: $(READY)
 	@$(RUN) -m tff_pipelines.train $(ARGS)
@@ -38,23 +38,11 @@ tracking: $(TRACKING_READY)
 image:
 	docker build --platform=linux/amd64 --build-arg=UID=$$(id -u) --build-arg=GID=$$(id -g) --file=deploy/Dockerfile --tag=private-tff-pipelines .
 
-# Figures into out/figures: accounting, errors of local mechanisms, distributed mean
-# estimation, and FedMD (figures 2 to 4, of the runs of results-fedmd that there are;
-# FEDMD="--rounds=10" and the like for runs of other sizes). What is there
-# from an earlier run is not computed again.
-figures: $(READY)
-	@mkdir -p out/figures
-	@$(RUN) -m benchmarks.accounting_figures --output=out/figures/accounting.png
-	@$(RUN) -m benchmarks.ldp_mechanisms --output=out/figures/ldp_mechanisms.png
-	@$(RUN) -m benchmarks.results_fedmd --figures --pictures=out/figures $(FEDMD)
-	@$(RUN) -m tff_pipelines.estimate_mean --num_clients=100,1000 --dimension=250 --bits=10,12,14,16,18,20 --epsilon=1,2,3,4,5,6,7,8 --repeats=20 --allow_degenerate --output_dir=out/figures/mean_estimation $(ARGS)
-
-# The tables of docs/voting.md, docs/fedmd.md and docs/ldp_distillation.md, computed again:
-#   make results-voting DATA_DIR=folder-of-the-data
-# A run that was stopped is resumed, and what is done is kept, in out/.
-results-voting results-fedmd results-ldp: results-%: $(READY)
-	@test -n "$(DATA_DIR)" || { echo "DATA_DIR must name the folder of the data files" >&2; exit 2; }
-	@$(RUN) -m benchmarks.results_$* --data_dir="$(DATA_DIR)" $(ARGS)
+# Tables and figures of the documents, anew, into out/results: some hours, in as many
+# pieces as it takes. DATA_DIR=FOLDER of the data files, ONLY=voting,emnist/none for some
+# rows, ARGS=--help for more.
+results: $(READY)
+	@$(RUN) -m benchmarks.results $(if $(DATA_DIR),--data_dir="$(DATA_DIR)") $(if $(ONLY),--only="$(ONLY)") $(ARGS)
 
 # The documents. The API is read from source, and fields of settings from the project.
 site: $(DOCS_READY) $(READY)

@@ -20,7 +20,6 @@ import contextlib
 import csv
 import fcntl
 import hashlib
-import importlib
 import json
 import os
 import pathlib
@@ -32,6 +31,7 @@ from typing import Any
 
 from benchmarks import measure
 from benchmarks.results import experiments, mean, pages, splits
+from benchmarks.results import rows as rows_lib
 from benchmarks.results.rows import Row
 from tff_pipelines.common import files
 from tff_pipelines.experiment import report
@@ -114,13 +114,17 @@ class Runner:
     return [(name, before[name], found[name]) for name in ('value', 'held_out')
             if before[name] != found[name]]
 
-  def command(self, chosen: dict[str, Any], seed: int, *, is_trial: bool) -> list[str]:
+  def command(self, name: str, chosen: dict[str, Any], seed: int, *,
+              is_trial: bool) -> list[str]:
     """The command of a run, without its folder."""
     row = self._row
     more = dict(row.trial) if is_trial else {}
+    with_map = f'{row.map_of}/{"trial-0" if is_trial else name}'
+    if row.map_of and with_map != f'{row.name}/{name}':
+      more['features_from'] = self._folder / 'runs' / with_map
     if row.data is not None:
       more['data_path'] = splits.DATA[row.data].paths(
-          self._data_dir, self._folder / 'data', is_trial=is_trial)
+          self._data_dir, self._folder / 'data' / row.data, is_trial=is_trial)
     return row.arguments(chosen, seed, more)
 
   def _execute(self, name: str, chosen: dict[str, Any], seed: int, *, is_trial: bool,
@@ -128,13 +132,12 @@ class Runner:
     folder = self._folder / 'runs' / self._row.name / name
     folder.parent.mkdir(parents=True, exist_ok=True)
     start, cpu = time.monotonic(), _cpu_seconds()
-    arguments = [*self.command(chosen, seed, is_trial=is_trial),
+    arguments = [*self.command(name, chosen, seed, is_trial=is_trial),
                  f'--output_dir={folder}', *['--resume'] * resume]
-    program = importlib.import_module(f'tff_pipelines.{self._row.program}')
     log = folder.with_name(f'{name}.log')
     with open(log, 'a', encoding='utf-8') as file:
       with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
-        code = program.main(arguments)
+        code = rows_lib.main_of(self._row.program)(arguments)
     if code:
       raise RuntimeError(f'{self._row.name} {name} failed: {_last_line(log)} ({log})')
     found = {**_kept(folder, self._row),
@@ -173,7 +176,9 @@ def _run_all(wanted: Sequence[Row], folder: pathlib.Path, flags) -> list[str]:
   waiting, running, failed = list(wanted), {}, []
   is_over = lambda name: name not in {row.name for row in waiting} | set(running)
   while waiting or running:
-    ready = [row for row in waiting if not row.tuned_as or is_over(row.tuned_as)]
+    ready = [row for row in waiting if all(
+        other in ('', row.name) or is_over(other)
+        for other in (row.tuned_as, row.map_of))]
     while ready and len(running) < flags.jobs:
       row = ready.pop(0)
       waiting.remove(row)

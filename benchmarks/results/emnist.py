@@ -47,12 +47,16 @@ def _rows():
       for bits in (16, 14, 12, 10) if epsilon == 4 else (16, 14):
         yield row(f'skellam-{bits}', f'Skellam, {bits} bits', mechanism='skellam',
                   bits=bits, **_POISSON)
-      yield row('discrete_gaussian-18', 'discrete Gaussian, 18 bits',
-                mechanism='discrete_gaussian', bits=18, **_POISSON)
+      for bits in (18, 16, 14) if epsilon == 4 else (18,):
+        yield row(f'discrete_gaussian-{bits}', f'discrete Gaussian, {bits} bits',
+                  mechanism='discrete_gaussian', bits=bits, **_POISSON)
     if epsilon in (2, 8):
       yield row('rows-gaussian', 'Gaussian of a trusted server, correlated noise',
                 mechanism='gaussian', **_TURNS)
     yield row('rows-skellam', 'Skellam, correlated noise', mechanism='skellam', **_TURNS)
+  yield _row('skellam_central-18-8', 'Skellam of a trusted server, 18 bits',
+             flags=dict(_POISSON, mechanism='skellam_central', epsilon=8, bits=18),
+             tuned_as='emnist/gaussian-8')
   # Delta of the papers, at which giving one writer away is allowed.
   for mechanism, more in (('gaussian', {}), ('skellam', dict(bits=18))):
     yield _row(f'{mechanism}-8-of-papers', f'{mechanism}, δ = 1/539',

@@ -76,7 +76,7 @@ def _rows(section: str, *names: str) -> tuple[str, ...]:
 
 # The Skellam mechanism.
 
-EPSILONS = (1, 2, 4, 6, 8, 16)
+EPSILONS = (1, 2, 4, 8, 16)
 BITS = (14, 16, 18)
 MEAN_CLIENTS = (10, 100, 1000)
 MEAN_BITS = (10, 12, 14, 16, 18, 20)
@@ -90,14 +90,14 @@ _MECHANISMS = {'gaussian': 'central Gaussian', 'skellam': 'Skellam',
 
 def _grid(section: str, mechanism: str, bits: int | None) -> tuple[str, ...]:
   """Rows of a mechanism in a section, by epsilon."""
-  if section == 'tags' or section in ('shakespeare', 'words') and (
-      mechanism == 'discrete_gaussian'):
-    epsilons = (8,)
+  is_main = mechanism != 'discrete_gaussian' and bits in (None, 18)
+  if section == 'emnist':
+    epsilons = EPSILONS if is_main else (
+        4,) if mechanism == 'discrete_gaussian' and bits != 18 else (1, 4, 16)
   elif section == 'emnist62':
-    epsilons = (2, 8, 16) if mechanism != 'discrete_gaussian' and bits in (
-        None, 18) else (8,)
+    epsilons = (2, 8, 16) if is_main else (8,)
   else:
-    epsilons = EPSILONS
+    epsilons = (2, 8) if is_main and section != 'words' else (8,)
   middle = '' if bits is None else f'-{bits}'
   return _rows(section, *(f'{mechanism}{middle}-{epsilon}' for epsilon in epsilons))
 

@@ -4,8 +4,9 @@ A row is a method in a setting. Its settings are tried on a split that is in no 
 (`splits`), each once; the best is run with every seed on the data of the table.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
+import importlib
 from typing import Any
 
 Flags = Mapping[str, Any]
@@ -29,6 +30,8 @@ class Row:
     seeds: A run each.
     seeded: Flags that take the seed: of weights, partitions and queries; never of noise,
       unless 'seed' is among them, and then the run has no guarantee.
+    map_of: Row whose public feature map is taken, of the same seed; itself for one
+      map of all trials; '' for none.
     curve: Columns of the run's metrics that are kept, for figures.
     keep: A JSON file of the run and a key of it that is kept; () for none.
   """
@@ -43,6 +46,7 @@ class Row:
   trial: Flags = dataclasses.field(default_factory=dict)
   seeds: Sequence[int] = SEEDS
   seeded: Sequence[str] = ('initial_weights_seed',)
+  map_of: str = ''
   curve: Sequence[str] = ()
   keep: Sequence[str] = ()
 
@@ -61,7 +65,15 @@ class Row:
     return {'program': self.program, 'data': self.data, 'flags': dict(self.flags),
             'grid': [dict(flags) for flags in self.grid], 'tuned_as': self.tuned_as,
             'trial': dict(self.trial), 'seeded': list(self.seeded),
-            'curve': list(self.curve), 'keep': list(self.keep)}
+            'map_of': self.map_of, 'curve': list(self.curve), 'keep': list(self.keep)}
+
+
+def main_of(program: str) -> Callable[[Sequence[str]], int]:
+  """The `main` of a program of tff_pipelines."""
+  module = importlib.import_module(f'tff_pipelines.{program}')
+  if hasattr(module, '__path__'):
+    module = importlib.import_module(f'{module.__name__}.__main__')
+  return module.main
 
 
 def product(**values: Sequence[Any]) -> tuple[dict[str, Any], ...]:

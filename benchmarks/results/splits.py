@@ -120,8 +120,7 @@ class Data:
     """What a program reads; the split is written below `folder` unless it is there."""
     writers = self.files if is_trial else self.tables
     if writers:
-      part = '-'.join(sorted(name.split('.')[0] for name in self.files))
-      to = folder / ('trials' if is_trial else 'tables') / part
+      to = folder / ('trials' if is_trial else 'tables')
       if not to.exists():
         partial = to.with_name(f'.{to.name}.{os.getpid()}')
         partial.mkdir(parents=True)
@@ -139,6 +138,23 @@ class Data:
 
 def _office(is_trial: bool):
   return _npz(lambda arrays: of_domains(arrays, 0.3, is_trial))
+
+
+def letters(arrays: Arrays) -> Arrays:
+  """The letters, 26 classes: upper and lower case are one."""
+  result = {'num_classes': np.array(26)}
+  for part in ('train', 'test'):
+    y = arrays[f'y_{part}']
+    rows = y >= 10
+    result[f'y_{part}'] = (y[rows].astype(np.int64) - 10) % 26
+    for name in ('x', 'writer'):
+      result[f'{name}_{part}'] = arrays[f'{name}_{part}'][rows]
+  return result
+
+
+def _letters(is_trial: bool):
+  return _npz(lambda arrays: by_record(letters(arrays), 6000) if is_trial else (
+      letters(arrays)))
 
 
 DATA = {
@@ -164,6 +180,10 @@ DATA = {
     'voting_mnist': Data(
         files={'mnist.npz': _npz(lambda arrays: by_writer(arrays, 90))},
         trials='90 of the 539 training writers', is_folder=True),
+    'letters': Data(
+        files={'unipen62_writers.npz': _letters(True)},
+        tables={'unipen62_writers.npz': _letters(False)},
+        trials='6,000 training letters'),
     'digits': Data(
         files={'mnist.npz': _copy, 'svhn_1000.npz': _copy,
                'usps.npz': _npz(lambda arrays: by_record(arrays, 1500))},

@@ -44,10 +44,13 @@ def difference(one: Sequence[float], other: Sequence[float]) -> Interval:
   mean = statistics.fmean(one) - statistics.fmean(other)
   if min(len(one), len(other)) < 2:
     return Interval(mean, None, None)
-  if not statistics.pvariance(one) and not statistics.pvariance(other):
+  errors = [statistics.variance(each) / len(each) for each in (one, other)]
+  if not sum(errors):
     return Interval(mean, mean, mean)
-  found = stats.ttest_ind(one, other, equal_var=False).confidence_interval(LEVEL)
-  return Interval(mean, float(found.low), float(found.high))
+  freedom = sum(errors)**2 / sum(
+      error**2 / (len(each) - 1) for error, each in zip(errors, (one, other)))
+  half = stats.t.ppf((1 + LEVEL) / 2, freedom) * sum(errors)**0.5
+  return Interval(mean, mean - half, mean + half)
 
 
 def word(found: Interval, margin: float = MARGIN) -> str:

@@ -48,9 +48,10 @@ def _rows(task: str):
     for bits in (18, 16, 14) if epsilon == 8 else (18,):
       yield row(f'skellam-{bits}-{epsilon}', f'Skellam, {bits} bits',
                 mechanism='skellam', bits=bits, **poisson)
-    if epsilon == 8:
-      yield row(f'discrete_gaussian-18-{epsilon}', 'discrete Gaussian, 18 bits',
-                mechanism='discrete_gaussian', bits=18, **poisson)
+    for bits in (18, 16, 14) if epsilon == 8 else ():
+      yield row(f'discrete_gaussian-{bits}-{epsilon}',
+                f'discrete Gaussian, {bits} bits', mechanism='discrete_gaussian',
+                bits=bits, **poisson)
     yield row(f'rows-gaussian-{epsilon}',
               'Gaussian of a trusted server, correlated noise', mechanism='gaussian',
               **turns)

@@ -1,0 +1,165 @@
+"""The experiments behind the documents: settings, splits, words and pages."""
+
+import collections
+import json
+import math
+
+import numpy as np
+import pytest
+
+from benchmarks.results import __main__ as program
+from benchmarks.results import experiments, papers, pages, rows as rows_lib, splits
+from benchmarks.results import statistics
+from tasks import registry
+from tests import data_dir
+from tff_pipelines.experiment import cli
+from tff_pipelines.experiment import report
+
+ROWS = experiments.ROWS
+
+
+@pytest.mark.parametrize('name', ROWS)
+def test_every_setting_is_one_of_its_program(name):
+  row = ROWS[name]
+  path = {} if row.data is None else {'data_path': '.'}
+  grids = ROWS[row.tuned_as].grid if row.tuned_as else row.grid
+  for chosen in grids or ({},):
+    settings = cli.parsed(rows_lib.main_of(row.program).args[1],
+                          row.arguments(chosen, 1, path))
+    for flag, value in {**row.flags, **dict.fromkeys(row.seeded, 1)}.items():
+      found = getattr(settings, flag)
+      assert found == value or isinstance(found, tuple) and list(found) == [
+          float(one) for one in value.split(',')], flag
+
+
+def test_every_method_gets_the_same_number_of_settings():
+  assert {len(row.grid) for row in ROWS.values()} <= {0, 8}
+  for row in ROWS.values():
+    assert not row.grid or len({json.dumps(one) for one in row.grid}) == 8
+    # Rows that take another's settings are of the same data, on the same split.
+    assert not row.tuned_as or ROWS[row.tuned_as].data == row.data
+  without = [row.name for row in ROWS.values() if not row.grid and not row.tuned_as]
+  assert without == ['mean/figure-4']
+
+
+def test_every_row_has_three_seeds_but_that_of_twenty_repeats():
+  assert {row.name for row in ROWS.values() if len(row.seeds) != 3} == {'mean/figure-4'}
+
+
+def test_names_differ_and_rows_are_tuned_as_tuned_ones():
+  one = rows_lib.Row(name='a/one', label='')
+  with pytest.raises(ValueError, match='must differ'):
+    rows_lib.by_name([one, one])
+  with pytest.raises(ValueError, match='a row with a grid'):
+    rows_lib.by_name([rows_lib.Row(name='a/two', label='', tuned_as='a/one'), one,
+                      rows_lib.Row(name='a/three', label='', tuned_as='a/two')])
+
+
+def _arrays():
+  rng = np.random.default_rng(0)
+  return {'x_train': np.arange(100), 'y_train': rng.integers(0, 3, 100),
+          'writer_train': np.repeat(np.arange(20), 5), 'x_test': np.arange(1000, 1010),
+          'y_test': np.zeros(10), 'writer_test': np.full(10, 99), 'names': np.arange(3)}
+
+
+def test_trials_are_on_training_clients_alone():
+  arrays = _arrays()
+  found = splits.by_writer(arrays, 4)
+  assert len(np.unique(found['writer_test'])) == 4
+  assert not set(found['writer_test']) & set(found['writer_train'])
+  together = np.sort(np.concatenate([found['x_train'], found['x_test']]))
+  assert np.array_equal(together, arrays['x_train'])
+  assert np.array_equal(found['names'], arrays['names'])
+  found = splits.by_record(arrays, 30)
+  assert len(found['x_test']) == 30 and found['x_test'].max() < 100
+  assert np.array_equal(found['y_train'], arrays['y_train'][found['x_train']])
+
+
+def test_domains_are_divided_between_trials_and_tables():
+  arrays = {'a_x': np.arange(50)[:, np.newaxis], 'a_y': np.arange(50)}
+  trial, final = (splits.of_domains(arrays, 0.3, is_trial) for is_trial in (True, False))
+  assert len(trial['a_y']) == 15
+  assert np.array_equal(np.sort(np.concatenate([trial['a_y'], final['a_y']])),
+                        arrays['a_y'])
+  assert np.array_equal(trial['a_x'][:, 0], trial['a_y'])
+
+
+TEXTS = {'shakespeare': 'shakespeare', 'stackoverflow': 'stackoverflow_tag'}
+
+
+@pytest.mark.parametrize('name', TEXTS)
+def test_trials_of_texts_lack_the_clients_that_tables_test_on(name, tmp_path):
+  for file in splits.DATA[name].files:
+    data_dir.require(file)
+  given = dict(data_source='jsonl', cache_dir=str(tmp_path / 'cache'))
+  whole, trial = (registry.build(TEXTS[name], **given, data_path=str(
+      splits.DATA[name].paths(data_dir.data_dir(), tmp_path, is_trial=is_trial)))
+                  for is_trial in (False, True))
+  population, tried = set(whole.train.client_ids), set(trial.train.client_ids)
+  assert tried < population
+  # A tenth of them is what settings are judged by.
+  assert len(tried) == len(population) - round(0.1 * len(population))
+
+
+def test_intervals_are_those_of_student_and_welch():
+  found = statistics.interval([96.0, 97.0, 98.0])
+  assert (found.mean, found.high - found.mean) == (97.0, pytest.approx(4.30265 / 3**0.5, 1e-5))
+  # By hand: variances 1 and 4 of three values each, 2.94 degrees of freedom.
+  found = statistics.difference([1.0, 2.0, 3.0], [2.0, 4.0, 6.0])
+  freedom = (1 / 3 + 4 / 3)**2 / ((1 / 3)**2 / 2 + (4 / 3)**2 / 2)
+  assert found.mean == -2 and freedom == pytest.approx(2.941, 1e-3)
+  assert found.high == pytest.approx(-2 + 3.2198 * math.sqrt(5 / 3), 1e-3)
+
+
+@pytest.mark.parametrize('one, other, word', [
+    ([97.0, 97.1, 97.2], [95.0, 95.1, 95.0], 'better'),
+    ([95.0, 95.1, 95.0], [97.0, 97.1, 97.2], 'worse'),
+    ([97.0, 97.1, 97.2], [97.0, 97.1, 97.1], 'equal within 1 point'),
+    ([90.0, 97.1, 99.2], [97.0, 97.1, 97.1], 'undecided'),
+    ([97.0], [90.0, 90.1], 'undecided'), ([5.0] * 3, [5.0] * 3, 'equal within 1 point')])
+def test_words_follow_intervals(one, other, word):
+  assert statistics.word(statistics.difference(one, other)) == word
+
+
+def test_pages_are_those_of_the_records():
+  found = pages.read(pages.RECORDS)
+  for page, marks in pages.contents(ROWS, found, experiments.TABLES).items():
+    text = (program.ROOT / 'docs' / page).read_text(encoding='utf-8')
+    for mark, content in marks.items():
+      assert f'<!-- {mark}: begin -->\n{content}\n<!-- {mark}: end -->' in text, (
+          f'{page}, {mark}: python -m benchmarks.results --tables --update')
+
+
+def test_records_are_of_the_settings_that_are_listed():
+  for name, record in pages.read(pages.RECORDS).items():
+    assert record['identity'] == ROWS[name].identity(), name
+    assert len(record['tried']) == len(ROWS[name].grid), name
+    assert {run['seed'] for run in record['runs']} <= set(ROWS[name].seeds), name
+
+
+def test_every_row_of_a_claim_is_one_of_ours():
+  sections = collections.Counter(row.section for row in ROWS.values())
+  missing = [row for claim in papers.CLAIMS for row in claim.rows
+             if row.split('/')[0] in sections and row not in ROWS
+             and not row.startswith('mean/')]
+  assert not missing
+
+
+@pytest.mark.slow
+def test_rows_are_tried_then_run_and_not_run_again(tmp_path, capfd):
+  flags = ['--quick', f'--output_dir={tmp_path}', '--jobs=1']
+  assert program.main(flags) == 0
+  first = capfd.readouterr().out
+  record = program.read_record(tmp_path / 'records' / 'quick' / 'none.json')
+  best = max(record['tried'], key=lambda one: one['value'])
+  assert record['chosen'] == best['flags'] and len(record['runs']) == 2
+  other = program.read_record(tmp_path / 'records' / 'quick' / 'gaussian.json')
+  assert other['chosen'] == best['flags'] and not other['tried']
+  summary = report.read_summary(
+      tmp_path / 'runs' / 'quick' / 'gaussian' / 'seed-0' / 'summary.json')
+  assert other['runs'][0]['value'] == summary['value']
+  assert first.count('\n') == 5
+  assert program.main(flags) == 0 and not capfd.readouterr().out
+  # The first seed of a row without random choices, once more.
+  assert program.main([*flags, '--repeat']) == 0
+  assert 'quick/none: the same' in capfd.readouterr().out
