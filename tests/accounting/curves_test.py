@@ -60,8 +60,7 @@ def test_pure_curve_is_the_divergence_of_randomized_response(epsilon):
 
 
 def test_gap_of_discrete_gaussian_sums_equals_its_sum_and_is_safe_when_long():
-  exact = 10 * sum(
-      np.exp(-2 * np.pi**2 * 0.3 * k / (k + 1)) for k in range(1, 1000))
+  exact = 10 * sum(np.exp(-2 * np.pi**2 * 0.3 * k / (k + 1)) for k in range(1, 1000))
   assert curves.discrete_gaussian_sum_gap(0.3, 1000) == pytest.approx(exact)
   k = np.arange(1, 10**6)
   long = 10 * np.exp(-2 * np.pi**2 * 0.3 * k / (k + 1)).sum()

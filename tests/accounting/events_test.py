@@ -86,8 +86,7 @@ COMBINED = [
                        column=(2, 1)),
 ]
 ALL = LEAVES + COMBINED
-BY_NAME = pytest.mark.parametrize(
-    'event', ALL, ids=lambda e: f'{type(e).__name__}')
+BY_NAME = pytest.mark.parametrize('event', ALL, ids=lambda e: f'{type(e).__name__}')
 
 
 def test_every_kind_of_event_is_under_the_contract():
@@ -136,8 +135,7 @@ def test_delta_undoes_epsilon(event):
   for kind in ('auto', 'rdp'):
     epsilon = accountant.epsilon(event, 1e-4, accountant=kind)
     if math.isfinite(epsilon):
-      assert accountant.delta(
-          event, epsilon, accountant=kind) <= 1e-4 * (1 + 1e-2)
+      assert accountant.delta(event, epsilon, accountant=kind) <= 1e-4 * (1 + 1e-2)
 
 
 @BY_NAME
@@ -205,8 +203,7 @@ def test_amplification_orders_tight_generic_none(event):
 
 def test_without_sampling_is_the_release_that_participants_see():
   sampled = events.SelfComposed(event=COMBINED[0], count=10)
-  assert sampled.without_sampling() == events.SelfComposed(
-      event=SKELLAM, count=10)
+  assert sampled.without_sampling() == events.SelfComposed(event=SKELLAM, count=10)
   assert accountant.epsilon(sampled.without_sampling(), 1e-5) == (
       accountant.epsilon(sampled, 1e-5, amplification='none'))
 

@@ -18,8 +18,7 @@ def epsilon_of(factors, delta):
 def gaussian_delta(z, epsilon):
   """Analytic Gaussian mechanism (arXiv 1805.06530, Theorem 8)."""
   a, b = 1 / (2 * z), epsilon * z
-  return special.ndtr(a - b) - math.exp(
-      epsilon + special.log_ndtr(-a - b))
+  return special.ndtr(a - b) - math.exp(epsilon + special.log_ndtr(-a - b))
 
 
 def skellam_delta(shift, variance, epsilon, rate=1.0):

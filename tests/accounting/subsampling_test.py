@@ -50,8 +50,7 @@ def test_fixed_size_bound_equals_its_sum_in_exact_arithmetic(fraction):
     for alpha in (2, 3, 10, 40):
       gamma = mpmath.mpf(fraction)
       first = mpmath.exp(curve[0])
-      total = 1 + gamma**2 * mpmath.binomial(alpha, 2) * min(
-          4 * (first - 1), 2 * first)
+      total = 1 + gamma**2 * mpmath.binomial(alpha, 2) * min(4 * (first - 1), 2 * first)
       for j in range(3, alpha + 1):
         total += 2 * gamma**j * mpmath.binomial(alpha, j) * mpmath.exp(
             (j - 1) * mpmath.mpf(curve[j - 2]))
@@ -61,8 +60,7 @@ def test_fixed_size_bound_equals_its_sum_in_exact_arithmetic(fraction):
 
 @pytest.mark.parametrize('fraction', [0.25, 0.5])
 @pytest.mark.parametrize('variance', [4.0, 50.0])
-def test_fixed_size_bound_holds_for_replaced_and_for_zeroed_clients(
-    fraction, variance):
+def test_fixed_size_bound_holds_for_replaced_and_for_zeroed_clients(fraction, variance):
   """Clients hold -1, 0 or 1; the others' values are 0, sampled or not."""
   reach = skellam_distribution.reach(variance)
   k = np.arange(-reach, reach + 1)
@@ -108,8 +106,7 @@ def test_huge_divergences_do_not_overflow():
 def test_pure_amplification_has_its_closed_form(rate):
   assert curves.pure_poisson(0.7, rate) == pytest.approx(
       np.log(1 + rate * (np.exp(0.7) - 1)), rel=1e-9)
-  assert curves.pure_poisson(1000.0, rate) == pytest.approx(
-      1000 + np.log(rate))
+  assert curves.pure_poisson(1000.0, rate) == pytest.approx(1000 + np.log(rate))
   assert curves.pure_poisson(np.inf, rate) == np.inf
 
 
@@ -119,8 +116,7 @@ def test_tiny_sampling_rates_lose_nothing_to_rounding(rate):
   alpha = curves.orders(64)
   curve = alpha / (2 * 10.0**2)
   leading = alpha / 2 * rate**2 * np.expm1(curve[0])
-  np.testing.assert_allclose(
-      curves.poisson(curve, rate), leading, rtol=1e-2)
+  np.testing.assert_allclose(curves.poisson(curve, rate), leading, rtol=1e-2)
   amplified = curves.fixed_size(curve, rate)
   second = min(4 * np.expm1(curve[0]), 2 * np.exp(curve[0]))
   np.testing.assert_allclose(amplified, alpha / 2 * rate**2 * second, rtol=1e-2)

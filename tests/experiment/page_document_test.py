@@ -129,8 +129,7 @@ def test_missing_numbers_are_said_to_be_missing(changes, words):
     (8.0, 0.005, '99.97%'), (math.log(99), 0.0, '99%'), (20.0, 1e-5, '100%'),
     pytest.param(800.0, 0.0, '100%', marks=pytest.mark.slow), (3.0, 0.995, '100%')])
 def test_attack_is_bounded_from_above(epsilon, delta, share):
-  text = _words(example_run.run(epsilon=epsilon, delta=delta,
-                               epsilon_server=None))
+  text = _words(example_run.run(epsilon=epsilon, delta=delta, epsilon_server=None))
   assert f'a test with 1% false alarms detects at most {share}' in text
   assert ('may detect everyone' in text) == (share == '100%')
 

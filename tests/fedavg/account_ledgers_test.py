@@ -48,8 +48,7 @@ def test_gaussian_runs_add_up_as_one_gaussian(tmp_path):
 
 
 def test_limits_on_participations_are_those_of_each_run(tmp_path):
-  event = events.PoissonSampled(
-      event=GAUSSIAN, sampling_rate=0.1, max_participations=2)
+  event = events.PoissonSampled(event=GAUSSIAN, sampling_rate=0.1, max_participations=2)
   paths = [_ledger(tmp_path, name, event, 10) for name in 'ab']
   answer = _answer(*paths)
   # Two of each run, and not two of twenty rounds.
@@ -60,8 +59,7 @@ def test_limits_on_participations_are_those_of_each_run(tmp_path):
       known_cohorts.epsilon(
           *known_cohorts.law(*[(10, 0.1, 2, 2.0)] * 2), DELTA), rel=1e-7)
   observers = events.SelfComposed(event=event, count=20)
-  assert answer.epsilon == pytest.approx(
-      accountant.epsilon(observers, DELTA), rel=2e-3)
+  assert answer.epsilon == pytest.approx(accountant.epsilon(observers, DELTA), rel=2e-3)
 
 
 def test_sampling_error_of_all_runs_is_taken_off_delta(tmp_path):

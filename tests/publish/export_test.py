@@ -58,5 +58,4 @@ def test_names_that_tensorflow_would_change_are_refused_by_a_saved_model(tmp_pat
     export._write_saved_model(tmp_path / 'saved', serving, trained)
   # Predictions by name need no signature.
   predict = export.predict_function(serving, trained.weights)
-  np.testing.assert_array_equal(
-      predict(tf.ones([4, 3]))['value'], np.full([4, 2], 3.0))
+  np.testing.assert_array_equal(predict(tf.ones([4, 3]))['value'], np.full([4, 2], 3.0))

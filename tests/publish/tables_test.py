@@ -51,8 +51,7 @@ def test_predictions_in_csv_have_no_formula_and_numbers_stay(tmp_path, monkeypat
 
 
 def test_predictions_in_parquet_have_the_texts_as_they_are(tmp_path, monkeypatch):
-  rows = parquet.read_table(
-      _predicted(tmp_path, monkeypatch, 'p.parquet')).to_pylist()
+  rows = parquet.read_table(_predicted(tmp_path, monkeypatch, 'p.parquet')).to_pylist()
   assert list(dict.fromkeys(row['client'] for row in rows)) == list(CLIENTS)
   assert list(rows[0]) == ['client', 'index', 'class', 'probability', '=column']
   assert rows[0]['index'] == 0 and isinstance(rows[0]['=column'], float)

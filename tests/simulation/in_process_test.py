@@ -234,8 +234,7 @@ def test_an_error_tells_the_place_the_rule_and_what_was_found(
 def test_modular_sums_are_those_of_python_integers(bits, modulus, dtype):
   values = np.random.default_rng(0).integers(
       -2**bits, 2**bits, size=[50, 2], dtype=np.int64).astype(dtype)
-  result = values_lib.total(
-      tff.TensorType(dtype, [2]), list(values), np.int64(modulus))
+  result = values_lib.total(tff.TensorType(dtype, [2]), list(values), np.int64(modulus))
   assert result.dtype == dtype
   assert result.tolist() == [
       sum(int(v) for v in column) % modulus for column in values.T]
@@ -410,9 +409,7 @@ def _learning_process():
   spec = (tf.TensorSpec([None, 4], tf.float32), tf.TensorSpec([None], tf.int32))
 
   def model():
-    keras = tf.keras.Sequential([
-        tf.keras.layers.Input([4]),
-        tf.keras.layers.Dense(3)])
+    keras = tf.keras.Sequential([tf.keras.layers.Input([4]), tf.keras.layers.Dense(3)])
     return tff.learning.models.from_keras_model(
         keras, input_spec=spec,
         loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),

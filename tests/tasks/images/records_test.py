@@ -24,8 +24,7 @@ def _images(pixels, labels, dark_ink=False, num_classes=10):
 
 
 def _in_graph(pixels, labels, dark_ink):
-  _, convert = data_lib._conversions(
-      pixels.dtype.kind == 'f', 10, dark_ink, (), SHAPE)
+  _, convert = data_lib._conversions(pixels.dtype.kind == 'f', 10, dark_ink, (), SHAPE)
   actual = tf.function(convert)(
       {'image': tf.constant(pixels), 'label': tf.constant(labels)})
   return {name: tensor.numpy() for name, tensor in actual.items()}

@@ -246,8 +246,7 @@ def test_metric_of_pairs_is_the_ratio_of_their_totals():
       headline='recall')
   weights = [np.zeros(w.shape, np.float32) for w in model.initial_weights(0)]
   weights[-1][1] = 1.0  # Class 1 is always the likeliest.
-  batch = {'x': tf.zeros([4, 4]),
-           'y': tf.constant([[1, 2], [2, 0], [1, 0], [1, 2]])}
+  batch = {'x': tf.zeros([4, 4]), 'y': tf.constant([[1, 2], [2, 0], [1, 0], [1, 2]])}
   metrics = tf.function(model.metrics, autograph=False)
   spec = {name: tf.TensorSpec([None, *x.shape[1:]], x.dtype)
           for name, x in batch.items()}

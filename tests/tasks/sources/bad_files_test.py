@@ -145,8 +145,7 @@ def test_optional_fields_may_be_missing_or_null(tmp_path):
   fields = (records.Field(name='t', source_name='text', kind='text', optional=True),
             records.Field(name='n', source_name='number', kind='float',
                           optional=True))
-  path = _lines(tmp_path / 'f.jsonl', [
-      _with(text=None), _with(number=...), GOOD[1]])
+  path = _lines(tmp_path / 'f.jsonl', [_with(text=None), _with(number=...), GOOD[1]])
   examples = _open('jsonl', path, fields).train.examples('b')
   assert examples['t'].tolist() == ['', 'y', 'y']
   assert examples['n'].tolist() == [2.0, 0.0, 2.0]
@@ -367,8 +366,7 @@ _JSONL = b'{"text": "x", "number": 1}\n'
     ('b/.hidden', b'', "b, client 'b': there are no examples"),
 ])
 def test_bad_client_folder_is_named_or_skipped(tmp_path, name, content, message):
-  path = _folder(tmp_path, {
-      'a/f.jsonl': _JSONL, name: content, 'c/f.jsonl': _JSONL})
+  path = _folder(tmp_path, {'a/f.jsonl': _JSONL, name: content, 'c/f.jsonl': _JSONL})
   _error('folder', path, message)
   raw = _rest('folder', path, ('a', 'c'), skipped='b')
   examples, clients = records.gather(raw.train)

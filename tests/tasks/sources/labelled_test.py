@@ -89,8 +89,7 @@ def test_a_file_that_states_no_classes_says_so(tmp_path):
   path = _save(tmp_path / 'f.npz', num_classes=np.array(7))
   assert _stated(path) == 7 and not labelled.read(path).notes
   # It does not depend on the labels: no record can change it.
-  path = _save(tmp_path / 'f.npz', num_classes=np.array(7),
-               y_train=np.full(6, 900))
+  path = _save(tmp_path / 'f.npz', num_classes=np.array(7), y_train=np.full(6, 900))
   assert _stated(path) == 7
   assert 'number of classes, 3, was counted from labels, private ones' in note
   assert 'outside the guarantee' in note
@@ -210,8 +209,7 @@ def _content(tmp_path_factory):
 @hypothesis.settings(
     deadline=None, max_examples=300,
     suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
-@hypothesis.given(position=st.floats(0, 1, exclude_max=True),
-                  flip=st.integers(1, 255))
+@hypothesis.given(position=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
 @hypothesis.example(position=0.98, flip=128)  # In the name of an optional array.
 def test_one_wrong_byte_is_an_error_or_harmless(tmp_path, content, position, flip):
   damaged = bytearray(content)

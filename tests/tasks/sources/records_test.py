@@ -220,8 +220,7 @@ def test_arrays_by_client_gives_back_every_example_in_order(clients):
   assert list(source.client_ids) == [str(c) for c in np.unique(clients)]
   for client in source.client_ids:
     examples = source.examples(client)
-    np.testing.assert_array_equal(
-        examples['v'], values[clients == int(client)])
+    np.testing.assert_array_equal(examples['v'], values[clients == int(client)])
     np.testing.assert_array_equal(examples['w'], -examples['v'])
 
 

@@ -201,8 +201,7 @@ def test_classification_predicts_classes_and_probabilities(tmp_path):
   weights, examples = _fitted(task)
   outputs = task.model.predict(weights, {'x': examples['x']})
   right = outputs['class'].numpy() == examples['y'].numpy()
-  total, weight = task.model.metrics(
-      weights, examples, tf.ones(len(right)))['accuracy']
+  total, weight = task.model.metrics(weights, examples, tf.ones(len(right)))['accuracy']
   assert np.mean(right) == pytest.approx(float(total / weight)) and np.mean(right) > 0.8
   np.testing.assert_allclose(np.sum(outputs['probabilities'], axis=1), 1, rtol=1e-5)
   assert task.model.weight_names == ('output/kernel', 'output/bias')

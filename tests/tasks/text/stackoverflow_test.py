@@ -291,8 +291,7 @@ def test_recall_at_5_is_that_of_keras_and_rows_that_do_not_count_do_not():
   assert total / weight == pytest.approx(float(recall.result()))
   best = logits.argmax(axis=1)
   tagged = (truth.sum(axis=1) > 0) & (mask > 0)
-  assert actual['accuracy'] == (
-      truth[np.arange(9), best][tagged].sum(), tagged.sum())
+  assert actual['accuracy'] == (truth[np.arange(9), best][tagged].sum(), tagged.sum())
   assert actual['loss'][1] == mask.sum()
 
 
