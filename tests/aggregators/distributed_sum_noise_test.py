@@ -144,8 +144,7 @@ def test_the_factory_reads_the_cohort_from_its_state(
   states = [
       factory.set_cohort_size(process.initialize(), num_selected),
       # Written by hand the state has the table of another cohort.
-      collections.OrderedDict(
-          process.initialize(), cohort_size=np.int32(num_selected))]
+      collections.OrderedDict(process.initialize(), cohort_size=np.int32(num_selected))]
   for state in states:
     output = process.next(state, [np.zeros(D, np.float32)] * num_reporting)
     assert output.measurements['suppressed'] == (num_reporting < num_selected / 2)

@@ -167,8 +167,7 @@ def test_rounding_is_unbiased_with_the_variance_of_the_fraction():
 def test_the_distribution_is_conditioned_on_the_bound():
   # Of (0,0) (0,1) (1,0) (1,1), all equally likely, the last one is too long.
   draw = tf.function(lambda: tf.map_fn(
-      lambda i: _conditional_round(
-          tf.constant([0.5, 0.5]), keys.derive(KEY, i), 1),
+      lambda i: _conditional_round(tf.constant([0.5, 0.5]), keys.derive(KEY, i), 1),
       tf.range(3000), fn_output_signature=noisy_rounding.Rounded(
           tf.int32, tf.int32, tf.bool)), autograph=False)
   rounded = draw()

@@ -418,8 +418,7 @@ def _learning_process():
   return tff.learning.algorithms.build_weighted_fed_avg(
       model, tff.learning.optimizers.build_sgdm(0.1, momentum=0.9),
       tff.learning.optimizers.build_sgdm(1.0),
-      model_aggregator=tff.learning.robust_aggregator(
-          zeroing=False, clipping=True))
+      model_aggregator=tff.learning.robust_aggregator(zeroing=False, clipping=True))
 
 
 def _trained(process, context):

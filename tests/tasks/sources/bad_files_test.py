@@ -143,8 +143,7 @@ def test_fields_beyond_the_first_record_are_not_dropped(tmp_path):
 
 def test_optional_fields_may_be_missing_or_null(tmp_path):
   fields = (records.Field(name='t', source_name='text', kind='text', optional=True),
-            records.Field(name='n', source_name='number', kind='float',
-                          optional=True))
+            records.Field(name='n', source_name='number', kind='float', optional=True))
   path = _lines(tmp_path / 'f.jsonl', [_with(text=None), _with(number=...), GOOD[1]])
   examples = _open('jsonl', path, fields).train.examples('b')
   assert examples['t'].tolist() == ['', 'y', 'y']

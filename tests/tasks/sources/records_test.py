@@ -49,8 +49,7 @@ def test_mapped_source_names_the_client_in_errors():
 
 @pytest.mark.parametrize('examples, message', [
     ({'z': np.zeros(1, np.int32)}, r"must have the features \['y'\], found \['z'\]"),
-    ({'y': np.zeros(1, np.int64)},
-     r'y must be int32 \[examples\], found int64'),
+    ({'y': np.zeros(1, np.int64)}, r'y must be int32 \[examples\], found int64'),
     ({'y': np.zeros([1, 2], np.int32)}, r'found int32 \[1, 2\]'),
     ({'y': np.zeros(1, np.int32), 'x': np.zeros(1)}, 'must have the features'),
 ])

@@ -162,8 +162,7 @@ def test_features_are_all_known_columns_but_label_and_clients():
     ({}, "column 'y' has no public bounds"),
     ({'label_field': 'age', 'feature_fields': ('age',)},
      "label_field 'age' must not be a feature"),
-    ({'label_field': 'one'},
-     "label 'one' must have 2 classes"),
+    ({'label_field': 'one'}, "label 'one' must have 2 classes"),
     ({'feature_fields': ('job', 'job'), 'classes': ('a', 'b')},
      'features must be at least 1 texts that differ'),
     ({'feature_fields': (), 'classes': ('a', 'b')}, 'features must be at least 1')])

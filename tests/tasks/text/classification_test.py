@@ -46,8 +46,7 @@ def test_text_that_ships_is_divided_by_play():
     ({'class_names': ('yes', 'maybe')}, "client 'c.': mood must be one of 'yes', "
      "'maybe', found 'no' in example 0"),
     ({'num_classes': 2}, "mood must be one of '0', '1', found 'no'"),
-    ({'class_names': ('yes', 'no'), 'num_classes': 3},
-     'class_names must be 3'),
+    ({'class_names': ('yes', 'no'), 'num_classes': 3}, 'class_names must be 3'),
     ({'class_names': ('yes', 'no'), 'label_field': 'tone'}, "there is no field 'tone'"),
     ({'class_names': ('yes', 'no'), 'data_source': 'official'},
      'data_source must be one of')])

@@ -84,8 +84,7 @@ def test_only_the_vocabulary_proper_is_proper():
 
 
 @pytest.mark.parametrize('text, expected', [
-    ('Use a List. Then (maybe) sort it!', ['use a list .',
-                                           'then ( maybe ) sort it !']),
+    ('Use a List. Then (maybe) sort it!', ['use a list .', 'then ( maybe ) sort it !']),
     ("Don't use list.get(0)?", ["don't use list . get ( 0 ) ?"]),
     ('See https://example.com/a?b=1 now', ['see <URL> now']),
     ('one\n\ntwo  ', ['one', 'two']),
