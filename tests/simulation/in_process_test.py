@@ -19,6 +19,7 @@ import tensorflow_federated as tff
 
 from aggregators import keys
 from tests import tiny_task
+from tests.simulation import pools
 from tff_pipelines.simulation import (
     contexts, in_process as in_process_lib, values as values_lib)
 
@@ -565,3 +566,12 @@ def test_an_interrupt_ends_a_round_that_would_not_end():
       process.kill()
   assert process.returncode == -signal.SIGINT, errors
   assert 'KeyboardInterrupt' in errors
+
+
+def test_a_forked_child_ends_no_session_of_other_threads():
+  with pools.session_elsewhere():
+    for _ in range(3):
+      child = subprocess.Popen(
+          [sys.executable, '-S', '-c', 'print(1)'], preexec_fn=lambda: None,
+          stdout=subprocess.PIPE)
+      assert child.communicate(timeout=60)[0] == b'1\n'
