@@ -147,7 +147,8 @@ FLAGS = [
     ({'model': 'logistic'}, "model must be one of linear, mlp, found 'logistic'"),
     ({'num_classes': 1}, 'num_classes must be'),
     ({'held_out_fraction': 1}, 'held_out_fraction must be'),
-    ({'statistics_epsilon': 9, 'no_cache': 'true'}, 'costs epsilon=9 alone'),
+    ({'statistics_epsilon': 9, 'held_out_fraction': 0.1, 'no_cache': 'true'},
+     'costs epsilon=9 alone'),
     ({'data_source': 'xlsx'}, 'data_source must be one of '),
     ({'partition': 'iid'}, 'partition is not used with task=tabular')]
 
