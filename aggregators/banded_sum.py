@@ -32,8 +32,7 @@ def divided(row: tf.Tensor, history: tf.Tensor, column: tuple[int, ...]) -> tf.T
     history: float32 [b - 1, D], the quotient's terms before, the latest first.
     column: g, b integers.
 
-  Returns:
-    float32 [D], (row - sum_j g_j history_j) / g_0.
+  Returns float32 [D], (row - sum_j g_j history_j) / g_0.
   """
   for index, weight in enumerate(column[1:]):
     row -= weight * tf.cast(history[index], tf.float64)
@@ -135,17 +134,12 @@ class BandedCentralSumFactory(central_sum.CentralSumFactory):
     """
     super().__init__(**arguments)
     validate.integer(dimension=dimension, low=1)
-    self._column, self._dimension = params_lib.check_column(column), dimension
+    self._column, self.dimension = params_lib.check_column(column), dimension
     self._stddev *= params_lib.squared_norm(self._column)**0.5
-
-  def check_dimension(self, dimension: int) -> None:
-    if dimension != self._dimension:
-      raise ValueError(f'values must have dimension={self._dimension}, found '
-                       f'{dimension} coordinates')
 
   def initial_state(self):
     return collections.OrderedDict(super().initial_state(), closed_noise=tf.zeros(
-        [len(self._column) - 1, self._dimension], tf.float32))
+        [len(self._column) - 1, self.dimension], tf.float32))
 
   def release(self, state, total, num_reporting, key):
     fresh = self._stddev * normal.sample(key, total.shape)

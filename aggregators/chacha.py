@@ -51,8 +51,7 @@ def blocks(key: tf.Tensor, counters: tf.Tensor, nonce: tf.Tensor) -> tf.Tensor:
     counters: uint32 [n], a block each.
     nonce: uint32 [3].
 
-  Returns:
-    uint32 [16, n]; column i is the key stream of counters[i].
+  Returns uint32 [16, n]; column i is the key stream of counters[i].
   """
   ones = tf.ones_like(counters)[tf.newaxis]
   rows = (

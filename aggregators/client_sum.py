@@ -24,11 +24,13 @@ class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
     closed: Names of parts of the state that clients never receive.
 
   Attributes:
+    dimension: Length of the vectors that can be summed; None for any.
     seeded: Whether this is a seeded run, whose clients bring their keys: values
       then are OrderedDicts of `value` and `key` (`structures.keyed_type`).
   """
 
   closed: tuple[str, ...] = ()
+  dimension: int | None = None
 
   def __init__(self, *, bits: int | None = None, diagnostics: bool = False,
                simulation_seed: int | None = None):
@@ -124,6 +126,9 @@ class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
 
   def check_dimension(self, dimension: int) -> None:
     """Raises ValueError if vectors of this length can't be summed."""
+    if self.dimension not in (None, dimension):
+      raise ValueError(f'values must have dimension={self.dimension}, found '
+                       f'{dimension} coordinates')
 
   def layout(self, value_type: tff.Type) -> structures.FlatLayout:
     """How values become vectors. Raises TypeError or ValueError for other types."""

@@ -138,8 +138,7 @@ def sample(key: tf.Tensor, shape, variance, *,
     max_variance: Not needed; an argument of all samplers.
   """
   # tf.cast alone would take a Python number through float32.
-  variance = tf.cast(
-      tf.convert_to_tensor(variance, dtype_hint=tf.float64), tf.float64)
+  variance = tf.cast(tf.convert_to_tensor(variance, dtype_hint=tf.float64), tf.float64)
   in_range = tf.debugging.Assert(
       (variance >= 0) & (variance <= MAX_VARIANCE),
       ['variance must be in [0, 2^52], found', variance])

@@ -193,8 +193,7 @@ def topped_up(total: tf.Tensor, num_reporting, cohort_size, key: tf.Tensor,
     table: That of the clients; 'chacha20' needs one, as the server then adds whole
       shares for clients that are missing.
 
-  Returns:
-    int32 [padded_dimension] in [0, 2^bits); whether the sum is in it, bool.
+  Returns int32 [padded_dimension] in [0, 2^bits); whether the sum is in it, bool.
   """
   enough, present = noise_present(num_reporting, cohort_size, params)
   unless_suppressed = lambda: tf.where(enough, total, tf.zeros_like(total))
@@ -377,7 +376,7 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
                        f'{params.column!r}: BandedSumFactory opens rows of sums')
     super().__init__(bits=params.bits, diagnostics=diagnostics,
                      simulation_seed=simulation_seed)
-    self._params = params
+    self._params, self.dimension = params, params.dimension
 
   @property
   def generator(self):
@@ -396,11 +395,6 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
     if 'noise_table' in state:
       state['noise_table'] = share_tables.noise_table(self._params, cohort_size)
     return state
-
-  def check_dimension(self, dimension: int) -> None:
-    if dimension != self._params.dimension:
-      raise ValueError(f'values must have dimension={self._params.dimension}, found '
-                       f'{dimension} coordinates')
 
   def initial_state(self):
     root = structures.initial_key(self.simulation_seed, 0)

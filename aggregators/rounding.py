@@ -139,8 +139,7 @@ def grid_factor(squared_norm: tf.Tensor, scale, clip_grid: float) -> tf.Tensor:
     scale: Grid units in a model unit.
     clip_grid: Largest norm, grid units.
 
-  Returns:
-    float32 scalar: the vector times this, in float32, is within `clip_grid`.
+  Returns a float32 scalar: the vector times this, in float32, is within `clip_grid`.
   """
   norm = tf.sqrt(squared_norm)
   limit = tf.constant(clip_grid * _FLOAT_SLACK, tf.float64)

@@ -43,14 +43,22 @@ def of_person(rounds, rate, clients, noise):
   return np.arange(total.size) / noise**2, total
 
 
+def gaussian_delta(epsilon, ratio):
+  """Delta of Gaussian pairs of these squared signal-to-noise ratios >= 0."""
+  mean = np.sqrt(np.maximum(ratio, 1e-300))
+  return np.exp(special.log_ndtr(mean / 2 - epsilon / mean)) - np.exp(
+      epsilon + special.log_ndtr(-mean / 2 - epsilon / mean))
+
+
+def gaussian_epsilon(ratio, delta):
+  """Epsilon of one Gaussian pair."""
+  return epsilon(np.array([ratio]), np.ones(1), delta)
+
+
 def epsilon(ratios, weights, delta):
   """Epsilon at delta, by the mean of deltas; ratios and weights as of `law`."""
-  m, weights = np.sqrt(ratios[ratios > 0]), weights[ratios > 0]
-
-  def excess(value):
-    return weights @ (stats.norm.cdf(m / 2 - value / m) - np.exp(
-        value + stats.norm.logcdf(-m / 2 - value / m))) - delta
-
+  ratios, weights = ratios[ratios > 0], weights[ratios > 0]
+  excess = lambda value: weights @ gaussian_delta(value, ratios) - delta
   return optimize.brentq(excess, 0, 1e3, xtol=1e-13) if excess(0) > 0 else 0.0
 
 

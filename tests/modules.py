@@ -50,8 +50,7 @@ def _strings(tree: ast.Module) -> set[str]:
           if isinstance(node, ast.Constant) and isinstance(node.value, str)}
 
 
-def _import_statements(
-    name: str, tree: ast.Module) -> Iterator[tuple[str, str | None]]:
+def _import_statements(name: str, tree: ast.Module) -> Iterator[tuple[str, str | None]]:
   """Yields (path, None) for `import path`, (path, what) for `from path`."""
   for node in ast.walk(tree):
     if isinstance(node, ast.Import):

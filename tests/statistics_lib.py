@@ -21,16 +21,14 @@ FALSE_ALARM = 1e-6
 Z = float(stats.norm.isf(FALSE_ALARM / 2))
 
 
-def has_second_moment(samples, variance: float,
-                      excess_kurtosis: float = 0.0) -> bool:
+def has_second_moment(samples, variance: float, excess_kurtosis: float = 0.0) -> bool:
   """Whether the mean square of samples of mean zero agrees with `variance`."""
   squares = np.square(np.asarray(samples, np.float64)).ravel()
   error = variance * math.sqrt((2 + excess_kurtosis) / squares.size)
   return abs(squares.mean() - variance) <= Z * error
 
 
-def check_variance(samples, variance: float,
-                   excess_kurtosis: float = 0.0) -> None:
+def check_variance(samples, variance: float, excess_kurtosis: float = 0.0) -> None:
   """Asserts the variance of samples of mean zero, and the power to see it."""
   samples = np.asarray(samples, np.float64)
   # With fewer, 3/2 of the variance could lie within Z errors on either side.

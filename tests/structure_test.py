@@ -24,8 +24,7 @@ TENSORFLOW = {'tensorflow', 'tensorflow_federated'}
 MAX_LINES = 500
 
 # Folders that mean one machine. The pattern does not match its own text.
-_MACHINE_PATH = re.compile(
-    rb'(?<![\w.})-])/(?:(?:work|tmp|home)/|root\b)[^\s\'"`]*')
+_MACHINE_PATH = re.compile(rb'(?<![\w.})-])/(?:(?:work|tmp|home)/|root\b)[^\s\'"`]*')
 # In halves, so that this file contains none of them.
 _REGISTRIES = tuple('.'.join(halves).encode() for halves in (
     ('pypi', 'org'), ('pypi', 'python'), ('pythonhosted', 'org'),
@@ -121,8 +120,7 @@ def test_every_first_party_import_exists():
 
 
 def test_imports_have_no_cycles():
-  sorter = graphlib.TopologicalSorter(
-      {m.name: m.imports for m in MODULES.values()})
+  sorter = graphlib.TopologicalSorter({m.name: m.imports for m in MODULES.values()})
   try:
     sorter.prepare()
   except graphlib.CycleError as error:
@@ -257,8 +255,7 @@ def test_nothing_that_accounting_reaches_imports_tensorflow():
 
 
 def test_importing_all_of_accounting_does_not_load_tensorflow():
-  names = [m.name.replace('/', '.') for m in _within(ACCOUNTING)
-           if not m.is_package]
+  names = [m.name.replace('/', '.') for m in _within(ACCOUNTING) if not m.is_package]
   code = (f'import sys, {", ".join(names)}\n'
           f'print({TENSORFLOW!r} & sys.modules.keys() or "none")')
   assert 'tff_pipelines.accounting.guarantees.accountant' in names
@@ -286,8 +283,7 @@ def test_every_module_has_a_docstring():
 
 
 def test_no_module_is_a_book():
-  assert not [f'{m.name}: {m.lines}' for m in _within(*LIBRARY)
-              if m.lines > MAX_LINES]
+  assert not [f'{m.name}: {m.lines}' for m in _within(*LIBRARY) if m.lines > MAX_LINES]
 
 
 def test_docstrings_and_comments_begin_with_what_they_are_about():

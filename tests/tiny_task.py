@@ -27,8 +27,7 @@ def loss(weights, batch, seed):
 
 
 def metrics(weights, batch, mask):
-  return layers.classification_metrics(
-      _logits(weights, batch['x']), batch['y'], mask)
+  return layers.classification_metrics(_logits(weights, batch['x']), batch['y'], mask)
 
 
 def predict(weights, batch):

@@ -17,8 +17,7 @@ _WEYL = (0x9E3779B9, 0xBB67AE85)
 _BITS_COUNTER = np.uint64(2**63)
 
 # 'expand 16-byte k', and the nonces of `aggregators.chacha`.
-_CHACHA_CONSTANTS = tuple(
-    int(x) for x in np.frombuffer(b'expand 16-byte k', '<u4'))
+_CHACHA_CONSTANTS = tuple(int(x) for x in np.frombuffer(b'expand 16-byte k', '<u4'))
 _CHACHA_BITS, _CHACHA_KEYS = np.uint64(0), np.uint64(1)
 # Number of ChaCha20's blocks in a piece, and of its 32-bit numbers.
 _PIECE = 128

@@ -169,8 +169,7 @@ def he_normal(rng: np.random.Generator, inputs: int, outputs: int) -> np.ndarray
   while np.any(beyond := np.abs(values) > 2.0):
     values[beyond] = rng.standard_normal(np.count_nonzero(beyond))
   # The second factor is the standard deviation of a normal cut off at +-2.
-  return (values * (math.sqrt(2.0 / inputs) / 0.87962566103423978)).astype(
-      np.float32)
+  return (values * (math.sqrt(2.0 / inputs) / 0.87962566103423978)).astype(np.float32)
 
 
 def uniform(rng: np.random.Generator, *shape: int, limit: float) -> np.ndarray:

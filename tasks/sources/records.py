@@ -321,10 +321,9 @@ class JoinedSource:
   Implements tasks.task.ClientSource.
   """
 
-  def __init__(self, sources: Sequence[task.ClientSource],
-               skips: task.Skips | None = None):
+  def __init__(self, sources: Sequence[task.ClientSource], skips: task.Skips):
     """Joins one source or more, whose fields are the same."""
-    self.skips = skips or task.Skips()
+    self.skips = skips
     self._of_client: dict[str, list[task.ClientSource]] = {}
     for source in sources:
       for client in source.client_ids:

@@ -34,8 +34,7 @@ def test_auto_takes_pld_where_the_worst_pair_is_known_and_rdp_elsewhere():
   unknown = [SKELLAM, sampled(SKELLAM, 0.1, 5),
              events.Vote(scheme='knn', noise_stddev=0.5, neighbours=3)]
   assert [accountant.bound(e, 1e-3).accountant for e in known] == ['pld'] * 7
-  assert [accountant.bound(e, 1e-3).accountant
-          for e in unknown] == ['rdp'] * 3
+  assert [accountant.bound(e, 1e-3).accountant for e in unknown] == ['rdp'] * 3
 
 
 def test_delta_zero_is_infinite_except_for_pure_dp():

@@ -51,8 +51,7 @@ def test_the_count_has_the_variance_that_the_factory_adds():
 
 @pytest.mark.parametrize('name, sampling', zip(MECHANISMS, (
     'poisson', 'fixed', 'none')))
-def test_epsilon_is_larger_than_without_and_than_of_the_count_alone(
-    name, sampling):
+def test_epsilon_is_larger_than_without_and_than_of_the_count_alone(name, sampling):
   mechanism = _mechanism(mechanism=name, sampling=sampling,
                          population=50 if sampling == 'none' else 1000)
   def epsilon(event):
@@ -66,8 +65,7 @@ def test_epsilon_is_larger_than_without_and_than_of_the_count_alone(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name, target', [
-    ('skellam', 8.0), ('discrete_gaussian', 0.7)])
+@pytest.mark.parametrize('name, target', [('skellam', 8.0), ('discrete_gaussian', 0.7)])
 def test_calibrated_noise_never_exceeds_the_target(name, target):
   mechanism = _mechanism(mechanism=name, clip_count_stddev=5.0)
   z = calibration.noise_multiplier(

@@ -55,8 +55,7 @@ def attack(with_client, without_client, epsilon):
 
 @pytest.mark.parametrize('release', [by_poisson, by_table])
 @pytest.mark.parametrize('variance,epsilon', [(2.0, 0.7), (9.0, 0.25)])
-def test_attack_meets_the_claim_and_refutes_smaller_ones(
-    release, variance, epsilon):
+def test_attack_meets_the_claim_and_refutes_smaller_ones(release, variance, epsilon):
   event = events.SkellamCount(noise_variance=variance)
   delta = accountant.delta(event, epsilon)
   seen = [release(value, variance, seed=17 + value) for value in (1, 0)]
@@ -75,8 +74,7 @@ def test_attack_meets_the_claim_and_refutes_smaller_ones(
 @pytest.mark.parametrize('release', [by_poisson, by_table])
 def test_attack_sees_noise_that_is_a_fifth_too_small(release):
   variance, epsilon = 9.0, 0.25
-  claimed = accountant.delta(
-      events.SkellamCount(noise_variance=variance), epsilon)
+  claimed = accountant.delta(events.SkellamCount(noise_variance=variance), epsilon)
   seen = [release(value, variance * 0.8, seed=5 + value) for value in (1, 0)]
   gain, error = attack(*seen, epsilon)
   assert gain - 5 * error > claimed

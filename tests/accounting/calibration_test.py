@@ -76,8 +76,7 @@ def test_result_meets_the_target_and_a_little_less_noise_does_not(
 
 
 def test_published_local_noise_is_reproduced():
-  params = emnist(
-      clip=3.0, bits=30, dimension=2**24, cohort_size=16, fixed_scale=350.0)
+  params = emnist(clip=3.0, bits=30, dimension=2**24, cohort_size=16, fixed_scale=350.0)
   noise = noise_of(params, lambda p: events.SelfComposed(
       event=events.DistributedSkellam.from_params(p), count=150), 6, 0.01,
                    accountant='rdp')
@@ -114,8 +113,7 @@ def test_dropouts_that_nothing_tops_up_cost_epsilon(amplification, expected):
 def test_rounds_are_the_maximum_that_keeps_the_target():
   params = emnist(noise_multiplier=0.9)
   def event_of(count):
-    return events.SelfComposed(
-        event=skellam_training(params).event, count=count)
+    return events.SelfComposed(event=skellam_training(params).event, count=count)
   rounds = calibration.rounds(event_of, epsilon=8, delta=DELTA)
   assert accountant.epsilon(event_of(rounds), DELTA) <= 8
   assert accountant.epsilon(event_of(rounds + 1), DELTA) > 8
@@ -154,8 +152,7 @@ def test_degenerate_grids_are_refused_and_the_error_names_bits_that_do():
 
 
 def test_a_grid_that_holds_nothing_says_so_in_one_line():
-  params = emnist(
-      clip=1.0, noise_multiplier=50.0, bits=4, dimension=1, cohort_size=10)
+  params = emnist(clip=1.0, noise_multiplier=50.0, bits=4, dimension=1, cohort_size=10)
   assert params.l2_sensitivity_squared == 0
   with pytest.raises(ValueError, match='degenerate setting') as error:
     events.DistributedSkellam.from_params(params)
@@ -181,8 +178,7 @@ def test_targets_that_are_impossible_or_out_of_reach_are_refused(
 
 def test_cohort_quantile_is_exceeded_once_in_a_thousand_rounds():
   quantile = cohorts.upper_quantile(POPULATION, COHORT / POPULATION)
-  sizes = np.random.default_rng(1).binomial(
-      POPULATION, COHORT / POPULATION, 10**6)
+  sizes = np.random.default_rng(1).binomial(POPULATION, COHORT / POPULATION, 10**6)
   assert (sizes > quantile).mean() <= 1e-3
   assert 1e-3 < (sizes > quantile - 1).mean() * 1.2
   assert cohorts.upper_quantile(7, 1.0) == 7

@@ -35,8 +35,7 @@ def composed(event, count):
 
 def by_rdp(event, delta, max_order=256):
   """Epsilon by dp_accounting's Renyi accountant."""
-  oracle = dp_rdp.RdpAccountant(
-      curves.orders(max_order), NEIGHBOURS[event.adjacency])
+  oracle = dp_rdp.RdpAccountant(curves.orders(max_order), NEIGHBOURS[event.adjacency])
   return oracle.compose(event.to_dp_accounting()).get_epsilon(delta)
 
 
@@ -99,8 +98,7 @@ def test_releases_from_one_sample_are_one_gaussian():
   assert accountant.epsilon(event, 1e-5, accountant='rdp') == pytest.approx(
       by_rdp(event, 1e-5), rel=1e-8)
   same = composed(sampled(gaussian(2.4), 0.1), 50)
-  assert accountant.epsilon(event, 1e-5) == pytest.approx(
-      by_pld(same, 1e-5), rel=1e-3)
+  assert accountant.epsilon(event, 1e-5) == pytest.approx(by_pld(same, 1e-5), rel=1e-3)
 
 
 @pytest.mark.parametrize('noise_multiplier, cohort_size, count', [

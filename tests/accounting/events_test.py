@@ -28,8 +28,7 @@ LEAVES = [
     COUNT,
     events.Vote(scheme='ae', noise_stddev=5.0),
     events.Vote(scheme='ae', noise_stddev=5.0, level='instance'),
-    events.Vote(scheme='ae', noise_stddev=5.0, level='instance',
-                noise='gaussian'),
+    events.Vote(scheme='ae', noise_stddev=5.0, level='instance', noise='gaussian'),
     events.Vote(scheme='knn', noise_stddev=5.0, neighbours=8),
     events.Vote(scheme='knn', noise_stddev=5.0, neighbours=8, level='instance'),
     events.Vote(scheme='knn', noise_stddev=5.0, neighbours=8, level='instance',
@@ -53,10 +52,8 @@ LEAVES = [
     events.PreliminaryRelease(
         l2_sensitivity=4.0, noise_variance=900.0, dimension=50, items=16,
         threshold=200),
-    events.PreliminaryRelease(
-        l2_sensitivity=4.0, noise_variance=900.0, dimension=50),
-    events.EvaluationRelease(
-        l2_sensitivity=4.0, noise_variance=900.0, dimension=2),
+    events.PreliminaryRelease(l2_sensitivity=4.0, noise_variance=900.0, dimension=50),
+    events.EvaluationRelease(l2_sensitivity=4.0, noise_variance=900.0, dimension=2),
 ]
 COMBINED = [
     events.PoissonSampled(event=SKELLAM, sampling_rate=0.05),
@@ -86,8 +83,7 @@ COMBINED = [
                        column=(2, 1)),
 ]
 ALL = LEAVES + COMBINED
-BY_NAME = pytest.mark.parametrize(
-    'event', ALL, ids=lambda e: f'{type(e).__name__}')
+BY_NAME = pytest.mark.parametrize('event', ALL, ids=lambda e: f'{type(e).__name__}')
 
 
 def test_every_kind_of_event_is_under_the_contract():
@@ -136,8 +132,7 @@ def test_delta_undoes_epsilon(event):
   for kind in ('auto', 'rdp'):
     epsilon = accountant.epsilon(event, 1e-4, accountant=kind)
     if math.isfinite(epsilon):
-      assert accountant.delta(
-          event, epsilon, accountant=kind) <= 1e-4 * (1 + 1e-2)
+      assert accountant.delta(event, epsilon, accountant=kind) <= 1e-4 * (1 + 1e-2)
 
 
 @BY_NAME
@@ -205,8 +200,7 @@ def test_amplification_orders_tight_generic_none(event):
 
 def test_without_sampling_is_the_release_that_participants_see():
   sampled = events.SelfComposed(event=COMBINED[0], count=10)
-  assert sampled.without_sampling() == events.SelfComposed(
-      event=SKELLAM, count=10)
+  assert sampled.without_sampling() == events.SelfComposed(event=SKELLAM, count=10)
   assert accountant.epsilon(sampled.without_sampling(), 1e-5) == (
       accountant.epsilon(sampled, 1e-5, amplification='none'))
 
@@ -251,8 +245,7 @@ def test_surviving_fraction_scales_the_noise_and_nothing_else():
 def test_no_privacy_is_infinite_wherever_it_is():
   for event in (events.NoPrivacy(),
                 events.Composed(events=(GAUSSIAN, events.NoPrivacy())),
-                events.PoissonSampled(event=events.NoPrivacy(),
-                                      sampling_rate=0.01),
+                events.PoissonSampled(event=events.NoPrivacy(), sampling_rate=0.01),
                 events.PoissonSampled(
                     event=events.CentralGaussian(noise_multiplier=0),
                     sampling_rate=1e-6)):
@@ -290,14 +283,12 @@ def test_no_privacy_is_infinite_wherever_it_is():
     lambda: events.FixedSizeSampled(event=GAUSSIAN, cohort_size=10, population=9),
     lambda: events.SelfComposed(event=GAUSSIAN, count=2.0),
     lambda: events.Composed(events=()),
-    lambda: events.Composed(events=(
-        GAUSSIAN, events.Nfdp(records=10, subset_size=1))),
+    lambda: events.Composed(events=(GAUSSIAN, events.Nfdp(records=10, subset_size=1))),
     lambda: events.Composed(events=(
         GAUSSIAN, events.NoisyGradients(noise_multiplier=1.0, sampling_rate=0.1))),
     lambda: events.NoisyGradients(noise_multiplier=1.0, sampling_rate=0.0),
     lambda: events.Vote(scheme='ae', noise_stddev=1.0, max_weight=1.5),
-    lambda: events.Vote(scheme='knn', noise_stddev=1.0, neighbours=3,
-                        attributes=2),
+    lambda: events.Vote(scheme='knn', noise_stddev=1.0, neighbours=3, attributes=2),
     lambda: events.Together(events=(GAUSSIAN, COMBINED[0])),
     lambda: events.Vote(scheme='knn', noise_stddev=1.0),
     lambda: events.Vote(scheme='ae', noise_stddev=1.0, neighbours=3),

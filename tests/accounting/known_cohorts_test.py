@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from scipy import optimize, special, stats
 
+from tests.known_cohorts import gaussian_delta
 from tff_pipelines.accounting.divergences import counts, gaussian_mixtures, pairs, pld
 from tff_pipelines.accounting.events import attended, base, combinators, kinds as events
 from tff_pipelines.accounting.guarantees import (
@@ -19,13 +20,6 @@ from tff_pipelines.accounting.guarantees import (
 from tff_pipelines.accounting.sampling import schemes
 
 ANY = math.inf  # Slack where nothing is claimed to be tight.
-
-
-def gaussian_delta(epsilon, ratio):
-  """Delta of a Gaussian pair of this squared signal-to-noise ratio."""
-  mean = np.sqrt(np.maximum(ratio, 1e-300))
-  return np.exp(special.log_ndtr(mean / 2 - epsilon / mean)) - np.exp(
-      epsilon + special.log_ndtr(-mean / 2 - epsilon / mean))
 
 
 def binomial(count, rate, limit):

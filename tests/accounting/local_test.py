@@ -53,8 +53,7 @@ def test_sampling_all_records_protects_nothing():
   assert accountant.epsilon(event, 0.999) == math.inf
 
 
-@pytest.mark.parametrize('kind', [
-    events.Piecewise, events.Duchi, events.LocalLaplace])
+@pytest.mark.parametrize('kind', [events.Piecewise, events.Duchi, events.LocalLaplace])
 def test_queries_of_a_local_mechanism_add_up_or_do_better_with_delta(kind):
   event = events.SelfComposed(event=kind(epsilon=0.1), count=200)
   assert accountant.epsilon(event, 0.0) == pytest.approx(20.0)

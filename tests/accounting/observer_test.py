@@ -40,8 +40,7 @@ def masses(edges):
 def size_hidden(shift):
   """The sum over the constant q N, nothing else."""
   edges = np.linspace(-38, 41, 60_001)
-  return (1 - RATE) * masses(edges / NOISE) + RATE * masses(
-      (edges - shift) / NOISE)
+  return (1 - RATE) * masses(edges / NOISE) + RATE * masses((edges - shift) / NOISE)
 
 
 def divided_by_size(shift):
@@ -57,8 +56,7 @@ def divided_by_size(shift):
   return total
 
 
-RELEASES = {'hidden': size_hidden, 'published': size_hidden,
-            'divided': divided_by_size}
+RELEASES = {'hidden': size_hidden, 'published': size_hidden, 'divided': divided_by_size}
 # Hidden: the sum moves by what the client sends. Otherwise another client would have
 # its place among the known number of participants.
 SHIFTS = {'hidden': (1, 0), 'published': (2, 1), 'divided': (2, 1)}

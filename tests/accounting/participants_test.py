@@ -8,9 +8,10 @@ import math
 
 import numpy as np
 import pytest
-from scipy import optimize, stats
+from scipy import stats
 
 from tests.accounting import pivotal_test
+from tests.known_cohorts import gaussian_epsilon
 from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.accounting.guarantees import (
     accountant, bounds, groups, mechanisms, observers)
@@ -28,14 +29,6 @@ def _sum(**changes):
       noise_variance=SENSITIVITY**2, min_honest_fraction=1.0, dimension=1), **changes})
 
 
-def _gaussian(mu: float) -> float:
-  """Epsilon of N(0, 1) against N(mu, 1) at DELTA, by its exact formula."""
-  def excess(epsilon):
-    return stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(
-        epsilon + stats.norm.logcdf(-mu / 2 - epsilon / mu)) - DELTA
-  return optimize.brentq(excess, 0, 500)
-
-
 def _epsilon(event):
   return accountant.epsilon(event, DELTA)
 
@@ -47,7 +40,7 @@ def _rounds(event, count=ROUNDS):
 @pytest.mark.parametrize('cohort, reference', [
     (100, 28.57), (10, 30.51), (5, 33.10), (2, 46.21)])
 def test_a_participant_of_all_rounds(cohort, reference):
-  exact = _gaussian(math.sqrt(ROUNDS / (1 - 1 / cohort)))
+  exact = gaussian_epsilon(ROUNDS / (1 - 1 / cohort), DELTA)
   assert exact == pytest.approx(reference, abs=0.006)
   for round_ in (_sum(cohort_size=cohort), events.FixedSizeSampled(event=_sum(),
       cohort_size=cohort, population=10_000, neighbours='zero-out'),
@@ -58,10 +51,10 @@ def test_a_participant_of_all_rounds(cohort, reference):
 
 
 def test_the_server_and_a_participant_of_some_rounds():
-  assert _gaussian(math.sqrt(ROUNDS)) == pytest.approx(28.37, abs=0.006)
+  assert gaussian_epsilon(ROUNDS, DELTA) == pytest.approx(28.37, abs=0.006)
   some = events.Composed(events=(
       _rounds(_sum(cohort_size=5).seen_by_participants(), 4), _rounds(_sum(), 16)))
-  exact = _gaussian(math.sqrt(4 / 0.8 + 16))
+  exact = gaussian_epsilon(4 / 0.8 + 16, DELTA)
   assert exact == pytest.approx(29.34, abs=0.006)
   assert exact <= _epsilon(some) <= 1.002 * exact
 
@@ -97,7 +90,7 @@ def test_a_count_of_the_same_round_loses_its_share_too():
 def test_a_limit_on_participations_limits_what_a_participant_sees():
   known = _rounds(events.PoissonSampled(event=_sum(), sampling_rate=0.1, least_cohort=5,
       max_participations=4)).seen_by_participants()
-  exact = _gaussian(math.sqrt(4 / 0.8))
+  exact = gaussian_epsilon(4 / 0.8, DELTA)
   assert exact <= _epsilon(known.without_sampling()) <= 1.002 * exact
 
 

@@ -86,8 +86,7 @@ def test_a_dropout_rate_that_is_too_high_promises_less():
   assert probabilities[5] == pytest.approx(probabilities[4], rel=0.2)
 
 
-@pytest.mark.parametrize('fraction, dropout', [
-    (1.0, 0.0), (1.0, 0.5), (0.6, 0.0)])
+@pytest.mark.parametrize('fraction, dropout', [(1.0, 0.0), (1.0, 0.5), (0.6, 0.0)])
 def test_without_colluders_others_alone_decide_if_no_client_may_drop_out(
     fraction, dropout):
   assert cohorts.pivotal_probability(50, 0.1, fraction, 0, dropout) == 0
@@ -283,8 +282,7 @@ def test_epsilon_covers_a_client_that_opens_rounds(changes):
   # As if the size of the cohort decided nothing: less than the true loss.
   assert max(_divergences(mechanism, blind)) > 2 * DELTA
   assert max(_divergences(mechanism, counted)) <= DELTA
-  assert blind < counted < accountant.epsilon(
-      event, DELTA, amplification='none')
+  assert blind < counted < accountant.epsilon(event, DELTA, amplification='none')
 
 
 @pytest.mark.parametrize('changes', [

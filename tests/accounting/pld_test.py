@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import optimize, special, stats
 
+from tests import known_cohorts
 from tests.accounting import curves_test
 from tff_pipelines.accounting.divergences import (
     counts, pairs, pld, skellam_distribution)
@@ -17,9 +18,7 @@ def epsilon_of(factors, delta):
 
 def gaussian_delta(z, epsilon):
   """Analytic Gaussian mechanism (arXiv 1805.06530, Theorem 8)."""
-  a, b = 1 / (2 * z), epsilon * z
-  return special.ndtr(a - b) - math.exp(
-      epsilon + special.log_ndtr(-a - b))
+  return known_cohorts.gaussian_delta(epsilon, z**-2)
 
 
 def skellam_delta(shift, variance, epsilon, rate=1.0):

@@ -151,8 +151,7 @@ def test_pairs_of_counts_dominate_both_directions_by_enumeration(
 
 
 @pytest.mark.parametrize('z', [0.8, 3.0])
-@pytest.mark.parametrize('kind', [
-    events.EvaluationRelease, events.PreliminaryRelease])
+@pytest.mark.parametrize('kind', [events.EvaluationRelease, events.PreliminaryRelease])
 def test_a_release_is_accounted_as_gaussian_noise_or_by_renyi_divergences(kind, z):
   release = kind(l2_sensitivity=5.0, noise_variance=(5 * z)**2, dimension=2)
   gaussian = events.CentralGaussian(noise_multiplier=z)
@@ -232,8 +231,7 @@ def test_release_and_rounds_of_all_clients_cost_what_one_gaussian_does():
     return failed + (1 - failed) * (
         tail(epsilon / mu - mu / 2) - math.exp(epsilon) * tail(epsilon / mu + mu / 2))
 
-  ratio = lambda variance: math.sqrt(
-      release.l2_sensitivity**2 / variance + 20 / 9.0**2)
+  ratio = lambda variance: math.sqrt(release.l2_sensitivity**2 / variance + 20 / 9.0**2)
   assert delta(ratio(release.noise_variance)) <= DELTA
   # Less than a grid's unit of the variance is given away.
   assert delta(ratio(release.noise_variance - 2.0)) > 0.99 * DELTA

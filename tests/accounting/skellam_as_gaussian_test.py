@@ -380,8 +380,7 @@ def test_pairs_of_one_sample_dominate_their_product():
 def test_adaptive_clip_with_little_noise_in_its_count_is_accounted_by_pairs():
   event = events.PoissonSampled(sampling_rate=0.2, event=events.Together(events=(
       _sum((50,), 1e6, 64), events.SkellamCount(noise_variance=25.0))))
-  result = accountant.bound(
-      events.SelfComposed(event=event, count=10), 1e-5)
+  result = accountant.bound(events.SelfComposed(event=event, count=10), 1e-5)
   assert result.accountant == 'pld' and len(result.certificates) == 1
 
 

@@ -12,6 +12,7 @@ import pytest
 from scipy import stats
 
 from tests import statistics_lib
+from tests.known_cohorts import gaussian_delta
 from tff_pipelines.accounting.divergences import pairs
 from tff_pipelines.accounting.events import base, combinators, kinds as events, turns
 from tff_pipelines.accounting.guarantees import (
@@ -208,22 +209,13 @@ def test_sampling_in_a_turn_is_amplified_averaged_or_whole(rate):
   epsilon, delta = found.server.epsilon, 0.0
   for full, coin in itertools.product(range(turns_ + 1), (0, 1)):
     delta += stats.binom.pmf(full, turns_, q) * (q if coin else 1 - q) * (
-        _gaussian_delta(full * 1.7**-2 + coin * last, epsilon))
+        gaussian_delta(epsilon, full * 1.7**-2 + coin * last))
   assert delta == pytest.approx(1e-3, rel=1e-3)
   amplified = events.Composed(events=[
       _rounds(events.PoissonSampled(event=events.CentralGaussian(
           noise_multiplier=noise), sampling_rate=q), times)
       for noise, times in ((1.7, turns_), (last**-0.5, 1))])
   assert found.epsilon == pytest.approx(accountant.epsilon(amplified, 1e-3), rel=1e-6)
-
-
-def _gaussian_delta(ratio, epsilon):
-  """Delta of a Gaussian pair of this squared signal-to-noise ratio."""
-  if ratio == 0:
-    return 0.0
-  mu = math.sqrt(ratio)
-  return stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(
-      epsilon + stats.norm.logcdf(-mu / 2 - epsilon / mu))
 
 
 def test_rows_that_may_be_suppressed_show_the_coin_of_a_turn():
@@ -354,7 +346,7 @@ def _mean_delta(column, rows, q, size, epsilon):
          math.inf if known else weight**2 / 9.0, stats.binom.pmf(more, others, q))
         for more in range(others + 1)])
   turn = [(0.0, 1 - q), *((ratio, q * also) for ratio, also in _sums(*parts).items())]
-  return sum(chance * (1.0 if math.isinf(ratio) else _gaussian_delta(ratio, epsilon))
+  return sum(chance * (1.0 if math.isinf(ratio) else gaussian_delta(epsilon, ratio))
              for ratio, chance in _sums(turn, turn).items())
 
 

@@ -61,8 +61,7 @@ def _in_graph_clips(factory, rounds, vectors, present=lambda r: slice(None)):
   rng = np.random.default_rng(3)
   stacked = tf.constant(np.array(vectors))
   for r in range(rounds):
-    keys_of_round = tf.constant(
-        rng.integers(2**62, size=(len(vectors) + 1, 2)))
+    keys_of_round = tf.constant(rng.integers(2**62, size=(len(vectors) + 1, 2)))
     clip, fraction = next_clip(clip, keys_of_round, stacked[present(r)])
     clips.append(float(clip))
     fractions.append(float(fraction))
@@ -72,8 +71,7 @@ def _in_graph_clips(factory, rounds, vectors, present=lambda r: slice(None)):
 @pytest.mark.slow
 @pytest.mark.parametrize('quantile, initial', [(0.1, 30.0), (0.9, 0.03)])
 def test_without_noise_the_clip_finds_the_quantile(quantile, initial):
-  factory = _factory(_params(clip=initial), target_quantile=quantile,
-                     learning_rate=0.3)
+  factory = _factory(_params(clip=initial), target_quantile=quantile, learning_rate=0.3)
   clips, fractions = _in_graph_clips(factory, 250, _vectors())
   exact = 0.05 * N * quantile
   np.testing.assert_allclose(clips[-10:], exact, rtol=0, atol=0.06)
@@ -198,8 +196,7 @@ def test_the_clip_in_grid_units_stays_while_the_clip_moves():
     assert np.sum(grid**2) <= params.l2_sensitivity_squared
     _, released, measured = factory.release(state, sent, N, [3, 4])
     assert released[0].numpy() == pytest.approx(clip, rel=1e-3)
-    assert measured['scale'].numpy() == pytest.approx(
-        params.clip_grid / clip, rel=1e-6)
+    assert measured['scale'].numpy() == pytest.approx(params.clip_grid / clip, rel=1e-6)
 
 
 @pytest.mark.parametrize('settings, message', [

@@ -66,7 +66,6 @@ def test_random_bits_are_the_same_in_pieces_and_compiled(shape, dtype):
   key = tf.constant(KEY)
   plain = chacha.random_bits(key, shape, dtype).numpy()
   assert plain.shape == tuple(shape) and plain.dtype == dtype.as_numpy_dtype
-  np.testing.assert_array_equal(
-      plain, chacha.random_bits_in_pieces(key, shape, dtype))
+  np.testing.assert_array_equal(plain, chacha.random_bits_in_pieces(key, shape, dtype))
   np.testing.assert_array_equal(plain, tf.function(
       lambda k: chacha.random_bits_in_pieces(k, shape, dtype), jit_compile=True)(key))

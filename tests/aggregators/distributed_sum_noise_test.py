@@ -57,8 +57,7 @@ def test_the_noise_of_a_release_is_the_same_for_any_cohort(
 
 @pytest.mark.usefixtures('form')
 @pytest.mark.slow
-@pytest.mark.parametrize('told, generator', [
-    (56, 'chacha20'), (2**31 - 1, 'philox')])
+@pytest.mark.parametrize('told, generator', [(56, 'chacha20'), (2**31 - 1, 'philox')])
 def test_a_server_that_tells_too_large_a_cohort_gets_noise_and_no_data(
     in_process, told, generator):
   # 55.7 is believed: 20 + sqrt(2 * 20 * ln 1e9) + ln 1e9 / 3.
@@ -106,8 +105,7 @@ def test_reporting_clients_at_the_honest_fraction_carry_the_noise_of_the_guarant
     (0.5, 0, 7, 4)])
 def test_a_round_is_suppressed_below_the_minimum_and_not_at_it(
     fraction, colluders, num_selected, minimum):
-  params = _params(min_honest_fraction=fraction, assumed_colluders=colluders,
-                   bits=10)
+  params = _params(min_honest_fraction=fraction, assumed_colluders=colluders, bits=10)
   for num_reporting, suppressed in [
       (minimum, False), (minimum - 1, True), (num_selected, False)]:
     out = distributed_sum.decode(
@@ -137,8 +135,7 @@ def test_the_top_up_of_every_round_is_fresh():
   assert np.mean(first != second) > 0.9
 
 
-@pytest.mark.parametrize(
-    'num_reporting, num_selected', [(4, 6), (0, 6)])
+@pytest.mark.parametrize('num_reporting, num_selected', [(4, 6), (0, 6)])
 def test_the_factory_reads_the_cohort_from_its_state(
     in_process, num_reporting, num_selected):
   params = _params(min_honest_fraction=0.5, cohort_size=20, bits=12)
@@ -147,8 +144,7 @@ def test_the_factory_reads_the_cohort_from_its_state(
   states = [
       factory.set_cohort_size(process.initialize(), num_selected),
       # Written by hand the state has the table of another cohort.
-      collections.OrderedDict(
-          process.initialize(), cohort_size=np.int32(num_selected))]
+      collections.OrderedDict(process.initialize(), cohort_size=np.int32(num_selected))]
   for state in states:
     output = process.next(state, [np.zeros(D, np.float32)] * num_reporting)
     assert output.measurements['suppressed'] == (num_reporting < num_selected / 2)

@@ -98,14 +98,12 @@ def _integers(params, vectors, rotation_key, seed, round_number, cohort_size=N):
 
 @pytest.mark.parametrize('dim, kind', [
     (1024, 'none'), (1024, 'hadamard'), (1000, 'dft'), (1, 'hadamard')])
-def test_without_noise_the_release_is_the_exact_rounded_sum(
-    in_process, dim, kind):
+def test_without_noise_the_release_is_the_exact_rounded_sum(in_process, dim, kind):
   params = _params(noise_multiplier=0.0, dimension=dim, rotation=kind)
   vectors = _updates(dim=dim)
   process = _process(params, simulation_seed=3)
   state = process.initialize()
-  output = process.next(
-      state, [_with_key(v, 3, 0, i) for i, v in enumerate(vectors)])
+  output = process.next(state, [_with_key(v, 3, 0, i) for i, v in enumerate(vectors)])
 
   integers = _integers(params, vectors, state['rotation_key'], 3, 0)
   total = integers.astype(np.int64).sum(axis=0)
@@ -137,8 +135,7 @@ def test_with_noise_the_integers_of_several_workers_are_those_of_one(
     two = process.next(state, values)
   np.testing.assert_array_equal(one.result, two.result)
   for name, value in one.state.items():
-    tf.nest.map_structure(
-        np.testing.assert_array_equal, value, two.state[name])
+    tf.nest.map_structure(np.testing.assert_array_equal, value, two.state[name])
 
 
 @pytest.mark.parametrize('bits', [2, 3, 8, 15, 16, 22, 23, 30])

@@ -18,8 +18,7 @@ def main(dimension: int, generator: str) -> None:
   params = DistributedSumParams(
       clip=1.0, noise_multiplier=1.0, bits=16, dimension=dimension,
       cohort_size=10, noise_generator=generator)
-  table = tf.nest.map_structure(
-      tf.constant, share_tables.noise_table(params, 10))
+  table = tf.nest.map_structure(tf.constant, share_tables.noise_table(params, 10))
   encode = tf.function(lambda vector, key: distributed_sum.encode(
       vector, key, tf.constant([3, 4], tf.int64), 10, params, table).values)
   vector = tf.fill([dimension], np.float32(1e-4))

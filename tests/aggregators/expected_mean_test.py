@@ -14,18 +14,15 @@ from aggregators.plain_sum import PlainSumFactory
 
 
 @pytest.mark.parametrize('clients', [0, 1, 4, 9])
-def test_the_divisor_is_the_constant_and_not_the_number_reporting(
-    in_process, clients):
+def test_the_divisor_is_the_constant_and_not_the_number_reporting(in_process, clients):
   process = ExpectedMeanFactory(PlainSumFactory(), 4.5).create(
       tff.TensorType(np.float32, [2]))
   result = process.next(
       process.initialize(), [np.array([1.0, -2.0], np.float32)] * clients).result
-  np.testing.assert_allclose(
-      result, np.array([1.0, -2.0]) * clients / 4.5, rtol=1e-6)
+  np.testing.assert_allclose(result, np.array([1.0, -2.0]) * clients / 4.5, rtol=1e-6)
 
 
-def test_structures_and_dtypes_are_kept_even_where_the_divisor_exceeds_them(
-    in_process):
+def test_structures_and_dtypes_are_kept_even_where_the_divisor_exceeds_them(in_process):
   value_type = tff.to_type(collections.OrderedDict(
       a=[(np.float16, [2]), (np.float64, [])],
       b=(tf.bfloat16.as_numpy_dtype, [1])))

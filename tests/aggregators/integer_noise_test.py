@@ -15,8 +15,7 @@ from tests import statistics_lib
 KEY = np.array([2025, 11], np.int64)
 COUNT = 200_000
 # Below one grid unit, around it, in and beyond tables, and the largest.
-VARIANCES = [0.05, 0.25, 0.3, 0.99, 1.0, 1.3, 5.0, 21.0, 625.0, 1e4, 1e8, 1e12,
-             2.0**52]
+VARIANCES = [0.05, 0.25, 0.3, 0.99, 1.0, 1.3, 5.0, 21.0, 625.0, 1e4, 1e8, 1e12, 2.0**52]
 IN_TABLES = [v for v in VARIANCES if v <= 1e4]
 # The last ones are sums of several draws, up to as many as there may be.
 OF_SKELLAM = [0.01, 0.3, 5.0, 19.0, 21.0, 625.0, 1e4, 1e6, 1e9, 1e10, 2e10, 5e10,
@@ -110,8 +109,7 @@ def test_coordinates_are_independent(draw):
 @pytest.mark.parametrize('draw, sample', [
     (_gaussian, discrete_gaussian.sample), (_skellam, skellam.sample)])
 def test_samples_follow_from_the_key(draw, sample):
-  np.testing.assert_array_equal(
-      draw(50.0, 999), sample(tf.constant(KEY), [999], 50.0))
+  np.testing.assert_array_equal(draw(50.0, 999), sample(tf.constant(KEY), [999], 50.0))
   assert np.mean(draw(50.0, 999) != draw(50.0, 999, 1)) > 0.8
 
 

@@ -111,8 +111,7 @@ def _halves(x):
     (0, 0), (1, 2), (-1, -1), (2**63 - 1, -2**63),
     (0x0123456789ABCDEF, 0x1020304050607080)])
 @pytest.mark.parametrize('index', [0, 1, 2**31 - 1, 2**40])
-def test_derive_is_one_philox_block_at_the_index_and_the_keys_second_half(
-    key, index):
+def test_derive_is_one_philox_block_at_the_index_and_the_keys_second_half(key, index):
   x = _philox_4x32_10(_halves(index) + _halves(key[1]), _halves(key[0]))
   expected = np.array([x[0] | x[1] << 32, x[2] | x[3] << 32], np.uint64)
   derived = keys.derive(tf.constant(key, tf.int64), tf.constant(index, tf.int64))

@@ -79,8 +79,7 @@ def test_shares_by_table_and_by_sampler(mechanism, noise_multiplier):
 
 
 def test_discrete_gaussian_shares_beyond_the_tables():
-  params = _params(
-      mechanism='discrete_gaussian', bits=29, cohort_size=2, k_stddevs=6.0)
+  params = _params(mechanism='discrete_gaussian', bits=29, cohort_size=2, k_stddevs=6.0)
   assert share_tables.table_log_size(params) is None
   variance = params.total_noise_variance / 2
   assert variance > 1e12
@@ -143,8 +142,7 @@ def test_a_trusted_server_adds_all_the_noise_and_clients_none():
   np.testing.assert_array_equal(_sent(params), 0)
   assert share_tables.table_log_size(params) is None
   vector = tf.one_hot(5, params.dimension)
-  assert _sent(params, vector=vector)[5] == pytest.approx(
-      params.clip_grid, abs=2)
+  assert _sent(params, vector=vector)[5] == pytest.approx(params.clip_grid, abs=2)
   for num_reporting in (N, 3, 0):
     noise, suppressed = _released(
         params, np.zeros(params.dimension, np.int64), num_reporting, N)

@@ -31,8 +31,7 @@ def test_wrap_and_unwrap_agree_with_python_integers(bits, dtype):
   info = np.iinfo(dtype)
   drawn = np.random.default_rng(bits).integers(
       info.min, info.max, size=1000, dtype=dtype, endpoint=True)
-  values = np.concatenate([np.array(_edges(bits, info.min, info.max), dtype),
-                           drawn])
+  values = np.concatenate([np.array(_edges(bits, info.min, info.max), dtype), drawn])
   wrapped = modular_sum.wrap(tf.constant(values), bits)
   assert wrapped.dtype == tf.int32
   np.testing.assert_array_equal(wrapped, [int(v) % 2**bits for v in values])
@@ -73,8 +72,7 @@ def test_a_federated_sum_is_the_sum_modulo_the_field(request, context, bits):
 
   assert total.type_signature.result == tff.FederatedType(
       tff.TensorType(np.int32, [3]), tff.SERVER)
-  drawn = np.random.default_rng(bits).integers(
-      0, 2**bits, size=[20, 3], dtype=np.int32)
+  drawn = np.random.default_rng(bits).integers(0, 2**bits, size=[20, 3], dtype=np.int32)
   drawn[:, 0] = 2**bits - 1
   expected = [sum(map(int, column)) % 2**bits for column in drawn.T]
   assert total(list(drawn)).tolist() == expected

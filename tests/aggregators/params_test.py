@@ -16,8 +16,7 @@ _params = DistributedSumParams(
 @pytest.mark.parametrize('rotation, dimension, padded', [
     ('hadamard', 1, 1), ('hadamard', 3, 4), ('hadamard', 2**24, 2**24),
     ('hadamard', 2**24 + 1, 2**25), ('dft', 7, 8), ('dft', 8, 8), ('none', 7, 7)])
-def test_padding_is_to_what_the_rotation_needs_and_no_more(
-    rotation, dimension, padded):
+def test_padding_is_to_what_the_rotation_needs_and_no_more(rotation, dimension, padded):
   params = _params(rotation=rotation, dimension=dimension)
   assert params.padded_dimension == padded
 
@@ -95,8 +94,7 @@ def test_the_clip_is_within_the_grid_that_integers_hold(changes):
 def test_the_bits_that_the_error_asks_for_are_the_least_that_will_do(
     cohort_size, k_stddevs):
   settings = dict(cohort_size=cohort_size, k_stddevs=k_stddevs)
-  enough = next(b for b in range(2, 31)
-                if 4**b > cohort_size * k_stddevs**2)
+  enough = next(b for b in range(2, 31) if 4**b > cohort_size * k_stddevs**2)
   assert _params(bits=enough, **settings).scale > 0
   if enough > 2:
     with pytest.raises(ValueError, match=(

@@ -50,8 +50,7 @@ def _consensus(all_logits, weights, params):
 def test_mean_is_within_the_stated_error(kind, weights, bits):
   params = _params(knowledge=kind, bits=bits)
   logits = _logits(4)
-  wanted = np.average(
-      [_shared(x, params) for x in logits], axis=0, weights=weights)
+  wanted = np.average([_shared(x, params) for x in logits], axis=0, weights=weights)
   result = _consensus(logits, weights, params)
   # float32 of the softmax comes on top.
   slack = 0.0 if kind == 'logits' else 1e-6
@@ -105,8 +104,7 @@ def test_predictions_of_nan_or_infinities_change_nothing_but_their_part(value):
 def test_weights_beyond_their_range_are_cut():
   params = _params(max_total_weight=4)
   for weight, wanted in ((-3, 0), (4, 4), (99, 4)):
-    sent = prediction_mean.encode(
-        _logits(1)[0], tf.constant(weight), None, params)
+    sent = prediction_mean.encode(_logits(1)[0], tf.constant(weight), None, params)
     assert int(sent.weight) == wanted
     assert 0 <= np.min(sent.values) and np.max(sent.values) <= 4 * params.levels
 

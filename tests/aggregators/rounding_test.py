@@ -22,8 +22,7 @@ def _conditional_round(vector, key, bound):
 
 
 def _to_grid(vector, scale, clip_grid):
-  return vector * rounding.grid_factor(
-      rounding.squared_norm(vector), scale, clip_grid)
+  return vector * rounding.grid_factor(rounding.squared_norm(vector), scale, clip_grid)
 
 
 def _squared_norm(values):
@@ -131,8 +130,7 @@ def test_a_vector_of_more_coordinates_than_a_float32_counts_stays_in_bounds():
   grid = _to_grid(clipped, params.scale, params.clip_grid)
   assert np.linalg.norm(grid.numpy().astype(np.float64)) == pytest.approx(
       1000.0, rel=1e-5)
-  rounded = _conditional_round(
-      grid, KEY, params.l2_sensitivity_squared)
+  rounded = _conditional_round(grid, KEY, params.l2_sensitivity_squared)
   squared_norm = int(np.sum(rounded.values.numpy().astype(np.int64)**2))
   assert not bool(rounded.fell_back)
   assert 0 < squared_norm <= params.l2_sensitivity_squared
@@ -143,8 +141,7 @@ def test_rounding_is_unbiased_with_the_variance_of_the_fraction():
   patterns, repeats = 200, 2000
   x = np.random.default_rng(3).uniform(-20, 20, patterns).astype(np.float32)
   x[:6] = [0.5, -0.5, 0.001, -0.001, 0.999, 3.0]
-  rounded = _conditional_round(
-      tf.constant(np.tile(x, repeats)), KEY, 2**60)
+  rounded = _conditional_round(tf.constant(np.tile(x, repeats)), KEY, 2**60)
   values = rounded.values.numpy().reshape(repeats, patterns)
   assert int(rounded.retries) == 0
   floor = np.floor(x)
@@ -170,8 +167,7 @@ def test_rounding_is_unbiased_with_the_variance_of_the_fraction():
 def test_the_distribution_is_conditioned_on_the_bound():
   # Of (0,0) (0,1) (1,0) (1,1), all equally likely, the last one is too long.
   draw = tf.function(lambda: tf.map_fn(
-      lambda i: _conditional_round(
-          tf.constant([0.5, 0.5]), keys.derive(KEY, i), 1),
+      lambda i: _conditional_round(tf.constant([0.5, 0.5]), keys.derive(KEY, i), 1),
       tf.range(3000), fn_output_signature=noisy_rounding.Rounded(
           tf.int32, tf.int32, tf.bool)), autograph=False)
   rounded = draw()
@@ -182,8 +178,7 @@ def test_the_distribution_is_conditioned_on_the_bound():
   assert not statistics_lib.fits(counts[:3], [0.4, 0.3, 0.3])
   # A try fails with probability 1/4: retries are geometric.
   retries = np.bincount(np.minimum(rounded.retries.numpy(), 4), minlength=5)
-  assert statistics_lib.fits(
-      retries, [0.75, 0.75 / 4, 0.75 / 16, 0.75 / 64, 1 / 256])
+  assert statistics_lib.fits(retries, [0.75, 0.75 / 4, 0.75 / 16, 0.75 / 64, 1 / 256])
   assert not np.any(rounded.fell_back)
 
 
@@ -193,8 +188,7 @@ def test_the_distribution_is_conditioned_on_the_bound():
 def test_vectors_of_several_blocks_are_rounded_under_one_bound(extra):
   dim = noisy_rounding.BLOCK + extra
   integers = np.arange(dim) % 5 - 2
-  rounded = _conditional_round(
-      tf.constant(integers, tf.float32), KEY, 2**40)
+  rounded = _conditional_round(tf.constant(integers, tf.float32), KEY, 2**40)
   np.testing.assert_array_equal(rounded.values, integers)
   # Half of the tries are too long: of ones there are dim / 2, give or take.
   half = tf.fill([dim], 0.5)
@@ -234,8 +228,7 @@ def test_a_bound_that_no_try_meets_falls_back_towards_zero():
 @pytest.mark.parametrize('bound', [0, 100, 2**61])
 def test_vectors_outside_the_documented_range_keep_the_bound(x, bound):
   # Cast to int32 they would be -2^31, whose squares add up to 0 modulo 2^64.
-  rounded = _conditional_round(
-      tf.constant(x, tf.float32), KEY, bound)
+  rounded = _conditional_round(tf.constant(x, tf.float32), KEY, bound)
   assert _squared_norm(rounded.values.numpy()) <= bound
   assert bool(rounded.fell_back)
 
@@ -251,14 +244,12 @@ def test_clipping_holds_the_norm_and_keeps_the_direction(dtype, clip):
     direction = rng.normal(size=1000)
     direction /= np.linalg.norm(direction)
     vector = (direction * size * clip).astype(dtype)
-    clipped, was_clipped, is_finite = rounding.clip_by_norm(
-        tf.constant(vector), clip)
+    clipped, was_clipped, is_finite = rounding.clip_by_norm(tf.constant(vector), clip)
     assert clipped.dtype == tf.float32
     assert bool(is_finite) and bool(was_clipped) == (size > 1)
     norm = np.linalg.norm(clipped.numpy().astype(np.float64))
     assert norm == pytest.approx(clip * min(size, 1), rel=1e-6)
-    np.testing.assert_allclose(
-        clipped.numpy() / norm, direction, atol=1e-6)
+    np.testing.assert_allclose(clipped.numpy() / norm, direction, atol=1e-6)
 
 
 def test_the_clip_is_taken_in_float64():

@@ -47,8 +47,7 @@ def blocks(text: str) -> list[Block]:
 def links(text: str) -> list[str]:
   """Targets of the links of a page, except for addresses on the web."""
   prose = re.sub(r'`[^`\n]*`', 'code', _FENCE.sub('', text))
-  return [target for target in _LINK.findall(prose)
-          if not re.match(r'\w+:', target)]
+  return [target for target in _LINK.findall(prose) if not re.match(r'\w+:', target)]
 
 
 def anchors(text: str) -> set[str]:

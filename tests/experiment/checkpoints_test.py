@@ -58,8 +58,7 @@ def test_state_gets_back_its_form_and_what_is_derived():
     checkpoints.rebuilt(zeros, WHOLE.arrays, ['table'])
 
 
-@pytest.mark.parametrize('array', [
-    np.array('text'), np.array([1j]), np.array([None])])
+@pytest.mark.parametrize('array', [np.array('text'), np.array([1j]), np.array([None])])
 def test_neither_texts_nor_objects_are_written(array):
   with pytest.raises(ValueError, match='a must be of numbers, booleans or bytes'):
     checkpoints.to_bytes(checkpoints.Checkpoint(run='', rounds=1, arrays={'a': array}))

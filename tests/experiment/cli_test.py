@@ -37,11 +37,9 @@ _seen: list[settings_lib.Settings] = []
 class ProgramSettings(settings_lib.RunSettings):
   """A few flags."""
 
-  rounds: int = setting(
-      1, 'Rounds in all.', group='work', low=1, essential=True)
+  rounds: int = setting(1, 'Rounds in all.', group='work', low=1, essential=True)
   shout: bool = setting(False, 'Whether to shout.', group='work')
-  names: tuple[str, ...] = setting(
-      (), 'Names.', group='work', repeated=True)
+  names: tuple[str, ...] = setting((), 'Names.', group='work', repeated=True)
 
 
 def succeed(settings):
@@ -180,8 +178,7 @@ def test_flagfiles_are_read(capsys, tmp_path):
   assert _start('succeed', f'--flagfile={outer}', '--names=b') == 0
   assert _seen == [ProgramSettings(rounds=4, shout=True, names=('a', 'b'))]
   inner.write_text('--rounds=none\n')
-  assert '--rounds=none' in _one_line(capsys, _start(
-      'succeed', f'--flagfile={inner}'))
+  assert '--rounds=none' in _one_line(capsys, _start('succeed', f'--flagfile={inner}'))
 
 
 def test_flags_of_one_start_are_gone_in_the_next():

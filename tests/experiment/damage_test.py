@@ -39,8 +39,7 @@ def _state(number):
 
 
 def _opened(folder, resume=True, event=None, planned=6):
-  records = records_lib.RunRecords(
-      folder, {'rounds': planned}, HEADER, resume=resume)
+  records = records_lib.RunRecords(folder, {'rounds': planned}, HEADER, resume=resume)
   return records, *records.restore(_state(0), event=event, planned=planned)
 
 
@@ -84,8 +83,7 @@ def test_lost_rounds_stay_charged_and_are_charged_again_without_their_limit(
   ledger = records.ledger
   assert ledger.verify(expected_count=6 + damaged) == []
   expected = {_key(event): 6}
-  expected[_key(event.repeated())] = expected.get(
-      _key(event.repeated()), 0) + damaged
+  expected[_key(event.repeated())] = expected.get(_key(event.repeated()), 0) + damaged
   assert _counts(ledger) == expected
   # Two starts may each have shown the server a round that was not committed.
   assert ledger.repeats == 2

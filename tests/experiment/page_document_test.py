@@ -1,12 +1,20 @@
-"""The page: what it has of one run and of several, and that nothing gets out of it."""
+"""The page: what it has of one run and of several, and that nothing gets out of it.
 
+Also its charts, and what it takes from the folder of a run.
+"""
+
+import json
 import math
 import re
 
+import hypothesis
+from hypothesis import strategies
 import pytest
 
 from tests.experiment import page_example_run as example_run, page_parsed as parsed
-from tff_pipelines.experiment import page_document as document
+from tff_pipelines.common import files
+from tff_pipelines.experiment import (
+    configurations, page_document as document, page_elements as charts, pages)
 from tff_pipelines.experiment.page_document import Curve, Verdict
 
 
@@ -129,8 +137,7 @@ def test_missing_numbers_are_said_to_be_missing(changes, words):
     (8.0, 0.005, '99.97%'), (math.log(99), 0.0, '99%'), (20.0, 1e-5, '100%'),
     pytest.param(800.0, 0.0, '100%', marks=pytest.mark.slow), (3.0, 0.995, '100%')])
 def test_attack_is_bounded_from_above(epsilon, delta, share):
-  text = _words(example_run.run(epsilon=epsilon, delta=delta,
-                               epsilon_server=None))
+  text = _words(example_run.run(epsilon=epsilon, delta=delta, epsilon_server=None))
   assert f'a test with 1% false alarms detects at most {share}' in text
   assert ('may detect everyone' in text) == (share == '100%')
 
@@ -191,3 +198,126 @@ def test_many_classes_have_a_list_of_mistakes_instead_of_a_matrix():
   text = _page(example_run.run(breakdown={'test': breakdown})).text
   assert 'Most frequent mistakes' in text and 'Confusion of' not in text
   assert '40 digits, the most frequent first' in text
+
+
+_NUMBERS = strategies.floats(
+    min_value=-1e9, max_value=1e9, allow_nan=False, allow_subnormal=False)
+_POSITIVE = strategies.floats(min_value=1e-9, max_value=1e9)
+
+
+def _drawn(*lines, log=False):
+  return charts.chart('loss over rounds', 'rounds', [
+      (i, f'run {i}', charts.Curve(label='', x=x, y=y))
+      for i, (x, y) in enumerate(lines)], log=log)
+
+
+def _points(figure):
+  return [tuple(map(float, point.split(',')))
+          for line in figure.iter('polyline') for point in line.get('points').split()]
+
+
+@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.given(
+    points=strategies.lists(strategies.tuples(_NUMBERS, _NUMBERS), min_size=1),
+    heights=strategies.lists(_POSITIVE, min_size=1))
+def test_points_lie_inside_between_a_few_ticks(points, heights):
+  for figure in (_drawn(tuple(zip(*points))),
+                 _drawn((range(len(heights)), heights), log=True)):
+    assert len(_points(figure)) == len(points) or len(_points(figure)) == len(heights)
+    assert all(52 <= x <= 390 and 10 <= y <= 220 for x, y in _points(figure))
+    across = [line for line in figure.iter('line') if line.get('x1') == line.get('x2')]
+    up = [line for line in figure.iter('line') if line.get('y1') == line.get('y2')]
+    assert len(across) <= 6 and 2 <= len(up) <= 7
+
+
+def test_logarithmic_axis_has_powers_of_ten():
+  figure = _drawn(([1, 2, 3], [1e-4, 1e-3, 1e-1]), log=True)
+  texts = [text.text for text in figure.iter('text')]
+  assert {'0.0001', '0.001', '0.01', '0.1'} <= set(texts)
+  heights = [y for _, y in _points(figure)]
+  assert heights[0] - heights[1] == pytest.approx(
+      (heights[1] - heights[2]) / 2, abs=0.2)
+
+
+def test_figure_is_described_in_words():
+  figure = _drawn(([1, 50], [2.5, 0.5]))
+  assert figure.find('svg/title').text == 'loss over rounds'
+  assert figure.find('svg/desc').text == 'run 0: from 2.5 at 1 to 0.5 at 50'
+
+
+def test_equal_values_make_a_flat_line():
+  heights = {y for _, y in _points(_drawn(([1, 2, 3], [4.0, 4.0, 4.0])))}
+  assert len(heights) == 1 and math.isfinite(heights.pop())
+
+
+VERDICT = Verdict(rounds=3)
+
+
+def _curves(folder, tables, **changes):
+  """(metric, over, label) -> curve of a run with these tables."""
+  files.write_json(folder / files.SUMMARY, example_run.summary(**changes))
+  configurations.write(folder, configurations.sealed({'settings': {'bits': 18}}))
+  for name, table in tables.items():
+    (folder / name).write_text(table)
+  run = pages.read(folder, VERDICT)
+  assert run.name == folder.name and run.settings == {'bits': 18}
+  return {(curve.metric, curve.over, curve.label): curve for curve in run.curves}
+
+
+def test_curves_are_over_rounds_and_over_epsilon(tmp_path):
+  curves = _curves(tmp_path, {files.METRICS: (
+      'round,epsilon,others/accuracy,others/loss,test/accuracy,test/loss\n'
+      '1,0.5,0.1,3,0.2,4\n2,inf,,,,\n3,1.5,0.3,2,0.4,nan\n')})
+  assert list(curves) == [
+      ('accuracy', 'rounds', 'others'), ('loss', 'rounds', 'others'),
+      ('accuracy', 'rounds', 'test'), ('accuracy', 'epsilon', 'others'),
+      ('accuracy', 'epsilon', 'test'), ('epsilon', 'rounds', 'observers')]
+  main = curves['accuracy', 'epsilon', 'test']
+  assert (main.x, main.y, main.main) == ((0.5, 1.5), (0.2, 0.4), True)
+  other = curves['accuracy', 'rounds', 'others']
+  # What is measured on no held-out set may come from raw values.
+  assert main.covered and not other.main and not other.covered
+
+
+def test_cohorts_and_diagnostics_are_left_out_and_an_adaptive_clip_is_not(tmp_path):
+  curves = _curves(tmp_path, {files.METRICS: (
+      'round,parties,diagnostics/num_reporting,public/clip,public/scale\n'
+      '1,4,7,0.3,100\n2,5,8,0.2,100\n')})
+  assert list(curves) == [('clip', 'rounds', 'clip')]
+
+
+def test_epsilon_of_a_seeded_run_says_so(tmp_path):
+  curves = _curves(tmp_path, {files.METRICS: (
+      'step,epsilon_if_unseeded,test/accuracy\n1,1,0.5\n2,2,0.75\n')})
+  assert list(curves) == [
+      ('accuracy', 'steps', 'test'), ('accuracy', 'epsilon', 'test, without the seed'),
+      ('epsilon', 'steps', 'observers, without the seed')]
+
+
+def test_errors_are_over_epsilon_and_a_student_over_its_epochs(tmp_path):
+  curves = _curves(tmp_path, {
+      'results.csv': 'mechanism,n,d,bits,epsilon,mse\nskellam,9,5,18,1,0.5\n'
+                     'gaussian,9,5,,1,0.25\nskellam,9,5,18,2,0.125\n'
+                     'gaussian,9,5,,2,0.0625\n',
+      'student.csv': 'epoch,accuracy\n1,0.1\n2,0.2\n'})
+  label = 'skellam, 9 n, 5 d, 18 bits'
+  error = curves['squared error of a coordinate', 'epsilon', label]
+  assert error.log and not error.covered and (error.x, error.y) == ((1.0, 2.0), (0.5, 0.125))
+  assert ('accuracy', 'epochs', 'test') in curves and len(curves) == 3
+
+
+def test_single_points_are_no_curve(tmp_path):
+  assert not _curves(tmp_path, {files.METRICS: 'round,test/accuracy\n1,0.5\n'})
+
+
+@pytest.mark.parametrize('text, message', [
+    (None, 'must be the folder of a finished run, found no summary.json'),
+    ('{', 'summary.json is damaged'), ('[]', 'summary.json is damaged'),
+    (json.dumps({'version': 2}), 'summary.json is damaged'),
+    (json.dumps({'family': 'train'}),
+     'is damaged: summary must have the keys .* --resume writes it again')])
+def test_folder_without_a_summary_is_refused(tmp_path, text, message):
+  if text is not None:
+    (tmp_path / files.SUMMARY).write_text(text)
+  with pytest.raises(ValueError, match=message):
+    pages.read(tmp_path, VERDICT)

@@ -194,8 +194,7 @@ def test_report_on_the_terminal_is_short_and_complete(tmp_path, suppressed):
   guarantee = ExamplePlan().guarantee(3, suppressed=suppressed)
   caveats = report.ordered([*guarantee.caveats, GRID, HELD_OUT])
   outcome = _outcome(weakest="digit '7' 0%", figures={'progress.png': None})
-  lines = report.report_lines(
-      guarantee, outcome, caveats, tmp_path, '3 rounds')
+  lines = report.report_lines(guarantee, outcome, caveats, tmp_path, '3 rounds')
   # Caveats are never cut.
   assert len(lines) <= 10 + suppressed and shells.width(lines) <= 80
   labels = [line[:12].strip() for line in lines if line[:12].strip()]

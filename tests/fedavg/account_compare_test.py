@@ -1,7 +1,6 @@
 """Tests of the comparison of Poisson sampling with turns."""
 
 import collections
-import contextlib
 import csv
 import io
 import itertools
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests import known_cohorts
-from tff_pipelines import account
+from tests.fedavg import account_test
 from tff_pipelines.accounting.guarantees import answers, mechanisms
 from tff_pipelines.fedavg import columns
 
@@ -27,10 +26,8 @@ SKELLAM = ['--mechanism=skellam', *SIZES, '--clip=0.5', '--dimension=1000']
 
 def run(*flags, code=0):
   """What the program prints; of an error the line."""
-  out, error = io.StringIO(), io.StringIO()
-  with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
-    assert account.main(flags) == code, error.getvalue()
-  return (error if code else out).getvalue()
+  done = account_test.run(*flags, code=code)
+  return done.stderr if code else done.stdout
 
 
 def rows_of(*flags):

@@ -92,8 +92,7 @@ def test_a_vote_in_lines():
 def test_local_answers_are_the_same_to_every_observer(tmp_path):
   event = events.LocalAnswers(event=events.Duchi(epsilon=0.5), groups=2,
                               queries_before=0, queries_after=6)
-  result, steps = _steps(
-      ledgers.written(tmp_path / 'ledger', event, 2, delta=DELTA))
+  result, steps = _steps(ledgers.written(tmp_path / 'ledger', event, 2, delta=DELTA))
   assert result['epsilon'] == result['epsilon_server'] > 1
   for found in steps.values():
     assert found[0][1] == result['epsilon'] == _number(found, 'all releases')

@@ -33,8 +33,7 @@ KEYS = ['epsilon', 'epsilon_server', 'epsilon_server_any_cohorts',
 
 RUN = ['--delta=0.000294117647', '--cohort_size=100', '--population=3400',
        '--rounds=1500', '--sampling=poisson']
-GRID = ['--clip=0.03', '--beta=0.60653066', '--k_stddevs=4',
-        '--dimension=1018174']
+GRID = ['--clip=0.03', '--beta=0.60653066', '--k_stddevs=4', '--dimension=1018174']
 SKELLAM = ['--mechanism=skellam', *RUN, *GRID]
 
 
@@ -91,8 +90,7 @@ def test_a_person_with_several_clients():
       ('epsilon_server_person', known_cohorts.of_person(20, rate, 3, 3.0))):
     assert result[key] == pytest.approx(known_cohorts.epsilon(*law, delta), rel=1e-6)
   assert 'epsilon_person: ' in run(*flags).stdout
-  for flag, rule in (('=0', 'at least 1'), ('=2.5', ''),
-                     ('=3401', 'at most 3400')):
+  for flag, rule in (('=0', 'at least 1'), ('=2.5', ''), ('=3401', 'at most 3400')):
     error = run(*flags, f'--clients_per_person{flag}', code=2).stderr
     assert 'clients_per_person' in error and rule in error
     assert len(error.splitlines()) == 1
@@ -134,8 +132,7 @@ def test_epsilon_of_a_local_query_is_a_parameter_that_nothing_finds():
 def test_fixed_size_sampling_is_for_replaced_clients_and_costs_more():
   flags = ['--bits=18', '--noise_multiplier=1.5', *SKELLAM]
   poisson = as_json(*flags)
-  fixed = as_json(*[f for f in flags if '--sampling' not in f],
-                  '--sampling=fixed')
+  fixed = as_json(*[f for f in flags if '--sampling' not in f], '--sampling=fixed')
   assert fixed['adjacency'] == 'replace-one' and fixed['sampling'] == 'fixed'
   assert poisson['epsilon'] < fixed['epsilon'] <= fixed['epsilon_server'] < (
       fixed['epsilon_server_any_cohorts'])
@@ -285,8 +282,7 @@ def test_caveats_show_large_epsilons_rounded_up():
 
 
 def test_votes_and_their_published_form():
-  vote = ['--mechanism=ae_vote', '--queries=500', '--noise_stddev=25',
-          '--delta=1e-3']
+  vote = ['--mechanism=ae_vote', '--queries=500', '--noise_stddev=25', '--delta=1e-3']
   assert as_json(*vote)['epsilon'] == pytest.approx(2.736, rel=1e-3)
   assert as_json(*vote, '--bound=paper')['epsilon'] == pytest.approx(3.72, abs=5e-3)
   assert as_json('--mechanism=knn_vote', '--queries=2', '--noise_stddev=15',
@@ -330,8 +326,7 @@ def test_degenerate_settings_are_refused_unless_allowed():
      'cohort_size'),
     (['--mechanism=skellam', '--noise_multiplier=1', '--delta=0.1', '--clip=1',
       '--bits=3', '--cohort_size=100', '--dimension=8'], 'bits'),
-    (['--mechanism=nfdp', '--query=rounds', '--records=9', '--subset_size=1'],
-     'query'),
+    (['--mechanism=nfdp', '--query=rounds', '--records=9', '--subset_size=1'], 'query'),
     (['--ledger=missing.jsonl'], 'missing.jsonl'),
     (['surplus'], 'surplus'),
     ([], 'mechanism'),
@@ -346,8 +341,7 @@ def test_mistakes_are_one_line_and_exit_code_2(flags, word):
 
 def test_every_setting_of_a_mechanism_and_a_query_is_a_flag_with_its_default():
   flags = settings_lib.declared(settings.AccountSettings)
-  kinds = [answers.Query,
-           *(family.kind for family in mechanisms.MECHANISMS.values())]
+  kinds = [answers.Query, *(family.kind for family in mechanisms.MECHANISMS.values())]
   for kind in kinds:
     for field in dataclasses.fields(kind):
       if field.name not in ('kind', 'mechanism'):

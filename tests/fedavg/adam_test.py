@@ -30,8 +30,7 @@ def test_steps_are_those_of_adam():
     g = 2 * (w - TARGET) * [1.0, 3.0, 0.1]
     m, v = 0.9 * m + 0.1 * g, 0.99 * v + 0.01 * g * g
     rate = 0.1 * 0.5 * (1 + np.cos(np.pi * i / total))
-    unbiased = (m / (1 - 0.9**(i + 1))) / (
-        np.sqrt(v / (1 - 0.99**(i + 1))) + 1e-12)
+    unbiased = (m / (1 - 0.9**(i + 1))) / (np.sqrt(v / (1 - 0.99**(i + 1))) + 1e-12)
     w = w - rate * unbiased - rate * 0.05 * w
   state = voting_training.initial_state([np.zeros(3)])
   actual = _run(state, 0, total, total)[0][0].numpy()

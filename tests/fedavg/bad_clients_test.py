@@ -100,8 +100,7 @@ def _one_process():
 
 
 def _settings(folder, **settings):
-  return tiny_run.settings(
-      folder, **{'seed': 8, 'rounds': 4, **settings})
+  return tiny_run.settings(folder, **{'seed': 8, 'rounds': 4, **settings})
 
 
 def _run(folder, changes, **settings):
@@ -129,8 +128,7 @@ def _check_secret(folder, *printed):
 def _without(shared_context, tmp_path_factory):
   """The weights of a run in which the client has no examples."""
   del shared_context
-  weights, told = _run(
-      tmp_path_factory.mktemp('without') / 'run', {CLIENT: _nothing})
+  weights, told = _run(tmp_path_factory.mktemp('without') / 'run', {CLIENT: _nothing})
   assert not told
   return weights
 
@@ -154,8 +152,7 @@ def test_an_update_that_is_not_finite_is_that_of_no_examples(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('settings', [
-    {'local_workers': 2}, {'clients_per_call': 1}])
+@pytest.mark.parametrize('settings', [{'local_workers': 2}, {'clients_per_call': 1}])
 def test_so_it_is_in_workers_and_one_client_a_call(tmp_path, capsys, without, settings):
   folder = tmp_path / 'run'
   weights, told = _run(

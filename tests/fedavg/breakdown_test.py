@@ -9,8 +9,7 @@ from tasks.task import Breakdown
 from tff_pipelines.fedavg import report
 
 # Rows are true: 'a' 4, 'b' 6, 'c' never, 'd' 2.
-CONFUSION = np.array(
-    [[3, 1, 0, 0], [2, 4, 0, 0], [0, 0, 0, 0], [0, 0, 2, 0]], float)
+CONFUSION = np.array([[3, 1, 0, 0], [2, 4, 0, 0], [0, 0, 0, 0], [0, 0, 2, 0]], float)
 COUNTS = dict(confusion=CONFUSION, occurred=CONFUSION.sum(1), right=np.diag(CONFUSION),
               predicted=CONFUSION.sum(0))
 

@@ -114,8 +114,7 @@ class _Reference:
   def next(self, state, clients):
     output = self._mean.next(state['aggregator'], [
         self._update(state['weights'], client) for client in clients])
-    weights, optimizer = self._step(
-        state['weights'], state['optimizer'], output.result)
+    weights, optimizer = self._step(state['weights'], state['optimizer'], output.result)
     return {'metrics': collections.OrderedDict(aggregator=output.measurements),
             'state': collections.OrderedDict(
                 weights=weights, optimizer=optimizer, aggregator=output.state)}

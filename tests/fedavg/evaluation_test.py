@@ -35,8 +35,7 @@ def test_metrics_are_means_over_all_examples(count):
 
 
 def test_weights_that_overflow_give_a_loss_that_is_not_finite():
-  evaluator = evaluation.Evaluator(
-      tiny_task.MODEL, {'test': tiny_task.examples(10, 1)})
+  evaluator = evaluation.Evaluator(tiny_task.MODEL, {'test': tiny_task.examples(10, 1)})
   metrics = evaluator.evaluate([np.full_like(w, 3e38) for w in WEIGHTS])['test']
   assert not np.isfinite(metrics['loss'])
   assert 0 <= metrics['accuracy'] <= 1

@@ -117,8 +117,7 @@ def test_dropout_key_is_new_in_every_step_and_repeats():
 def test_update_from_values_that_are_not_finite_is_not_finite():
   examples = tiny_task.examples(4, 5)
   examples['x'][2, 1] = np.nan
-  delta, _ = _update(
-      tiny_task.loss, tiny_task.initial_weights(0), examples, _config())
+  delta, _ = _update(tiny_task.loss, tiny_task.initial_weights(0), examples, _config())
   assert not np.all(np.isfinite(delta[0]))
 
 

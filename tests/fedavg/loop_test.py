@@ -200,15 +200,13 @@ def test_run_stopped_anywhere_continues_to_the_same_bits(
         if window == 'before the rename' else
         interrupts.interrupt() if index == 2 else None))
   seen = []
-  records, results = _run(
-      plan, tmp_path / 'run', resume=True, on_commit=seen.append)
+  records, results = _run(plan, tmp_path / 'run', resume=True, on_commit=seen.append)
   assert seen == ([2, 3] if window == 'before the rename' else [3])
   assert records.starts == 2
   assert results == whole[1]
   assert records.ledger.verify(expected_count=ROUNDS) == []
   assert _rows(tmp_path / 'run') == _rows(whole[0])
-  assert _bits(_committed(tmp_path / 'run', plan)) == _bits(
-      _committed(whole[0], plan))
+  assert _bits(_committed(tmp_path / 'run', plan)) == _bits(_committed(whole[0], plan))
 
 
 def test_rounds_with_too_many_dropouts_are_suppressed_and_accounted(tmp_path):

@@ -48,8 +48,7 @@ def _summed(clip):
 
 
 def _sum(examples, rows, clip):
-  actual = _summed(clip)(
-      examples['x'], examples['y'], np.asarray(list(rows), np.int32))
+  actual = _summed(clip)(examples['x'], examples['y'], np.asarray(list(rows), np.int32))
   return [g.numpy() for g in actual]
 
 

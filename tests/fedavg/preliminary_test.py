@@ -237,14 +237,15 @@ def test_settings_that_leave_no_room_are_one_line(tmp_path, changes, message):
     _run(tmp_path / 'run', **changes)
 
 
-def _tabular(folder, **options):
-  return registry.build('tabular', **people.written(folder, people.rows(80)),
-                        label_field='pay', public_bounds=people.bounds(folder),
-                        statistics_epsilon=1.0, **options)
+def _tabular(folder, table, **options):
+  return registry.build('tabular', **{
+      **people.written(folder, table), 'label_field': 'pay', 'statistics_epsilon': 1.0,
+      'public_bounds': people.bounds(folder), **options})
 
 
 def test_statistics_are_bounded_by_client_and_standardise(tmp_path):
-  task = _tabular(tmp_path)
+  table = people.rows(80)
+  task = _tabular(tmp_path, table)
   needed = task.preliminary
   totals = needed.totals()
   assert set(totals) == {('mean', 'age'), ('square', 'age')} and needed.dimension == 2
@@ -253,7 +254,6 @@ def test_statistics_are_bounded_by_client_and_standardise(tmp_path):
   kept = json.loads(done.files['columns.json'])
   assert kept['made_from'] == 'noised statistics'
   age = next(c for c in kept['features'] if c['name'] == 'age')
-  table = people.rows(80)
   ages = table[table.person.isin(task.train.client_ids)].age
   assert count == 72 and abs(age['center'] - ages.mean()) < 0.1
   assert age['scale'] == pytest.approx(ages.std(), rel=0.02)
@@ -264,10 +264,8 @@ def test_statistics_are_bounded_by_client_and_standardise(tmp_path):
 @pytest.mark.parametrize(
     'ages', [(0.0, 0.0), (100.0, 100.0), (50.0, 50.0), (0.0, 90.0)])
 def test_no_rows_of_a_client_exceed_the_sensitivity_of_the_statistics(tmp_path, ages):
-  table = people.rows(2).assign(age=ages * 2)  # One of two clients is held out.
-  task = registry.build(
-      'tabular', **people.written(tmp_path, table), label_field='pay',
-      public_bounds=people.bounds(tmp_path), statistics_epsilon=1.0)
+  # One of two clients is held out.
+  task = _tabular(tmp_path, people.rows(2).assign(age=ages * 2))
   norm = np.linalg.norm(list(task.preliminary.totals().values()))
   assert len(task.train.client_ids) == 1 and norm <= task.preliminary.l2_sensitivity
   if ages[0] == ages[1] != 50:
@@ -279,10 +277,8 @@ def test_no_rows_of_a_client_exceed_the_sensitivity_of_the_statistics(tmp_path, 
 def test_no_rows_of_a_client_exceed_the_sensitivity_of_statistics_and_classes(
     tmp_path, ages, classes):
   table = people.rows(2).assign(age=ages * 2, rich=list(classes * 2))
-  task = registry.build(
-      'tabular', **people.written(tmp_path, table), label_field='rich',
-      class_names=('n', 'y'), class_weights=('balanced',), feature_fields=('age',),
-      public_bounds=people.bounds(tmp_path), statistics_epsilon=1.0)
+  task = _tabular(tmp_path, table, label_field='rich', class_names=('n', 'y'),
+                  class_weights=('balanced',), feature_fields=('age',))
   needed = task.preliminary
   totals = needed.totals()
   norm = np.linalg.norm(list(totals.values()))
@@ -293,37 +289,25 @@ def test_no_rows_of_a_client_exceed_the_sensitivity_of_statistics_and_classes(
       512 * classes.count(name) for name in 'ny']
 
 
-def test_noised_class_weights_are_in_the_ledger_and_kept(tmp_path):
+@pytest.mark.parametrize('options', [
+    dict(label_field='rich', class_names=('no', 'yes'), class_weights=('balanced',),
+         feature_fields=('job',), mechanism='gaussian', rounds=1),
+    pytest.param(dict(label_field='pay', rounds=2), marks=pytest.mark.slow)])
+def test_noised_statistics_say_what_they_cost_and_are_kept(tmp_path, options):
   folder = tmp_path / 'run'
-  table = people.rows(80)
   settings = dict(
-      task='tabular', **people.written(tmp_path, table), label_field='rich',
-      class_names=('no', 'yes'), class_weights=('balanced',), mechanism='gaussian',
-      feature_fields=('job',), public_bounds=people.bounds(tmp_path), rounds=1,
-      statistics_epsilon=2.0, epsilon=8.0, cohort_size=20.0, output_dir=str(folder))
+      task='tabular', **people.written(tmp_path, people.rows(80)), **options,
+      public_bounds=people.bounds(tmp_path), statistics_epsilon=2.0, epsilon=8.0,
+      cohort_size=20.0, output_dir=str(folder))
   summary = run_lib.train(TrainSettings(**settings))
   assert _kinds(folder)[0] == 'PreliminaryRelease' and summary['epsilon'] <= 8
   assert summary['details']['epsilon_preliminary'] == pytest.approx(2, rel=1e-4)
   kept = (folder / 'columns.json').read_text()
-  weights = json.loads(kept)['label']['weights']
-  assert weights == pytest.approx([1, 1], abs=0.3) and weights[0] != weights[1]
-  assert run_lib.train(TrainSettings(**settings, resume=True)) == {
-      **summary, 'starts': 2}
-  assert (folder / 'columns.json').read_text() == kept
-
-
-@pytest.mark.slow
-def test_run_with_statistics_says_what_they_cost_and_resumes(tmp_path):
-  folder = tmp_path / 'run'
-  settings = dict(
-      task='tabular', **people.written(tmp_path, people.rows(80)), label_field='pay',
-      public_bounds=people.bounds(tmp_path), statistics_epsilon=2.0, epsilon=8.0,
-      rounds=2, cohort_size=20.0, output_dir=str(folder))
-  summary = run_lib.train(TrainSettings(**settings))
-  assert summary['epsilon'] <= 8 and summary['headline'] == 'mae'
-  assert summary['details']['epsilon_preliminary'] == pytest.approx(2, rel=1e-4)
-  assert _kinds(folder)[0] == 'PreliminaryRelease'
-  kept = (folder / 'columns.json').read_text()
+  if 'class_weights' in options:
+    weights = json.loads(kept)['label']['weights']
+    assert weights == pytest.approx([1, 1], abs=0.3) and weights[0] != weights[1]
+  else:
+    assert summary['headline'] == 'mae'
   assert run_lib.train(TrainSettings(**settings, resume=True)) == {
       **summary, 'starts': 2}
   assert (folder / 'columns.json').read_text() == kept

@@ -175,8 +175,7 @@ def test_release_and_rounds_together_are_within_the_printed_epsilon(sampling, ob
     assert 3.9 < printed <= 4
   assert guarantee.adjacency == ('replace-one' if sampling == 'fixed' else 'zero-out')
   release, rounds = release_noise.release_of(plan.preliminary), _rounds(plan, observer)
-  pairs = [_pair(release, words)
-           for words in _neighbours(release, sampling == 'fixed')]
+  pairs = [_pair(release, words) for words in _neighbours(release, sampling == 'fixed')]
   # Those that are worst at some epsilon alone.
   worst = {max(range(len(pairs)), key=lambda i, e=e: _exact_delta(pairs[i], e))
            for e in (0.0, 0.5, 1.0, 1.5, 2.0)}

@@ -186,8 +186,7 @@ def test_end_of_a_run_is_json_text_and_a_figure(tmp_path, mechanism, seed):
   assert figure.ndim == 3 and min(figure.shape[:2]) > 300
   assert figure.std() > 0.05
   assert outcome.result == 'test_clients: accuracy 0.7500, loss 0.5000'
-  assert ('test_clients: accuracy 0.7500, loss 0.5000, outside the guarantee\n'
-          in text)
+  assert ('test_clients: accuracy 0.7500, loss 0.5000, outside the guarantee\n' in text)
   assert 'loss not finite' in text
   if mechanism == 'none':
     assert 'epsilon: none, nothing is guaranteed' in text
@@ -210,8 +209,7 @@ def test_plan_is_described_before_the_first_round(tmp_path):
   plan = _plan()
   text = _plan_lines(plan, tmp_path / 'run')
   assert 'task        tiny, softmax with 15 parameters, 50 clients\n' in text
-  assert ('run         3 rounds, 10 of 50 clients expected, poisson sampling\n'
-          in text)
+  assert ('run         3 rounds, 10 of 50 clients expected, poisson sampling\n' in text)
   assert f'epsilon     {_shown(plan)} at delta 0.013 against observers' in text
   assert 'secure aggregation simulated' in text
   assert str((tmp_path / 'run').name) in text
@@ -265,8 +263,7 @@ def test_labels_of_a_users_clients_are_drawn_under_diagnostics_only(
   plan = _plan(diagnostics=diagnostics)
   task, results = _of(
       'test', test_of_files=of_files, label_counts=np.array([[1, 2, 3], [3, 2, 1]]))
-  result, outcome, _ = _reported(
-      plan, _records(plan, tmp_path / 'run'), task, results)
+  result, outcome, _ = _reported(plan, _records(plan, tmp_path / 'run'), task, results)
   name = report_lib.LABELS_FIGURE
   assert (name in outcome.figures) == drawn
   if drawn:

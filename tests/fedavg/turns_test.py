@@ -2,14 +2,13 @@
 
 import csv
 import json
-import math
 import re
 import shutil
 
 import numpy as np
 import pytest
-from scipy import optimize, stats
 
+from tests import known_cohorts
 from tests.fedavg import tiny_run
 from tff_pipelines.accounting.guarantees import ledger, ledger_query, mechanisms
 from tff_pipelines.common import files
@@ -40,14 +39,6 @@ def _of(state, name):
 def _plan(folder, **changes):
   experiment = tiny_run.experiment(folder, **changes)
   return experiment.build_plan(experiment.build_task(), None)
-
-
-def _gaussian_epsilon(mu, delta):
-  """Epsilon of a Gaussian release of sensitivity mu over its noise."""
-  def excess(epsilon):
-    return stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * (
-        stats.norm.cdf(-mu / 2 - epsilon / mu)) - delta
-  return optimize.brentq(excess, 0.0, 100.0, xtol=1e-12)
 
 
 @pytest.fixture(name='seeded', scope='module')
@@ -101,7 +92,7 @@ def test_epsilon_is_that_of_the_rows_that_a_client_is_in(tmp_path, mechanism, ag
   epsilons = [plan.epsilon(rounds) for rounds in (1, 2, 3, 4)]
   # Rows of noise |g|^2 = 5 have a first turn twice and then once, and a second one two
   # rounds later: the worst client is that of the first round.
-  exact = [_gaussian_epsilon(math.sqrt(squares / 5), plan.delta)
+  exact = [known_cohorts.gaussian_epsilon(squares / 5, plan.delta)
            for squares in (4, 5, 5 + 4, 5 + 5)]
   for epsilon, wanted in zip(epsilons, exact):
     assert wanted <= epsilon * (1 + 1e-9) < wanted * 1.001
@@ -186,7 +177,7 @@ def test_row_that_is_opened_again_is_charged_again(tmp_path):
   # of the restart too, in row 4 three times.
   for key, squares in (('epsilon', 13), ('epsilon_server', 13 + 4),
                        ('epsilon_server_any_cohorts', 13 + 4)):
-    exact = _gaussian_epsilon(math.sqrt(squares / 5), summary['delta'])
+    exact = known_cohorts.gaussian_epsilon(squares / 5, summary['delta'])
     assert whole[key] < exact <= summary[key] < 1.1 * exact
 
 

@@ -43,8 +43,7 @@ class TestExperiment(contract.ExperimentContract):
     if changes.get('mode') == 'centralized':
       del given['public_per_round']
     task, pretrained = self.start
-    return run.FedMdExperiment(
-        FedMdSettings(**given), task=task, pretrained=pretrained)
+    return run.FedMdExperiment(FedMdSettings(**given), task=task, pretrained=pretrained)
 
   ledger_gives_the_same = False
 

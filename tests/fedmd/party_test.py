@@ -14,8 +14,7 @@ KEY = tf.constant([7, 8], tf.int64)
 
 
 def _images(count, seed=0):
-  return np.random.default_rng(seed).integers(
-      0, 256, (count, *SHAPE), dtype=np.uint8)
+  return np.random.default_rng(seed).integers(0, 256, (count, *SHAPE), dtype=np.uint8)
 
 
 def _labels(count, seed=1):
@@ -128,8 +127,7 @@ def test_predictions_in_pieces_are_predictions_of_the_whole(count):
   weights, images = ARCHITECTURE.initial_weights(3), _images(count)
   logits = party_lib.predict(ARCHITECTURE, weights, tf.constant(images))
   assert logits.shape == [count, CLASSES]
-  np.testing.assert_allclose(
-      logits, ARCHITECTURE.logits(weights, images), atol=1e-5)
+  np.testing.assert_allclose(logits, ARCHITECTURE.logits(weights, images), atol=1e-5)
 
 
 def test_agreement_is_the_fraction_of_equal_classes():

@@ -41,8 +41,7 @@ def _process():
 
 
 def _images(count, seed):
-  return np.random.default_rng(seed).integers(
-      0, 256, (count, *SHAPE), dtype=np.uint8)
+  return np.random.default_rng(seed).integers(0, 256, (count, *SHAPE), dtype=np.uint8)
 
 
 def _parties(count):
@@ -75,8 +74,7 @@ def _weights(parties):
 
 
 def _slowed(config):
-  return dataclasses.replace(
-      config, learning_rate=RATE_FACTOR * config.learning_rate)
+  return dataclasses.replace(config, learning_rate=RATE_FACTOR * config.learning_rate)
 
 
 def _by_hand(mean, rounds):
@@ -165,16 +163,14 @@ def test_party_that_joins_late_first_fits_its_own_records(in_process, process):
   output = process.next(server, no_more, [first, second, late], _data(3))
   # In time it would have fitted them in the first round, under the same key.
   in_time = _after_first_round(process)[1][2]
-  np.testing.assert_array_equal(
-      output['parties'][2]['weights'], in_time['weights'])
+  np.testing.assert_array_equal(output['parties'][2]['weights'], in_time['weights'])
   np.testing.assert_array_equal(output['parties'][0]['weights'], first['weights'])
   assert [int(p['rounds']) for p in output['parties']] == [2, 2, 1]
   assert int(output['metrics']['parties']) == 3
 
 
 @pytest.mark.parametrize('value', [np.nan, np.inf])
-def test_party_with_nan_or_infinite_weights_is_left_out(
-    in_process, process, value):
+def test_party_with_nan_or_infinite_weights_is_left_out(in_process, process, value):
   server, parties = _after_first_round(process)
   broken = collections.OrderedDict(parties[1])
   broken['weights'] = np.array(broken['weights'])

@@ -35,13 +35,11 @@ def only_cell(**changes):
 @pytest.mark.parametrize('bits, epsilon, expected', [
     (10, 1.0, 0.1787), (16, 1.0, 0.1637), (10, 6.0, 0.00713),
     (16, 6.0, 0.00667)])
-def test_skellam_noise_is_that_of_the_published_implementation(
-    bits, epsilon, expected):
+def test_skellam_noise_is_that_of_the_published_implementation(bits, epsilon, expected):
   cell = only_cell(bits=(bits,), epsilon=(epsilon,), accountant='rdp')
   assert cell.noise_mse == pytest.approx(expected, rel=1e-3)
   event = events.DistributedSkellam.from_params(cell.plan.params)
-  assert epsilon * 0.9999 < accountant.epsilon(
-      event, 1e-5, accountant='rdp') <= epsilon
+  assert epsilon * 0.9999 < accountant.epsilon(event, 1e-5, accountant='rdp') <= epsilon
   tight = only_cell(bits=(bits,), epsilon=(epsilon,))
   assert tight.accountant == 'pld'
   assert tight.gaussian_mse < tight.noise_mse < cell.noise_mse

@@ -1,17 +1,18 @@
-"""Executed mean estimations: errors, files, resuming."""
+"""Executed mean estimations: errors, files, resuming, the contract of experiments."""
 
 import csv
 import json
 import math
 import os
-import re
 import shutil
+import types
 
 import matplotlib.image
 import numpy as np
 import pytest
 
 from tests import statistics_lib
+from tests.experiment import contract
 from tests.mean import plan_test
 from tff_pipelines import estimate_mean
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib, ledger_query
@@ -185,14 +186,6 @@ def test_figure_of_a_single_point(tmp_path):
   assert matplotlib.image.imread(tmp_path / 'one.png').size > 0
 
 
-def test_help_fits_on_a_screen_and_has_the_flags_of_the_examples(capsys):
-  assert estimate_mean.main(['--help']) == 0
-  lines = capsys.readouterr().out.splitlines()
-  assert len(lines) <= 45 and max(map(len, lines)) <= 80
-  for flag in re.findall(r'--(\w+)', estimate_mean.__doc__):
-    assert any(line.startswith(f'  --{flag}') for line in lines), flag
-
-
 def _extended(tmp_path, **changes):
   return run_lib.estimate_means(MeanSettings(**{
       'num_clients': (20,), 'dimension': (8,), 'epsilon': (2.0,), 'repeats': 2,
@@ -217,3 +210,35 @@ def test_guarantee_is_about_all_mechanisms_of_the_folder(tmp_path):
   third = _extended(tmp_path, mechanisms=('gaussian',))
   assert third['epsilon'] == second['epsilon']
   assert 'secure aggregation simulated' in third['caveats']
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _stopped_clock():
+  """Rows contain the seconds that they took."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(run_lib, 'time', types.SimpleNamespace(monotonic=lambda: 0.0))
+    yield
+
+
+class TestExperiment(contract.ExperimentContract):
+
+  commits = 3
+  trains = False
+  in_vain = (
+      ('bits', (12,), {'mechanisms': ('gaussian',)}),
+      ('beta', 0.5, {'mechanisms': ('gaussian', 'gaussian_rdp')}),
+      ('allow_degenerate', True, {'mechanisms': ('gaussian',)}))
+
+  def settings_class(self):
+    return MeanSettings
+
+  def lost_when(self, when):
+    return when == 'before'
+
+  def experiment(self, folder, **changes):
+    # The program resumes by default.
+    return run_lib.MeanExperiment(MeanSettings(**{
+        'num_clients': (6,), 'dimension': (4,), 'epsilon': (8.0,),
+        'mechanisms': ('skellam', 'gaussian', 'gaussian_rdp'), 'repeats': 2, 'seed': 8,
+        'resume': False, 'output_dir': str(folder), **(
+            {'bits': (16,)} if 'mechanisms' not in changes else {}), **changes}))

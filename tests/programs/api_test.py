@@ -265,5 +265,4 @@ def test_accountant_and_mean_estimation_answer_from_python(tmp_path):
   ledger = f'{result.folder}/ledger.jsonl'
   of_ledger, = api.account(api.AccountSettings(ledger=(ledger,)))
   assert of_ledger.epsilon == result.summary['epsilon'] > 4
-  assert len(api.account(api.AccountSettings(
-      **asked, query='table'))) > 1
+  assert len(api.account(api.AccountSettings(**asked, query='table'))) > 1

@@ -52,8 +52,7 @@ def _flipped(path):
 
 
 def _nan(path):
-  np.savez(path, **{
-      **_arrays(), 'x_train': np.full([30, 28, 28], np.nan, np.float32)})
+  np.savez(path, **{**_arrays(), 'x_train': np.full([30, 28, 28], np.nan, np.float32)})
 
 
 # Other damage: tests/tasks/sources.
@@ -73,8 +72,7 @@ def test_bad_data_file_is_named_and_nothing_is_written(make, message, tmp_path):
 @pytest.mark.parametrize('name', ['file', 'file/deep/run', '/proc/run'])
 def test_folder_that_cannot_be_is_named(tmp_path, name):
   (tmp_path / 'file').write_text('mine')
-  run = in_process.run(
-      TRAIN, *TINY, f'--output_dir={tmp_path / name}', folder=tmp_path)
+  run = in_process.run(TRAIN, *TINY, f'--output_dir={tmp_path / name}', folder=tmp_path)
   in_process.check_refused(
       run, name if name.startswith('/') else str(tmp_path / 'file'))
   assert (tmp_path / 'file').read_text() == 'mine'
@@ -127,8 +125,7 @@ def test_finished_run_can_be_resumed_and_stays_the_same(finished, tmp_path):
   assert run.code == 0, run.stderr
   for name in ('metrics.csv', 'ledger.jsonl', 'configuration.json'):
     assert (folder / name).read_bytes() == (finished / name).read_bytes()
-  old, new = (json.loads((f / 'summary.json').read_text())
-              for f in (finished, folder))
+  old, new = (json.loads((f / 'summary.json').read_text()) for f in (finished, folder))
   assert {**old, 'starts': 2} == new
 
 

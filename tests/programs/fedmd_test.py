@@ -226,8 +226,7 @@ def test_round_digests_what_was_predicted_a_round_before(
   state = rounds.step(state, 2).state
   public = start[0].public.x
   np.testing.assert_array_equal(announced[0]['digest_images'], public[before])
-  np.testing.assert_array_equal(
-      announced[0]['predict_images'], public[state['digest']])
+  np.testing.assert_array_equal(announced[0]['predict_images'], public[state['digest']])
   assert announced[0]['share'] and np.any(before != state['digest'])
   state = rounds.step(state, 3).state  # The last one.
   assert not announced[1]['share'] and not state['server']['known']
@@ -256,8 +255,7 @@ def test_model_of_a_party_leaves_the_run_as_its_own(runs, programs, tmp_path):
   own = checked.own_figures(programs, folder, '--party=party_1')
   assert own['test']['accuracy'] == summary['details']['parties'][1]['accuracy']
   content = checked.images(programs, folder, (8, 8, 1), tmp_path, '--party=party_1')
-  assert not content['private'] and (
-      'own model of one party' in content['reasons'][-1])
+  assert not content['private'] and ('own model of one party' in content['reasons'][-1])
   assert content['model'] == 'dense2'
   for party, message in (
       ([], 'party must be given'), (['--party=party_9'], 'party must be one of party_0'),

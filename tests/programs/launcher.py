@@ -62,8 +62,7 @@ class Run:
   `code` is its exit code, minus the signal that ended it; None while it runs.
   """
 
-  def __init__(self, server: 'Launcher', pid: int, folder: pathlib.Path,
-               mark: str):
+  def __init__(self, server: 'Launcher', pid: int, folder: pathlib.Path, mark: str):
     self._server = server
     self.folder = folder
     self.pid = pid

@@ -88,8 +88,7 @@ def test_without_an_event_nothing_is_guaranteed(tmp_path):
   assert 'diagnostics/training_loss' in result.metrics
 
 
-def test_flag_names_a_function_whose_source_identifies_the_run(
-    tmp_path, monkeypatch):
+def test_flag_names_a_function_whose_source_identifies_the_run(tmp_path, monkeypatch):
   (tmp_path / 'mine.py').write_text(MODULE)
   monkeypatch.syspath_prepend(str(tmp_path))
   monkeypatch.delitem(sys.modules, 'mine', raising=False)

@@ -232,8 +232,7 @@ def test_simulated_clients_are_copied_and_drawn(programs, tmp_path):
   figure = matplotlib.image.imread(f'{output}.clients.png')
   assert len(np.unique(figure.reshape([-1, figure.shape[-1]]), axis=0)) > 10
   direct = emnist_task.load(partition='labels', labels_per_client=3, num_clients=30)
-  copied = emnist_task.load(
-      data_source='sqlite', data_path=str(output), num_classes=10)
+  copied = emnist_task.load(data_source='sqlite', data_path=str(output), num_classes=10)
   assert copied.train.read_in_graph is not None
   assert set(copied.train.client_ids) == set(direct.train.client_ids)
   for client in direct.train.client_ids:

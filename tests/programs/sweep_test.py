@@ -83,8 +83,7 @@ def _finished(folder, repeats, *, seeded, epsilons):
     if epsilon is not None:
       summary['epsilon_if_unseeded' if seeded else 'epsilon'] = epsilon + run.repeat
     (run.output / 'summary.json').write_text(json.dumps(summary))
-    (run.output / 'metrics.csv').write_text(
-        'round,test/accuracy\n1,0.5\n')
+    (run.output / 'metrics.csv').write_text('round,test/accuracy\n1,0.5\n')
   return runs
 
 

@@ -41,23 +41,3 @@ def test_table_is_learnt_from_and_its_columns_are_kept(programs, tmp_path):
   run = programs.done('tff_pipelines.evaluate', f'--run={tmp_path / "run"}',
                       '--format=json')
   assert json.loads(run.stdout) == summary['held_out']
-
-
-@pytest.mark.parametrize('change, options, message', [
-    ({}, {'public_bounds': None}, 'task tabular needs what is publicly known of the '
-     'columns: public_bounds, '),
-    ({}, {'label_field': 'wage'}, "column 'wage' has no public bounds"),
-    ({'age': 'old'}, {}, "people.csv, line 2, client 'p0': field 'age' must be a number, "
-     "found a text: 'old'"),
-    ({}, {'statistics_epsilon': 9}, 'costs epsilon=9 alone')])
-def test_wrong_table_is_one_line_and_no_run(programs, tmp_path, change, options, message):
-  table = people.rows().astype(object)
-  for name, value in change.items():
-    table[name] = value
-  options = {'public_bounds': people.bounds(tmp_path), **options}
-  options = {name: value for name, value in options.items() if value is not None}
-  run = programs.run(TRAIN, *TINY, *_flags(tmp_path, table, **options),
-                     f'--output_dir={tmp_path / "run"}')
-  assert run.code == 2 and not (tmp_path / 'run').exists()
-  error, = [line for line in run.stderr.splitlines() if line.startswith('error: ')]
-  assert message in error

@@ -17,11 +17,7 @@ ROUNDS = 2
 OUTSIDE = ('diagnostics', 'num_reporting', 'clipped', 'not_finite', 'rounding',
            'training', 'examples')
 
-RUNS = {
-    'none': ['--mechanism=none'],
-    'skellam': [],
-    'seeded': ['--seed=3'],
-}
+RUNS = {'none': ['--mechanism=none'], 'skellam': [], 'seeded': ['--seed=3']}
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('shared_context')]
 
@@ -43,8 +39,7 @@ def runs(shared_context, tmp_path_factory):
 
 
 def _checkpoint(folder):
-  return checkpoints.read(
-      checkpoints.path_of(folder / 'private/checkpoints', ROUNDS))
+  return checkpoints.read(checkpoints.path_of(folder / 'private/checkpoints', ROUNDS))
 
 
 def _leaves(folder):

@@ -52,8 +52,7 @@ def test_a_run_whose_workers_all_die_ends_in_one_line_and_is_resumed(
   assert line.startswith('error: the round was abandoned') and '4 times' in line
   assert not (tmp_path / 'run' / 'summary.json').exists()
   assert not set(_workers()) - kept
-  programs.done(
-      TRAIN, *SMALL, '--resume', f'--output_dir={tmp_path / "run"}')
+  programs.done(TRAIN, *SMALL, '--resume', f'--output_dir={tmp_path / "run"}')
 
 
 def test_killed_and_stopped_workers_change_nothing():

@@ -87,6 +87,7 @@ COLUMNS = [
      'full, in every row, found '),
     (_changed(',20,', ',old,'), "people.csv, line 2, client 'p0': field 'age' must be a "
      "number, found a text: 'old'"),
+    (_changed(',20,', ',inf,'), "'age' must be a number, found a text: 'inf'"),
     (_changed(',20,', ',2020-01-01,'), "must be a number, found a text: '2020-01-01'"),
     (_changed(',20,', ',"1,250",'), "field 'age' must be a number, found a text: '1,250'"),
     (_changed('2020-01-03', '17'), "line 4, client 'p1': field 'seen' must be a date such "
@@ -146,6 +147,8 @@ FLAGS = [
     ({'model': 'logistic'}, "model must be one of linear, mlp, found 'logistic'"),
     ({'num_classes': 1}, 'num_classes must be'),
     ({'held_out_fraction': 1}, 'held_out_fraction must be'),
+    ({'statistics_epsilon': 9, 'held_out_fraction': 0.1, 'no_cache': 'true'},
+     'costs epsilon=9 alone'),
     ({'data_source': 'xlsx'}, 'data_source must be one of '),
     ({'partition': 'iid'}, 'partition is not used with task=tabular')]
 

@@ -79,8 +79,7 @@ def predicted(programs, trained):
   return in_process.rows(folder / 'rows.csv')
 
 
-def test_statement_has_the_numbers_of_the_summary_and_no_other_keys(
-    trained, exported):
+def test_statement_has_the_numbers_of_the_summary_and_no_other_keys(trained, exported):
   summary = in_process.summary(trained[1])
   for folder in exported.values():
     content = json.loads((folder / statement.JSON).read_text())

@@ -63,8 +63,7 @@ def test_an_export_predicts_and_evaluates_as_its_run(programs, runs, tmp_path, l
       EVALUATE, f'--run={run}', *data).stdout
   programs.done(PREDICT, f'--run={alone}', f'--data_path={run.parent / "rows.csv"}',
                 '--probabilities', f'--output={tmp_path / "rows.csv"}')
-  assert (tmp_path / 'rows.csv').read_bytes() == pathlib.Path(
-      f'{run}.csv').read_bytes()
+  assert (tmp_path / 'rows.csv').read_bytes() == pathlib.Path(f'{run}.csv').read_bytes()
   for module, arguments, message in (
       (EVALUATE, (), 'data_path must be given'),
       (EXPORT, (f'--output_dir={tmp_path / "again"}',), 'is an export')):

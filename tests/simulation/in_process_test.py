@@ -19,6 +19,7 @@ import tensorflow_federated as tff
 
 from aggregators import keys
 from tests import tiny_task
+from tests.simulation import pools
 from tff_pipelines.simulation import (
     contexts, in_process as in_process_lib, values as values_lib)
 
@@ -234,8 +235,7 @@ def test_an_error_tells_the_place_the_rule_and_what_was_found(
 def test_modular_sums_are_those_of_python_integers(bits, modulus, dtype):
   values = np.random.default_rng(0).integers(
       -2**bits, 2**bits, size=[50, 2], dtype=np.int64).astype(dtype)
-  result = values_lib.total(
-      tff.TensorType(dtype, [2]), list(values), np.int64(modulus))
+  result = values_lib.total(tff.TensorType(dtype, [2]), list(values), np.int64(modulus))
   assert result.dtype == dtype
   assert result.tolist() == [
       sum(int(v) for v in column) % modulus for column in values.T]
@@ -410,9 +410,7 @@ def _learning_process():
   spec = (tf.TensorSpec([None, 4], tf.float32), tf.TensorSpec([None], tf.int32))
 
   def model():
-    keras = tf.keras.Sequential([
-        tf.keras.layers.Input([4]),
-        tf.keras.layers.Dense(3)])
+    keras = tf.keras.Sequential([tf.keras.layers.Input([4]), tf.keras.layers.Dense(3)])
     return tff.learning.models.from_keras_model(
         keras, input_spec=spec,
         loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -421,8 +419,7 @@ def _learning_process():
   return tff.learning.algorithms.build_weighted_fed_avg(
       model, tff.learning.optimizers.build_sgdm(0.1, momentum=0.9),
       tff.learning.optimizers.build_sgdm(1.0),
-      model_aggregator=tff.learning.robust_aggregator(
-          zeroing=False, clipping=True))
+      model_aggregator=tff.learning.robust_aggregator(zeroing=False, clipping=True))
 
 
 def _trained(process, context):
@@ -569,3 +566,12 @@ def test_an_interrupt_ends_a_round_that_would_not_end():
       process.kill()
   assert process.returncode == -signal.SIGINT, errors
   assert 'KeyboardInterrupt' in errors
+
+
+def test_a_forked_child_ends_no_session_of_other_threads():
+  with pools.session_elsewhere():
+    for _ in range(3):
+      child = subprocess.Popen(
+          [sys.executable, '-S', '-c', 'print(1)'], preexec_fn=lambda: None,
+          stdout=subprocess.PIPE)
+      assert child.communicate(timeout=60)[0] == b'1\n'

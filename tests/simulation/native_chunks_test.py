@@ -88,8 +88,7 @@ def test_kernels_give_the_bits_of_the_graph_however_many_are_trained_at_a_time(
   with contexts.simulation():
     state = process.initialize()
     result = _bytes(process.next(state, _chunks([3, 2])))
-    assert sorted(map(len, added)) == {
-        1: [1] * 5, 2: [1, 2, 2], 100: [2, 3]}[at_a_time]
+    assert sorted(map(len, added)) == {1: [1] * 5, 2: [1, 2, 2], 100: [2, 3]}[at_a_time]
     added.clear()
     with pools.in_graph_form():
       assert _bytes(process.next(state, _chunks([3, 2]))) == result

@@ -184,8 +184,7 @@ def test_two_nodes_train_with_the_right_token_on_data_that_only_workers_have(
         f'{HEAD}:{PORT}', f'{HEAD}:7000', *_flags(data, folder / 'far'), env=environment,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     # Meanwhile in this process, which has the examples.
-    alone = in_process.run(
-        TRAIN, *_flags(complete, folder / 'here'), folder=tmp_path)
+    alone = in_process.run(TRAIN, *_flags(complete, folder / 'here'), folder=tmp_path)
     roster = in_process.run(TRAIN, *_flags(data, folder / 'none'), folder=tmp_path)
     opened = set()
     while driver.poll() is None:

@@ -68,8 +68,7 @@ def test_lists_agree_with_what_the_task_has():
   data_options = {
       name for source in emnist.SOURCES
       for name in emnist.options_of(source)}
-  assert set(registry.OPTIONS['emnist']) == data_options | {
-      'model', 'data_source'}
+  assert set(registry.OPTIONS['emnist']) == data_options | {'model', 'data_source'}
 
 
 def test_listing_the_tasks_imports_no_tensorflow():

@@ -64,8 +64,7 @@ def help_text(doc: str, cls: type[settings_lib.Settings], *, full: bool) -> str:
     # The first paragraph and the examples.
     parts = [part for i, part in enumerate(parts) if i == 0 or part.startswith('  ')]
   # Source code is wider than a terminal.
-  parts = [part if '\n  ' in f'\n{part}' else textwrap.fill(part, 80)
-           for part in parts]
+  parts = [part if '\n  ' in f'\n{part}' else textwrap.fill(part, 80) for part in parts]
   lines = ['\n\n'.join(parts), *settings_lib.help_lines(cls, full=full)]
   if not full:
     lines += ['', 'All flags: --helpfull. Flags from a file: --flagfile=FILE.']

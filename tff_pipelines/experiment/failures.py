@@ -31,14 +31,11 @@ def write_bad_clients(path: pathlib.Path) -> OnBad:
   """A function that appends a bad client to a file of the operator, JSON lines."""
   def write(client_id: str, error: Exception) -> None:
     files.make_folder(path.parent)
-    line = json.dumps({'client': client_id, 'error': _detail(error)}) + '\n'
+    detail = getattr(error, 'detail', '') or str(error) or type(error).__name__
+    line = json.dumps({'client': client_id, 'error': detail}) + '\n'
     files.append(path, line.encode('utf-8'))
 
   return write
-
-
-def _detail(error: BaseException) -> str:
-  return getattr(error, 'detail', '') or str(error) or type(error).__name__
 
 
 def without_bad(compute: Callable[[Sequence], Any], clients: Sequence, *,

@@ -13,6 +13,7 @@ import numpy as np
 
 from tff_pipelines.accounting.guarantees import (
     answers, explain, ledger as ledger_lib, ledger_query, votes as votes_lib)
+from tff_pipelines.accounting.guarantees.guarantee import FLOATING_POINT
 from tff_pipelines.common import caveats, decimals, files
 from tff_pipelines.fedavg import account_compare, account_settings as settings_lib
 
@@ -32,9 +33,6 @@ _ONCE = caveats.Caveat(
     'publish one release only',
     'every run of this query costs as much again; release_order, release_smoothness '
     'and release_noise must not depend on the votes')
-_FLOATING_POINT = caveats.Caveat(
-    'floating-point Gaussian noise',
-    'Gaussian noise in floating point carries the guarantee of ideal arithmetic only')
 
 
 def answer(settings: settings_lib.AccountSettings) -> int:
@@ -153,7 +151,7 @@ def answer_votes(settings: settings_lib.AccountSettings) -> VotesAnswer:
             independent.outsiders, order=order, accountant='rdp',
             epsilon=votes_lib.epsilon_of_cost(both, order, settings.delta)),
         epsilon_released=votes_lib.epsilon_of_cost(cost, order, settings.delta),
-        caveats=(_ESTIMATE, _ONCE, _FLOATING_POINT, *independent.caveats))
+        caveats=(_ESTIMATE, _ONCE, FLOATING_POINT, *independent.caveats))
   else:
     epsilon = votes_lib.data_dependent_epsilon(event, votes, settings.delta)
     if independent.epsilon is not None:

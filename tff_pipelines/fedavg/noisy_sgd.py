@@ -18,7 +18,8 @@ import tensorflow_federated as tff
 from aggregators import keys, normal
 from tasks.task import Model
 from tff_pipelines.accounting.events import base, kinds as events
-from tff_pipelines.accounting.guarantees import calibration, plan as guarantee
+from tff_pipelines.accounting.guarantees import (
+    calibration, guarantee as guarantee_lib, plan as guarantee)
 from tff_pipelines.common import caveats, validate
 from tff_pipelines.fedavg import process as fedavg
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
@@ -93,9 +94,7 @@ class NoisySgdPlan(guarantee.Plan):
         caveats.Caveat(
             'number of records public', 'the number of all records, which sets the '
             'sampling rate and divides the sums, is taken as public'),
-        caveats.Caveat(
-            'floating-point Gaussian noise', 'Gaussian noise in floating point carries '
-            'the guarantee of ideal arithmetic only')]
+        guarantee_lib.FLOATING_POINT]
 
   def configuration(self) -> dict[str, Any]:
     return {'noise_multiplier': self.noise_multiplier, 'delta': self.delta,

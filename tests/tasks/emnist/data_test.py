@@ -15,8 +15,7 @@ def _all_rows(source):
   rows = []
   for client in source.client_ids:
     examples = source.examples(client)
-    rows.extend((int(y), x.tobytes())
-                for x, y in zip(examples['x'], examples['y']))
+    rows.extend((int(y), x.tobytes()) for x, y in zip(examples['x'], examples['y']))
   return sorted(rows)
 
 

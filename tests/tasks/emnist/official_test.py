@@ -45,8 +45,7 @@ def _cache(tmp_path):
       for label in labels:
         rows.append((f'{kind}_train', client, _example(
             _paper(label % 28, 3, 1.0), label)))
-      rows.append((f'{kind}_test', client, _example(
-          _paper(2, 4, 0.2), labels[0])))
+      rows.append((f'{kind}_test', client, _example(_paper(2, 4, 0.2), labels[0])))
   _write(tmp_path, rows)
   return tmp_path
 
@@ -70,8 +69,7 @@ def test_tff_reads_the_same_examples(cache):
   ours = _train(cache, only_digits=False)
   assert list(ours.client_ids) == theirs.client_ids
   for client in ours.client_ids:
-    expected = list(
-        theirs.create_tf_dataset_for_client(client).as_numpy_iterator())
+    expected = list(theirs.create_tf_dataset_for_client(client).as_numpy_iterator())
     examples = ours.examples(client)
     assert examples['y'].tolist() == [e['label'] for e in expected]
     np.testing.assert_allclose(
@@ -123,8 +121,7 @@ def test_bad_clients_are_skipped_and_counted(tmp_path):
           for client, label in (('f0000_00', 1), ('f0007_00', 62))]
   _write(tmp_path, rows)
   with pytest.raises(task.BadClientError, match="'f0007_00'.* found 62"):
-    emnist_task.load(
-        data_source='official', cache_dir=tmp_path, only_digits=True)
+    emnist_task.load(data_source='official', cache_dir=tmp_path, only_digits=True)
   data = emnist_task.load(
       data_source='official', cache_dir=tmp_path, only_digits=True,
       skip_bad_clients=True)
@@ -136,8 +133,7 @@ def test_bad_clients_are_skipped_and_counted(tmp_path):
 @pytest.mark.parametrize('error', [
     urllib.error.URLError('no network'), lzma.LZMAError('corrupt input'),
     sqlite3.DatabaseError('malformed'), TimeoutError('timed out')])
-def test_failed_download_names_the_file_and_its_folder(
-    tmp_path, monkeypatch, error):
+def test_failed_download_names_the_file_and_its_folder(tmp_path, monkeypatch, error):
   def fail(cache_dir):
     # What TFF leaves behind when the connection breaks.
     with open(f'{cache_dir}/{emnist_task.OFFICIAL.name}', 'wb') as f:
@@ -148,8 +144,7 @@ def test_failed_download_names_the_file_and_its_folder(
   cache = tmp_path / 'cache'
   with pytest.raises(ValueError, match='cannot be downloaded') as raised:
     emnist_task.load(data_source='official', cache_dir=cache)
-  for part in (str(cache), 'https://', emnist_task.OFFICIAL.name + '.lzma',
-               str(error)):
+  for part in (str(cache), 'https://', emnist_task.OFFICIAL.name + '.lzma', str(error)):
     assert part in str(raised.value)
   assert '\n' not in str(raised.value)
   assert not list(cache.iterdir())  # Else it would be taken for the data.

@@ -75,8 +75,7 @@ def test_loss_and_metrics_equal_those_of_keras(name):
   metrics = model.metrics(weights, batch, tf.constant(mask))
   assert {name: float(w) for name, (_, w) in metrics.items()} == {
       'accuracy': 8.0, 'loss': 8.0}
-  np.testing.assert_allclose(
-      metrics['loss'][0], np.sum(expected * mask), rtol=1e-4)
+  np.testing.assert_allclose(metrics['loss'][0], np.sum(expected * mask), rtol=1e-4)
   correct = np.argmax(logits, axis=1) == batch['y'].numpy()
   assert float(metrics['accuracy'][0]) == np.sum(correct * mask)
 
@@ -116,8 +115,7 @@ def test_models_compile_with_xla_to_the_same_numbers(name):
   model = emnist.build_model(name, emnist.SHAPE, 10)
   weights = _tensors(model)
   batch = _batch(20)
-  compiled = tf.function(
-      lambda w, b, s: _gradients(model, w, b, s), jit_compile=True)
+  compiled = tf.function(lambda w, b, s: _gradients(model, w, b, s), jit_compile=True)
   for a, b in zip(compiled(weights, batch, _seed(5, 6)),
                   _gradients(model, weights, batch, _seed(5, 6))):
     np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-6)

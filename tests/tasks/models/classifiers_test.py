@@ -29,8 +29,7 @@ def test_networks_classify_features(name, shape):
 def test_models_have_the_metrics_of_a_task():
   network = voting_models.build('mlp', (4,), 3)
   batch = {'x': tf.ones([2, 4]), 'y': tf.constant([0, 1])}
-  actual = network.as_model().metrics(
-      network.initial_weights(0), batch, tf.ones([2]))
+  actual = network.as_model().metrics(network.initial_weights(0), batch, tf.ones([2]))
   assert set(actual) == {'accuracy', 'loss'} and float(actual['loss'][1]) == 2
 
 

@@ -12,6 +12,7 @@ from tasks.models import classifiers
 keras = tf.keras.layers
 KEY, OTHER = (tf.constant([1, n], tf.int64) for n in (2, 3))
 CROSS_ENTROPY = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+SPEC = tf.TensorSpec([None, 4]), tf.TensorSpec([None], tf.int32)  # Of a functional model.
 
 
 def _dense(*hidden):
@@ -45,9 +46,9 @@ def _recurrent_model():
   return task_lib.Model.from_keras(_recurrent, CROSS_ENTROPY)
 
 
-def _gradient(model, weights, batch, key):
+def _gradient(model, weights, batch, key, **how):
 
-  @tf.function
+  @tf.function(**how)
   def gradient(weights):
     with tf.GradientTape() as tape:
       tape.watch(weights)
@@ -181,15 +182,7 @@ def test_model_runs_under_xla():
   weights = ours.initial_weights(0)
   batch = {'x': np.arange(2 * 784, dtype=np.uint8).reshape(2, 28, 28),
            'y': np.array([3, 7], np.int32)}
-
-  @tf.function(jit_compile=True)
-  def gradient(weights):
-    with tf.GradientTape() as tape:
-      tape.watch(weights)
-      loss = tf.reduce_sum(model.loss(weights, batch, KEY))
-    return tape.gradient(loss, weights)
-
-  for mine, theirs in zip(gradient([tf.constant(w) for w in weights]),
+  for mine, theirs in zip(_gradient(model, weights, batch, KEY, jit_compile=True),
                           _gradient(ours, weights, batch, KEY), strict=True):
     np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-5)
 
@@ -246,8 +239,7 @@ def test_metric_of_pairs_is_the_ratio_of_their_totals():
       headline='recall')
   weights = [np.zeros(w.shape, np.float32) for w in model.initial_weights(0)]
   weights[-1][1] = 1.0  # Class 1 is always the likeliest.
-  batch = {'x': tf.zeros([4, 4]),
-           'y': tf.constant([[1, 2], [2, 0], [1, 0], [1, 2]])}
+  batch = {'x': tf.zeros([4, 4]), 'y': tf.constant([[1, 2], [2, 0], [1, 0], [1, 2]])}
   metrics = tf.function(model.metrics, autograph=False)
   spec = {name: tf.TensorSpec([None, *x.shape[1:]], x.dtype)
           for name, x in batch.items()}
@@ -339,8 +331,7 @@ def test_names_are_as_many_as_classes(loss, names, message):
 
 def test_functional_model_of_tff_is_the_same_function():
   functional = tff.learning.models.functional_model_from_keras(
-      _dense, CROSS_ENTROPY,
-      (tf.TensorSpec([None, 4]), tf.TensorSpec([None], tf.int32)))
+      _dense, CROSS_ENTROPY, SPEC)
   model = task_lib.Model.from_functional(functional, classes=True)
   weights, batch = model.initial_weights(0), _batch()
   ours = task_lib.Model.from_keras(_dense, CROSS_ENTROPY)
@@ -355,15 +346,13 @@ def test_functional_model_of_tff_is_the_same_function():
 
 def test_model_of_tff_that_is_not_functional_is_refused():
   variables = tff.learning.models.from_keras_model(
-      _dense(), CROSS_ENTROPY, input_spec=(
-          tf.TensorSpec([None, 4]), tf.TensorSpec([None], tf.int32)))
+      _dense(), CROSS_ENTROPY, input_spec=SPEC)
   with pytest.raises(ValueError, match='functional must be .*functional_model_from'):
     task_lib.Model.from_functional(variables)
 
 
 def test_functional_model_that_draws_is_refused():
   functional = tff.learning.models.functional_model_from_keras(
-      lambda: _dense(keras.Dropout(0.5)), CROSS_ENTROPY,
-      (tf.TensorSpec([None, 4]), tf.TensorSpec([None], tf.int32)))
+      lambda: _dense(keras.Dropout(0.5)), CROSS_ENTROPY, SPEC)
   with pytest.raises(ValueError, match='use Model.from_keras'):
     task_lib.Model.from_functional(functional)

@@ -17,8 +17,7 @@ def test_images_are_scaled_to_the_unit_interval_with_a_channel():
   images = np.array([[[0, 51], [102, 255]]], np.uint8)
   x = classifiers.to_float(tf.constant(images))
   assert x.dtype == tf.float32
-  np.testing.assert_allclose(
-      x.numpy(), [[[[0.0], [0.2]], [[0.4], [1.0]]]], rtol=1e-6)
+  np.testing.assert_allclose(x.numpy(), [[[[0.0], [0.2]], [[0.4], [1.0]]]], rtol=1e-6)
 
 
 def test_max_pool_takes_the_maximum_of_each_tile_and_drops_the_rest():

@@ -17,8 +17,7 @@ def _weights(inputs, units, seed=0, scale=1.0):
 
 
 def _rows(batch, steps, inputs):
-  return np.random.default_rng(7).normal(
-      size=[batch, steps, inputs]).astype(np.float32)
+  return np.random.default_rng(7).normal(size=[batch, steps, inputs]).astype(np.float32)
 
 
 def _outputs_and_gradients(layer, x, weights, upstream):
@@ -108,8 +107,7 @@ def test_initial_weights_have_the_distribution_of_keras():
   rng = np.random.default_rng(5)
   kernel, recurrent, bias = text_models.lstm_weights(
       layers.he_normal(rng, 300, 4 * 40), rng)
-  assert [w.shape for w in (kernel, recurrent, bias)] == [
-      (300, 160), (40, 160), (160,)]
+  assert [w.shape for w in (kernel, recurrent, bias)] == [(300, 160), (40, 160), (160,)]
   assert all(w.dtype == np.float32 for w in (kernel, recurrent, bias))
   np.testing.assert_allclose(recurrent @ recurrent.T, np.eye(40), atol=1e-5)
   expected = tf.keras.layers.LSTMCell(40)

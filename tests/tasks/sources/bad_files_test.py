@@ -1,6 +1,7 @@
 """Malformed files: an error with file, line, client and field, or a counted skip."""
 
 import gzip
+import itertools
 import json
 
 import numpy as np
@@ -143,10 +144,8 @@ def test_fields_beyond_the_first_record_are_not_dropped(tmp_path):
 
 def test_optional_fields_may_be_missing_or_null(tmp_path):
   fields = (records.Field(name='t', source_name='text', kind='text', optional=True),
-            records.Field(name='n', source_name='number', kind='float',
-                          optional=True))
-  path = _lines(tmp_path / 'f.jsonl', [
-      _with(text=None), _with(number=...), GOOD[1]])
+            records.Field(name='n', source_name='number', kind='float', optional=True))
+  path = _lines(tmp_path / 'f.jsonl', [_with(text=None), _with(number=...), GOOD[1]])
   examples = _open('jsonl', path, fields).train.examples('b')
   assert examples['t'].tolist() == ['', 'y', 'y']
   assert examples['n'].tolist() == [2.0, 0.0, 2.0]
@@ -169,25 +168,18 @@ def test_missing_empty_and_foreign_files_are_named(tmp_path, data_source, name):
     _error(data_source, path, f'{path} has no folder')
 
 
-@pytest.mark.parametrize('format_', ['jsonl.gz', 'leaf', 'npz', 'parquet'])
-@pytest.mark.parametrize('part', [0.2, 0.6, 0.97])
+@pytest.mark.parametrize('format_, part', [
+    *itertools.product(['jsonl.gz', 'leaf', 'npz', 'parquet'], [0.2, 0.6, 0.97]),
+    ('jsonl', None), ('csv', None)])
 def test_a_file_that_is_cut_off_is_named(tmp_path, format_, part):
+  """A part of it is left; for None five bytes of its last line, which is named."""
   options = populations.WRITERS[format_](tmp_path, populations.POPULATION)
   path = options['data_path']
   content = (tmp_path / path).read_bytes()
-  (tmp_path / path).write_bytes(content[:int(part * len(content))])
-  message = _error(options['data_source'], path, '.', fields=populations.FIELDS)
-  assert path in message
-
-
-@pytest.mark.parametrize('format_', ['jsonl', 'csv'])
-def test_a_file_whose_last_line_is_cut_off_is_named(tmp_path, format_):
-  options = populations.WRITERS[format_](tmp_path, populations.POPULATION)
-  path = options['data_path']
-  content = (tmp_path / path).read_bytes()
-  start = content.rstrip().rindex(b'\n') + 1
-  (tmp_path / path).write_bytes(content[:start + 5])
-  message = _error(options['data_source'], path, r', line \d: ', fields=populations.FIELDS)
+  end = int(part * len(content)) if part else content.rstrip().rindex(b'\n') + 6
+  (tmp_path / path).write_bytes(content[:end])
+  message = _error(options['data_source'], path, '.' if part else r', line \d: ',
+                   fields=populations.FIELDS)
   assert path in message
 
 
@@ -289,11 +281,8 @@ def test_leaf_user_in_two_files_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize('text, message', [
-    ('client,text,number\na,x\n', 'line 2: there are 2 cells, but 3 columns in'),
     ('client,text,number\na,x,1,2\n', 'line 2: there are 4 cells, but 3'),
-    ('client,text,number\na,"x,1\nb,y,2\n', 'line 2: a quote is not closed'),
     ('client,text,number\na,"x"y,1\n', 'line 2: not CSV'),
-    ('client,text,text\na,x,1\n', "line 1: columns must differ, found 'text'"),
     ('who,text,number\na,x,1\n', "line 2: there is no field 'client'"),
     ('client,text,count\na,x,1\n', "line 2, client 'a': there is no field 'number'"),
     ('client,text,number\na,x,1\nb,y,z\n',
@@ -307,12 +296,6 @@ def test_bad_csv_is_named(tmp_path, text, message):
   path = tmp_path / 'f.csv'
   path.write_text(text, encoding='utf-8')
   assert str(path) in _error('csv', path, message)
-
-
-def test_csv_files_must_have_one_header(tmp_path):
-  (tmp_path / 'a.csv').write_text('client,text,number\na,x,1\n')
-  (tmp_path / 'b.csv').write_text('client,number,text\na,1,x\n')
-  _error('csv', tmp_path / '*.csv', 'b.csv, line 1: the header must be that of')
 
 
 def test_csv_column_that_begins_with_numbers_must_continue_with_them(tmp_path):
@@ -367,8 +350,7 @@ _JSONL = b'{"text": "x", "number": 1}\n'
     ('b/.hidden', b'', "b, client 'b': there are no examples"),
 ])
 def test_bad_client_folder_is_named_or_skipped(tmp_path, name, content, message):
-  path = _folder(tmp_path, {
-      'a/f.jsonl': _JSONL, name: content, 'c/f.jsonl': _JSONL})
+  path = _folder(tmp_path, {'a/f.jsonl': _JSONL, name: content, 'c/f.jsonl': _JSONL})
   _error('folder', path, message)
   raw = _rest('folder', path, ('a', 'c'), skipped='b')
   examples, clients = records.gather(raw.train)

@@ -35,8 +35,7 @@ def test_images_of_every_format_are_read_as_in_the_training(name, tmp_path):
   assert set(source.client_ids) == set(population) == set(bare.client_ids)
   assert len(built.train.client_ids) == len(population) - 1
   for client in built.train.client_ids:
-    populations.assert_same(
-        source.examples(client), dict(built.train.examples(client)))
+    populations.assert_same(source.examples(client), dict(built.train.examples(client)))
   for client, labels in _LABELS.items():
     assert source.examples(client)['y'].tolist() == labels
     assert set(bare.examples(client)) == {'x'}
@@ -52,8 +51,7 @@ def test_texts_of_every_format_are_read_as_in_the_training(name, tmp_path):
   source = built.reader(labelled=True, data_path=given['data_path'])
   assert set(source.client_ids) == set(population)
   for client in built.train.client_ids:
-    populations.assert_same(
-        source.examples(client), dict(built.train.examples(client)))
+    populations.assert_same(source.examples(client), dict(built.train.examples(client)))
   # 'Speech 1' and its beginning: no end, which 12 tokens would have.
   row, = built.reader(labelled=False, data_path=given['data_path']).examples(
       'role1')['tokens']

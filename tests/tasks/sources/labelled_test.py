@@ -89,8 +89,7 @@ def test_a_file_that_states_no_classes_says_so(tmp_path):
   path = _save(tmp_path / 'f.npz', num_classes=np.array(7))
   assert _stated(path) == 7 and not labelled.read(path).notes
   # It does not depend on the labels: no record can change it.
-  path = _save(tmp_path / 'f.npz', num_classes=np.array(7),
-               y_train=np.full(6, 900))
+  path = _save(tmp_path / 'f.npz', num_classes=np.array(7), y_train=np.full(6, 900))
   assert _stated(path) == 7
   assert 'number of classes, 3, was counted from labels, private ones' in note
   assert 'outside the guarantee' in note
@@ -129,21 +128,18 @@ def test_other_types_of_images_become_bytes(tmp_path):
 
 
 @pytest.mark.parametrize('changes, message', [
-    ({'x_train': None, 'writer_train': None},
-     'no array x_train, writer_train'),
+    ({'x_train': None, 'writer_train': None}, 'no array x_train, writer_train'),
     ({'y_test': None}, 'no array y_test'),
     ({'x_train': np.zeros([6, 28, 27], np.uint8)},
      r'x_train must be \[examples, 28, 28\], found uint8 \[6, 28, 27\]'),
-    ({'x_test': np.zeros([3, 28, 28, 3], np.uint8)},
-     'x_test must be .examples'),
+    ({'x_test': np.zeros([3, 28, 28, 3], np.uint8)}, 'x_test must be .examples'),
     ({'x_test': np.zeros([3, 784], np.uint8)}, 'x_test must be .examples'),
     ({'x_train': np.zeros([0, 28, 28], np.uint8)}, 'x_train is empty'),
     ({'x_train': np.zeros([6, 28, 28], bool)},
      r'x_train must be numbers \[records, ...\], found bool'),
     ({'x_train': _with('x_train', (4, 0, 0), 256, np.int32)},
      r'x_train must be in \[0, 255\], found 256 in row 4'),
-    ({'x_train': _with('x_train', (4, 0, 0), -1, np.int32)},
-     'found -1 in row 4'),
+    ({'x_train': _with('x_train', (4, 0, 0), -1, np.int32)}, 'found -1 in row 4'),
     ({'x_test': np.full([3, 28, 28], np.nan)},
      'x_test must be finite, found nan in row 0'),
     ({'x_test': np.full([3, 28, 28], np.inf)}, 'x_test must be finite'),
@@ -165,8 +161,7 @@ def test_other_types_of_images_become_bytes(tmp_path):
      r'y_test: labels must be in \[0, 3\), found 3 in row 1'),
     ({'class_names': np.array(['a', 'b'])},
      r'y_train: labels must be in \[0, 2\), found 2'),
-    ({'class_names': np.array([['a', 'b', 'c']])},
-     'class_names must be a list'),
+    ({'class_names': np.array([['a', 'b', 'c']])}, 'class_names must be a list'),
     ({'writer_train': np.zeros([7], int)},
      'writer_train must be .* for each of 6 records, .*7'),
     ({'writer_test': np.zeros([2], int)}, 'writer_test .* each of 3 records, .*2'),
@@ -210,8 +205,7 @@ def _content(tmp_path_factory):
 @hypothesis.settings(
     deadline=None, max_examples=300,
     suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
-@hypothesis.given(position=st.floats(0, 1, exclude_max=True),
-                  flip=st.integers(1, 255))
+@hypothesis.given(position=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
 @hypothesis.example(position=0.98, flip=128)  # In the name of an optional array.
 def test_one_wrong_byte_is_an_error_or_harmless(tmp_path, content, position, flip):
   damaged = bytearray(content)

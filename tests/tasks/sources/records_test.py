@@ -49,8 +49,7 @@ def test_mapped_source_names_the_client_in_errors():
 
 @pytest.mark.parametrize('examples, message', [
     ({'z': np.zeros(1, np.int32)}, r"must have the features \['y'\], found \['z'\]"),
-    ({'y': np.zeros(1, np.int64)},
-     r'y must be int32 \[examples\], found int64'),
+    ({'y': np.zeros(1, np.int64)}, r'y must be int32 \[examples\], found int64'),
     ({'y': np.zeros([1, 2], np.int32)}, r'found int32 \[1, 2\]'),
     ({'y': np.zeros(1, np.int32), 'x': np.zeros(1)}, 'must have the features'),
 ])
@@ -220,8 +219,7 @@ def test_arrays_by_client_gives_back_every_example_in_order(clients):
   assert list(source.client_ids) == [str(c) for c in np.unique(clients)]
   for client in source.client_ids:
     examples = source.examples(client)
-    np.testing.assert_array_equal(
-        examples['v'], values[clients == int(client)])
+    np.testing.assert_array_equal(examples['v'], values[clients == int(client)])
     np.testing.assert_array_equal(examples['w'], -examples['v'])
 
 

@@ -120,17 +120,12 @@ def test_kept_columns_are_read_as_they_were(tmp_path):
 
 
 @pytest.mark.parametrize('content, message', [
-    ('[1', 'must be JSON: Expecting'), ('[]', 'must be an object of columns'),
-    ({'age': [3, 1]}, "column 'age': bounds must be finite, the lower "
-     r'first, found \[3, 1\]'),
-    ({'age': [1, 1]}, 'lower first'),
+    ('[]', 'must be an object of columns'), ({'age': [1, 1]}, 'lower first'),
     ('{"age": [0, NaN]}', 'bounds must be finite'),
     ('{"age": [0, Infinity]}', 'bounds must be finite'),
     ({'age': [True, 2]}, 'bounds must be finite'),
     ({'age': 'young'}, r"column 'age' must be \[low, high\], or texts"),
     ({'job': ['a', 1]}, 'bounds must be finite'),
-    ({'job': ['a', 'a']}, "column 'job': categories must be at least 1 texts that "
-     'differ'),
     ({'format': 'columns 1', 'features': []}, 'label')])
 def test_malformed_bounds_are_one_line_that_names_file_and_column(
     tmp_path, content, message):
@@ -158,12 +153,7 @@ def test_features_are_all_known_columns_but_label_and_clients():
 
 
 @pytest.mark.parametrize('choice, message', [
-    ({'feature_fields': ('wage',)}, "column 'wage' has no public bounds"),
-    ({}, "column 'y' has no public bounds"),
-    ({'label_field': 'age', 'feature_fields': ('age',)},
-     "label_field 'age' must not be a feature"),
-    ({'label_field': 'one'},
-     "label 'one' must have 2 classes"),
+    ({'label_field': 'one'}, "label 'one' must have 2 classes"),
     ({'feature_fields': ('job', 'job'), 'classes': ('a', 'b')},
      'features must be at least 1 texts that differ'),
     ({'feature_fields': (), 'classes': ('a', 'b')}, 'features must be at least 1')])

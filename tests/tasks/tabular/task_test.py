@@ -104,40 +104,22 @@ def test_gaps_stop_the_run_or_are_imputed(tmp_path, form):
   np.testing.assert_array_equal(task.train.examples('p2')['x'][0, 1:], [0, 0, 0])
 
 
-@pytest.mark.parametrize('change, message', [
-    (dict(age='old'), r"line 2, client 'p0': field 'age' must be a number, found a "
-     "text: 'old'"),
-    (dict(age=np.inf), r"line 2, client 'p0': field 'age' must be a number, found a "
-     "text: 'inf'"),
-    (dict(job='king'), "client 'p0': column 'job' must be one of 'clerk', 'cook', '7', "
-     "found 'king'; --missing=impute"),
-    (dict(pay=51.0), r"client 'p0': label 'pay' must be in \[0, 50\], found 51")])
-def test_bad_values_are_one_line_with_file_client_and_column(tmp_path, change, message):
-  table = people.rows().astype(object)
-  for name, value in change.items():
-    table.loc[0, name] = value
-  with pytest.raises(ValueError, match=f'people.csv, .*{message}') as raised:
-    task = _build(tmp_path, table)
-    for client in [*task.train.client_ids, 'p0']:
-      task.train.examples(client)
-  assert '\n' not in str(raised.value)
-
-
+# More: tests/programs/wrong_tables_test.py.
 @pytest.mark.parametrize('options, message', [
-    (dict(feature_fields=('age', 'job', 'height'), public_bounds=None),
-     'needs what is publicly known of the columns: public_bounds, .*, or '
-     'public_sample, '),
-    (dict(feature_fields=('age', 'height')), "column 'height' has no public bounds"),
-    (dict(label_field='rich'), "column 'rich' has no public bounds"),
     (dict(label_field='rich', class_names=('no',)), "label 'rich' must have 2 classes"),
-    (dict(num_classes=1), 'num_classes must be an integer from 2'),
-    (dict(client_field='nobody'), "there is no field 'nobody'"),
-    (dict(model='logistic'), "model must be one of linear, mlp, found 'logistic'"),
     (dict(label_field='rich', class_names=('no', 'yes'), model='linear'),
      'model must be one of logistic, mlp, found'),
-    (dict(missing='drop'), "missing must be one of error, impute, found 'drop'"),
-    (dict(public_sample='nowhere.csv'), 'public_sample=nowhere.csv: .* does not exist'),
-    (dict(public_bounds='nowhere.json'), 'public_bounds=nowhere.json: .* not exist')])
+    (dict(public_bounds='nowhere.json'), 'public_bounds=nowhere.json: .* not exist'),
+    (dict(class_weights=('1', '2')),
+     "class_weights needs a label with classes, 'pay' is a number"),
+    *((dict(class_weights=weights, label_field='rich', class_names=('no', 'yes')), rule)
+      for weights, rule in (
+          (('balanced',), 'class_weights=balanced needs frequencies of the classes: a '
+           "public_sample with 'rich', or statistics_epsilon"),
+          (('1', 'x'), 'class_weights must be numbers or balanced, found 1,x'),
+          (('1', '2', '3'), 'class_weights must be 2 positive numbers'),
+          (('1', '101'), 'the largest at most 100 times the smallest'),
+          (('nan', '1'), 'class_weights must be 2 positive numbers')))])
 def test_wrong_choices_are_one_line(tmp_path, options, message):
   with pytest.raises(ValueError, match=message) as raised:
     registry.build('tabular', **{
@@ -201,8 +183,7 @@ def test_classification_predicts_classes_and_probabilities(tmp_path):
   weights, examples = _fitted(task)
   outputs = task.model.predict(weights, {'x': examples['x']})
   right = outputs['class'].numpy() == examples['y'].numpy()
-  total, weight = task.model.metrics(
-      weights, examples, tf.ones(len(right)))['accuracy']
+  total, weight = task.model.metrics(weights, examples, tf.ones(len(right)))['accuracy']
   assert np.mean(right) == pytest.approx(float(total / weight)) and np.mean(right) > 0.8
   np.testing.assert_allclose(np.sum(outputs['probabilities'], axis=1), 1, rtol=1e-5)
   assert task.model.weight_names == ('output/kernel', 'output/bias')
@@ -244,25 +225,6 @@ def test_balanced_weights_are_by_the_public_sample(tmp_path):
   for counts, weights in (([900, 1, -5], [0.5, 50, 50]), ([0, -1, 0], [1, 1, 1])):
     found = np.array(columns_lib.balanced(label, counts).weights)
     np.testing.assert_allclose(found / found[0], np.array(weights) / weights[0])
-
-
-@pytest.mark.parametrize('options, message', [
-    (dict(class_weights=('balanced',)), 'class_weights=balanced needs frequencies of '
-     "the classes: a public_sample with 'rich', or statistics_epsilon"),
-    (dict(class_weights=('1', 'x')), "class_weights must be numbers or balanced, found "
-     '1,x'),
-    (dict(class_weights=('1', '2', '3')), 'class_weights must be 2 positive numbers'),
-    (dict(class_weights=('1', '101')), 'the largest at most 100 times the smallest'),
-    (dict(class_weights=('nan', '1')), 'class_weights must be 2 positive numbers'),
-    (dict(class_weights=('1', '2'), label_field='pay', class_names=None),
-     "class_weights needs a label with classes, 'pay' is a number")])
-def test_wrong_weights_are_one_line(tmp_path, options, message):
-  with pytest.raises(ValueError, match=message) as raised:
-    registry.build('tabular', **{
-        **people.written(tmp_path, people.rows()), 'label_field': 'rich',
-        'class_names': ('no', 'yes'), 'public_bounds': people.bounds(tmp_path),
-        **options})
-  assert '\n' not in str(raised.value)
 
 
 def test_embedded_tumours_are_standardised_by_rows_that_are_nobodys():

@@ -237,26 +237,22 @@ def test_tag_model_of_the_papers_has_5000500_parameters():
   assert _tag_model(1_000, 50).parameter_count() == 50_050
 
 
-def test_tag_losses_are_the_cross_entropies_of_keras():
+@pytest.mark.parametrize('name, inputs_of', [
+    ('logistic', lambda shares: shares),
+    ('logistic_small', lambda shares: 4 * np.sqrt(shares))])
+def test_tag_losses_are_the_cross_entropies_of_keras(name, inputs_of):
   rng = np.random.default_rng(0)
   batch, weights = _batch(rng), _weights(rng)
   words, truth = _dense(batch)
   expected = 8 * tf.keras.losses.binary_crossentropy(  # Keras takes the mean.
-      truth, words @ weights[0] + weights[1], from_logits=True)
-  actual = _tag_model().loss(weights, tf.nest.map_structure(tf.constant, batch), None)
+      truth, inputs_of(words) @ weights[0] + weights[1], from_logits=True)
+  actual = _tag_model(name=name).loss(
+      weights, tf.nest.map_structure(tf.constant, batch), None)
   np.testing.assert_allclose(actual, expected, rtol=1e-4)
 
 
-def test_small_tag_model_takes_roots_of_shares_and_starts_where_tags_are_rare():
-  rng = np.random.default_rng(0)
-  batch, weights = _batch(rng), _weights(rng)
-  words, truth = _dense(batch)
-  model = _tag_model(name='logistic_small')
-  expected = 8 * tf.keras.losses.binary_crossentropy(
-      truth, 4 * np.sqrt(words) @ weights[0] + weights[1], from_logits=True)
-  actual = model.loss(weights, tf.nest.map_structure(tf.constant, batch), None)
-  np.testing.assert_allclose(actual, expected, rtol=1e-4)
-  kernel, bias = model.initial_weights(0)
+def test_small_tag_model_starts_where_tags_are_rare():
+  kernel, bias = _tag_model(name='logistic_small').initial_weights(0)
   np.testing.assert_array_equal(bias, np.full(8, -4, np.float32))
   assert bias.dtype == np.float32
   # Else as the other one.
@@ -291,8 +287,7 @@ def test_recall_at_5_is_that_of_keras_and_rows_that_do_not_count_do_not():
   assert total / weight == pytest.approx(float(recall.result()))
   best = logits.argmax(axis=1)
   tagged = (truth.sum(axis=1) > 0) & (mask > 0)
-  assert actual['accuracy'] == (
-      truth[np.arange(9), best][tagged].sum(), tagged.sum())
+  assert actual['accuracy'] == (truth[np.arange(9), best][tagged].sum(), tagged.sum())
   assert actual['loss'][1] == mask.sum()
 
 

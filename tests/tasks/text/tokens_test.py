@@ -64,8 +64,7 @@ def test_sentence_rows_are_those_of_tff(length):
   expected = _tff(
       word_prediction_preprocessing.create_preprocess_fn(
           _PLAIN, list(WORDS), sequence_length=length), tokens=sentences)
-  vocabulary = vocabulary_lib.Vocabulary(
-      words=WORDS, made_from=vocabulary_lib.PUBLIC)
+  vocabulary = vocabulary_lib.Vocabulary(words=WORDS, made_from=vocabulary_lib.PUBLIC)
   actual = np.stack([vocabulary.sentence_row(s, length) for s in sentences])
   assert actual.dtype == np.int32
   np.testing.assert_array_equal(actual, expected)
@@ -85,8 +84,7 @@ def test_only_the_vocabulary_proper_is_proper():
 
 
 @pytest.mark.parametrize('text, expected', [
-    ('Use a List. Then (maybe) sort it!', ['use a list .',
-                                           'then ( maybe ) sort it !']),
+    ('Use a List. Then (maybe) sort it!', ['use a list .', 'then ( maybe ) sort it !']),
     ("Don't use list.get(0)?", ["don't use list . get ( 0 ) ?"]),
     ('See https://example.com/a?b=1 now', ['see <URL> now']),
     ('one\n\ntwo  ', ['one', 'two']),

@@ -221,8 +221,7 @@ def mean(listed: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
     listed: Curves of the cases.
     weights: Their probabilities, in [0, 1].
 
-  Returns:
-    1/(alpha-1) ln sum_k w_k e^((alpha-1) curve_k).
+  Returns 1/(alpha-1) ln sum_k w_k e^((alpha-1) curve_k).
   """
   listed, weights = zip(*(case for case in zip(listed, weights) if case[1] > 0))
   if len(listed) == 1:

@@ -205,8 +205,7 @@ def find(variance: float, total_variation: float) -> Certificate | None:
     variance: Of the noise in a coordinate, grid units squared, > 0.
     total_variation: The largest t of a coordinate of a release, in (0, 1).
 
-  Returns:
-    None if the variance is too small for the theorem, or for it to gain anything.
+  Returns None if the variance is too small for the theorem, or for it to gain anything.
   """
   validate.positive(variance=variance)
   validate.open_unit_interval(total_variation=total_variation)

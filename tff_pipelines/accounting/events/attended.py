@@ -181,8 +181,7 @@ class Coin(base.Release, base.WithoutShares):
     return max(event.skellam_coordinates() for event in self.events)
 
   def as_gaussian(self, distance: float) -> base.Event:
-    return dataclasses.replace(self, events=tuple(
-        event.as_gaussian(distance) for event in self.events))
+    return base.mapped(self, lambda event: event.as_gaussian(distance))
 
   def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
     return tuple(dict.fromkeys(

@@ -11,6 +11,7 @@ state that nothing better is proved; a kind writes them down like any other.
 """
 
 import abc
+from collections.abc import Callable
 import dataclasses
 import inspect
 from typing import Annotated, Any, ClassVar, dataclass_transform, NamedTuple
@@ -449,6 +450,13 @@ def parts(event: Event) -> list[Event]:
   """The events inside an event."""
   inner = getattr(event, 'event', None)
   return list(getattr(event, 'events', ())) if inner is None else [inner]
+
+
+def mapped(event: Event, change: Callable[[Event], Event]) -> Event:
+  """An event that has events inside, with these changed."""
+  if hasattr(event, 'event'):
+    return dataclasses.replace(event, event=change(event.event))
+  return dataclasses.replace(event, events=tuple(map(change, event.events)))
 
 
 def _plain(value: Any) -> Any:

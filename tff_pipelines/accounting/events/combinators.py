@@ -2,9 +2,7 @@
 
 import abc
 import collections
-from collections.abc import Callable, Mapping
-import dataclasses
-from typing import Self
+from collections.abc import Mapping
 
 from dp_accounting import dp_event
 import numpy as np
@@ -69,10 +67,6 @@ class _Product(base.Event, abstract=True):
   def _counts(self) -> Mapping[base.Event, int]:
     """The events, and how often each is released."""
 
-  @abc.abstractmethod
-  def _mapped(self, change: Callable[[base.Event], base.Event]) -> Self:
-    """The same product of changed events."""
-
   @property
   def adjacency(self) -> str:
     adjacencies = {event.adjacency for event in self._counts()} - {base.ANY}
@@ -114,10 +108,10 @@ class _Product(base.Event, abstract=True):
                for event, count in self._counts().items())
 
   def as_gaussian(self, distance: float) -> base.Event:
-    return self._mapped(lambda event: event.as_gaussian(distance))
+    return base.mapped(self, lambda event: event.as_gaussian(distance))
 
   def replace_one(self) -> base.Event:
-    return self._mapped(lambda event: event.replace_one())
+    return base.mapped(self, lambda event: event.replace_one())
 
   def counted(self, count: int, amplification: str) -> base.Counted:
     return ((self, count),)
@@ -140,7 +134,7 @@ class _Product(base.Event, abstract=True):
                  for part, number in known.counted(rounds, 'none'))
 
   def repeated(self) -> base.Event:
-    return self._mapped(lambda event: event.repeated())
+    return base.mapped(self, lambda event: event.repeated())
 
   def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
     return sampled.unique(
@@ -158,7 +152,7 @@ class _Product(base.Event, abstract=True):
     return any(event.is_known_in_part() for event in self._counts())
 
   def seen(self, colluders: float, cohort: float | None) -> base.Event:
-    return self._mapped(lambda event: event.seen(colluders, cohort))
+    return base.mapped(self, lambda event: event.seen(colluders, cohort))
 
   def group(self, clients: int, known: bool) -> base.Event | None:
     several = [event.group_of_several(count, clients, known)
@@ -178,9 +172,6 @@ class SelfComposed(_Product):
   def _counts(self) -> Mapping[base.Event, int]:
     return {self.event: self.count}
 
-  def _mapped(self, change: Callable[[base.Event], base.Event]) -> Self:
-    return dataclasses.replace(self, event=change(self.event))
-
 
 class _Several(_Product, abstract=True):
   """Events side by side, at least one, all of one adjacency."""
@@ -197,9 +188,6 @@ class _Several(_Product, abstract=True):
 
   def _counts(self) -> Mapping[base.Event, int]:
     return collections.Counter(self.events)
-
-  def _mapped(self, change: Callable[[base.Event], base.Event]) -> Self:
-    return dataclasses.replace(self, events=tuple(map(change, self.events)))
 
 
 class Composed(_Several):
@@ -239,11 +227,6 @@ class Together(_Several):
 
   def is_additive(self) -> bool:
     return all(event.is_additive() for event in self.events)
-
-
-def of_one_sample(events: tuple[base.Event, ...]) -> base.Event:
-  """Releases from one sample: `Together`, or the release itself if it is one."""
-  return events[0] if len(events) == 1 else Together(events=events)
 
 
 def known(event: base.Event, participants: base.Participants | None = None

@@ -193,9 +193,8 @@ class OneRowKnown(base.Release, base.WithoutShares):
   def factors(self, amplification: str) -> base.Factors | None:
     first, *others = sorted(self.column, reverse=True)
     least, whole = self.events
-    found = combinators.of_one_sample((
-        least.rows((first,)), *([whole.rows(tuple(others))] if others else []))
-                                      ).factors(amplification)
+    rows = least.rows((first,)), *([whole.rows(tuple(others))] if others else [])
+    found = combinators.Together(events=rows).factors(amplification)
     pair = found and pairs.together(found)
     return found if pair and pair.gaussian_cases() else least.rows(
         self.column).factors(amplification)
@@ -206,16 +205,13 @@ class OneRowKnown(base.Release, base.WithoutShares):
     return dataclasses.replace(self, column=column)
 
   def replace_one(self) -> Self:
-    return self._mapped(lambda event: event.replace_one())
+    return base.mapped(self, lambda event: event.replace_one())
 
   def skellam_coordinates(self) -> int:
     return len(self.column) * self.events[1].skellam_coordinates()
 
   def as_gaussian(self, distance: float) -> base.Event:
-    return self._mapped(lambda event: event.as_gaussian(distance))
-
-  def _mapped(self, change) -> Self:
-    return dataclasses.replace(self, events=tuple(map(change, self.events)))
+    return base.mapped(self, lambda event: event.as_gaussian(distance))
 
   def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
     return self.events[1].caveats()

@@ -231,8 +231,7 @@ def epsilon(event: base.Event, delta: float, *, accountant: str = 'auto',
     amplification: 'tight'; 'generic' for the published bound on Poisson
       sampling; 'none' to ignore sampling.
 
-  Returns:
-    Epsilon >= 0; `inf` if nothing is proved.
+  Returns epsilon >= 0; `inf` if nothing is proved.
 
   Raises ValueError if an argument is out of range or the arithmetic fails.
   """
@@ -248,8 +247,7 @@ def delta(event: base.Event, epsilon: float, *, accountant: str = 'auto',
 
   Other arguments and errors are those of `epsilon`.
 
-  Returns:
-    Delta in [0, 1]; 1 if nothing is proved.
+  Returns delta in [0, 1]; 1 if nothing is proved.
   """
   _check(event, accountant, amplification)
   validate.non_negative(epsilon=epsilon)

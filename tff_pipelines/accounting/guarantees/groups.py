@@ -76,7 +76,10 @@ def chained(of: Callable[[float], float], clients: int, delta: float) -> float:
   def excess(log_delta: float) -> float:
     """By how much the logarithm of the group's delta is too large."""
     one = of(math.exp(log_delta))
-    total = log_delta + _log_sum(one, clients) - math.log(delta) + 1e-12
+    # log(1 + e^one + ... + e^((g-1) one)), by which the delta of one grows.
+    growth = one if one == math.inf else float(
+        np.logaddexp.reduce(one * np.arange(clients)))
+    total = log_delta + growth - math.log(delta) + 1e-12
     if total <= 0:
       found.append(clients * one)
     return min(max(total, -50.0), 50.0)
@@ -88,9 +91,3 @@ def chained(of: Callable[[float], float], clients: int, delta: float) -> float:
     if len(found) > 1:
       optimize.brentq(excess, low, high, xtol=_TOLERANCE)
   return min(found)
-
-
-def _log_sum(epsilon: float, clients: int) -> float:
-  """log(1 + e^epsilon + ... + e^((g-1) epsilon))."""
-  return epsilon if epsilon == math.inf else float(
-      np.logaddexp.reduce(epsilon * np.arange(clients)))

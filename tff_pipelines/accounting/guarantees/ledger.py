@@ -250,8 +250,7 @@ class Ledger:
       configuration_hash: Hash of the run's configuration.
       starts: How many times the run has been started so far.
 
-    Returns:
-      One line without a newline.
+    Returns one line without a newline.
     """
     base.check_event(event=event)
     _, count, previous = self._at_head()

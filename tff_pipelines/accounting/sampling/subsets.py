@@ -75,8 +75,7 @@ def uniform(random_bits: RandomBits, population: int, size: int) -> np.ndarray:
     population: N in 1..2^63.
     size: In 0..N.
 
-  Returns:
-    int64 [size], increasing.
+  Returns int64 [size], increasing.
   """
   # Only missing values are sampled, so there are never too many.
   if _DENSE * size < population:
@@ -100,8 +99,7 @@ def poisson(random_bits: RandomBits, population: int, expected: float) -> np.nda
     expected: Expected number n in (0, N]. The probability is at most n/N, in real
       numbers and as a quotient of floats, rounded down to a multiple of 2^-64.
 
-  Returns:
-    int64, increasing.
+  Returns int64, increasing.
   """
   if expected == population:
     return np.arange(population)
