@@ -1,158 +1,103 @@
-"""The experiment that a vote shares with its baselines FedAvg, DP-FedAvg, DP-FedSGD."""
+"""The baselines of a vote: FedAvg, DP-FedAvg and DP-FedSGD, maybe with its student."""
 
-import dataclasses
-import hashlib
-import pathlib
 from typing import Any
 
+import numpy as np
+import tensorflow as tf
+
 from tasks import task as task_lib
-from tasks.models import classifiers
-from tasks.voting import task as voting_tasks
 from tasks.voting.task import VotingTask
 from tff_pipelines.accounting.guarantees import (
     mechanisms, noise_budget, plan as guarantee)
 from tff_pipelines.baselines import sgd
 from tff_pipelines.common import declarations, files
-from tff_pipelines.experiment import (
-    models, report as report_lib, rounds as rounds_lib, run as run_lib)
+from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.fedavg import (
     local_training, loop, report as fedavg_report, run as fedavg_run)
 from tff_pipelines.fedavg.noisy_sgd import NoisySgdPlan
 from tff_pipelines.fedavg.plan import FedAvgPlan
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
-from tff_pipelines.voting import encoder, features as features_lib, report, serving
-from tff_pipelines.voting.settings import VoteSettings
+from tff_pipelines.voting import agents, features as features_lib, report, serving
+from tff_pipelines.voting.experiment import VotingExperiment
 
 _ALL_SHARES = (
     '(the noise is that of all agents: one that subtracts its own share leaves less)')
 
 
-def number_of_epochs(given: int | None, count: int, batch_size: int, steps: int) -> int:
-  """Epochs that were given, or those of about `steps` steps, from 20 to 60."""
-  return given or min(60, max(20, -(-steps // -(-count // batch_size))))
-
-
-class VotingExperiment(run_lib.Experiment):
-  """A vote, or a baseline of one."""
-
-  family = 'vote'
-  settings: VoteSettings
-
-  def folder_words(self) -> tuple[str, ...]:
-    return 'vote', self.settings.task, self.settings.algorithm
-
-  def build_task(self) -> VotingTask:
-    settings = self.settings
-    # Whether a run starts must depend on public numbers alone, on no agent's records.
-    task = voting_tasks.build(settings.task, **settings.task_options)
-    if settings.is_vote and settings.queries > len(task.public):
-      raise ValueError(
-          f'queries must be at most {len(task.public)}, found {settings.queries}')
-    if settings.client_shift and len(task.record_shape) != 2:
-      raise ValueError(
-          f'client_shift must be 0 without images, found {settings.client_shift}')
-    return task
-
-  def identity(self, task: VotingTask) -> dict[str, Any]:
-    """SHA-256 of the agents, the shape of a record and the public records."""
-    spec = sorted((name, str(dtype), tuple(shape))
-                  for name, (dtype, shape) in task.agents.element_spec.items())
-    agents = ''.join(f'{agent}\0' for agent in task.agents.client_ids)
-    return {'data_fingerprint': hashlib.sha256(
-        f'{spec}{agents}'.encode() + task.public.tobytes()).hexdigest()}
-
-  def privacy_unit(self, task: VotingTask) -> str:
-    """The difference of two neighbouring inputs, at the level of the run."""
-    return task.privacy_unit if self.settings.privacy_level == 'agent' else (
-        f'one record of an agent (an agent is {task.privacy_unit})')
-
-  def feature_config(self, task: VotingTask) -> features_lib.FeatureConfig:
-    settings, training = self.settings, encoder.DEFAULT_TRAINING
-    shape = task.record_shape
-    suitable = ('standard' if len(shape) == 1 else 'none' if not settings.is_vote else
-                'contrastive' if shape[0] == shape[1] else 'pca')
-    return features_lib.FeatureConfig(
-        kind=settings.features or suitable, dimensions=settings.pca_dimensions,
-        seed=settings.feature_seed, training=dataclasses.replace(
-            training, learning_rate=settings.feature_learning_rate,
-            epochs=number_of_epochs(settings.feature_epochs, len(task.public),
-                                    training.batch_size, steps=240)))
-
-  def given_map(self, task: VotingTask) -> features_lib.PublicFeatures | None:
-    folder = self.settings.features_from
-    if folder is None:
-      return None
-    features = features_lib.read_map(pathlib.Path(folder), task.public)
-    if features is None:
-      raise ValueError(f'features_from={folder} holds no feature map')
-    return features
-
-  def serving(self, trained: models.Trained) -> task_lib.Serving:
-    return serving.serving(trained, self.settings.task)
-
-  def network(self, task: VotingTask) -> classifiers.Network:
-    """The model that is trained, or that federated averaging would send instead."""
-    shape, settings = task.record_shape, self.settings
-    if settings.clients_see_features:
-      given = self.given_map(task)
-      shape = given(task.public[:1]).shape[1:] if given else features_lib.check(
-          task.public, self.feature_config(task))
-    suitable = 'mlp' if settings.algorithm == 'knn' else 'softmax'
-    if len(shape) == 2:
-      suitable = 'cnn' if settings.is_vote else 'cnn_small'
-    return classifiers.build(settings.model or suitable, shape, task.num_classes)
-
-  def public_map(self, task: VotingTask) -> features_lib.PublicFeatures:
-    """The feature map: that of the folder, of another run's folder, or a new one."""
-    if (features := features_lib.read_map(self.folder, task.public)) is not None:
-      return features
-    if (features := self.given_map(task)) is None:
-      config = self.feature_config(task)
-      with rounds_lib.progress(config.training.epochs, 0, 'feature epoch',
-                               quiet=config.kind != 'contrastive') as bar:
-        features = features_lib.fit(task.public, config, lambda _: bar.update())
-    features_lib.write_map(self.folder, features, task.public)
-    return features
-
-
 class _BaselineExperiment(VotingExperiment):
-  """Rounds on the agents' records, seen through the public map."""
+  """Rounds on the agents' records, or on what the public map makes of them.
+
+  With a student the released model labels the public queries, and the student learns
+  from them as from the labels of a vote.
+  """
 
   def planned_rounds(self, plan) -> int:
     return self.settings.rounds
 
   def describe(self, task, plan) -> report_lib.Description:
-    model = self.network(task).as_model()
+    model = self.model(task)
     return report.describe(task, [
         ('model', f'{model.name} with {model.parameter_count():,} parameters'),
         ('run', self.run_line(plan, self.settings.rounds)),
         ('mechanism', self.mechanism_line(plan))])
 
-  def federated(self, task: VotingTask) -> task_lib.Task:
+  def seen(self, task: VotingTask) -> VotingTask:
+    """The task as the model sees it."""
     # No record may change the others' features, which one row of many does.
-    seen = features_lib.map_records(task, self.public_map(task), alone=True)
+    return features_lib.map_records(task, self.public_map(task), alone=True) if (
+        self.settings.clients_see_features) else task
+
+  def model(self, task: VotingTask, seen: VotingTask | None = None) -> task_lib.Model:
+    """The model that is averaged; its loss may need the public records as `seen`."""
+    network, strength = self.network(task), self.settings.adversarial_strength
+    return network.as_model() if not strength else agents.adversarial_model(
+        network, seen and seen.public, strength)
+
+  def federated(self, task: VotingTask) -> task_lib.Task:
+    seen = self.seen(task)
     return task_lib.Task(
-        name=task.name, model=self.network(task).as_model(), train=seen.agents,
+        name=task.name, model=self.model(task, seen), train=seen.agents,
         held_out={'test': seen.test}, privacy_unit=task.privacy_unit)
 
   def evaluate(self, task, trained):
-    return fedavg_report.evaluated(self.federated(task), serving.own_weights(trained))
+    return super().evaluate(task, trained) if self.settings.has_student else (
+        fedavg_report.evaluated(self.federated(task), serving.own_weights(trained)))
+
+  def answers(self, task: VotingTask, weights: Any, rows: np.ndarray) -> np.ndarray:
+    """Labels of the public records `rows` by the model; int [Q], -1 for none."""
+    queries = task.public[rows]
+    if self.settings.clients_see_features:
+      queries = self.public_map(task)(queries, alone=True)
+    best, is_sure = agents.opinions(tf.nn.softmax(
+        self.network(task).logits(weights, queries)), self.settings.client_confidence)
+    return tf.where(is_sure, best, -1).numpy()
 
   def _outcome(self, task: VotingTask, plan: guarantee.Plan, state: Any,
-               metrics: fedavg_report.Results, details: dict[str, Any],
+               results: fedavg_report.Results, details: dict[str, Any],
                **fields: Any) -> report_lib.Outcome:
-    settings = self.settings
+    settings, metrics = self.settings, results['test']
     title = fedavg_report.title(
         plan, f'{task.name}, {settings.algorithm}', settings.rounds)
     features, network = self.public_map(task), self.network(task)
+    # Without those of a discriminator.
+    weights = state['process']['weights'][:len(network.weight_names)]
+    if settings.has_student:
+      flat = features_lib.flat(features(task.public))
+      rows = self.queries(flat)
+      own = self.taught(task, features, flat, rows, self.answers(task, weights, rows),
+                        title)
+      own['lines'].append(fedavg_report.in_words('model that labelled', metrics))
+    else:
+      own = dict(
+          metrics=metrics, files=(files.METRICS,), details={},
+          trained={'': serving.trained(task, features, network.name, weights)},
+          figures={files.FIGURE: lambda path: fedavg_report.draw_metrics(
+              path, 'test', title)})
     return report.outcome(
-        task, settings, metrics['test'], files=(files.METRICS,),
-        trained={'': serving.trained(
-            task, features, network.name, state['process']['weights'])},
-        figures={files.FIGURE: lambda path: fedavg_report.draw_metrics(
-            path, 'test', title)},
-        fields={**fields, 'model': network.name,
-                'details': {**details, 'features': features.kind}})
+        task, settings, fields={
+            **fields, 'model': network.name,
+            'details': {**details, **own.pop('details'), 'features': features.kind}},
+        **own)
 
 
 class AveragingExperiment(_BaselineExperiment):
@@ -168,7 +113,7 @@ class AveragingExperiment(_BaselineExperiment):
     return FedAvgPlan.calibrate(
         mechanisms.SumMechanism(**declarations.shared(
             mechanisms.SumMechanism, settings, mechanism=mechanism, population=agents,
-            dimension=self.network(task).as_model().parameter_count(),
+            dimension=self.model(task).parameter_count(),
             cohort_size=cohort, sampling='none' if cohort == agents else 'poisson')),
         delta=settings.privacy_delta(agents, recorded),
         target_epsilon=settings.target_epsilon,
@@ -203,13 +148,12 @@ class FedSgdExperiment(_BaselineExperiment):
 
   def build_plan(self, task, recorded) -> NoisySgdPlan:
     settings, agents = self.settings, task.agents.client_ids
-    self.network(task)  # Raises what does not fit.
     records = sum(len(task.agents.examples(agent)['y']) for agent in agents)
     return sgd.build_plan(
         settings, recorded, target_epsilon=settings.target_epsilon,
         noise_multiplier=settings.noise_multiplier,
         delta=settings.privacy_delta(records, recorded), clients=len(agents),
-        records=records, terms=dict(
+        records=records, neighbours=settings.adjacency, terms=dict(
             privacy_unit=self.privacy_unit(task),
             observers='everyone who does not learn which records were sampled, and '
                       f'holds no share of the noise {_ALL_SHARES}',

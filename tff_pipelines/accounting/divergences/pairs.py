@@ -8,9 +8,10 @@ finitely many losses with their masses under P and under Q, which dominate the p
 
 import abc
 import collections
+from collections.abc import Callable
 import dataclasses
 import math
-from typing import dataclass_transform
+from typing import Any, dataclass_transform
 
 import numpy as np
 from scipy import special, stats
@@ -304,6 +305,33 @@ class Poisson(Pair):
     return (
         Atoms(loss=loss, p=blend, q=plain, p_only=rate * base.p_only),
         Atoms(loss=-loss, p=plain, q=blend, q_only=rate * base.p_only))
+
+
+class PoissonReplaced(Pair):
+  """A sum of sampled records with Gaussian noise, of which one record is replaced.
+
+  With q = `sampling_rate`, z = `noise_multiplier` of a record and one standard
+  deviation z, (1 - q) N(0) + q N(1) against (1 - q) N(0) + q N(-1): opposite records are
+  the worst. The pair is its own reverse. Proof: docs/fixed_size.md.
+  """
+
+  noise_multiplier: validate.Positive
+  sampling_rate: validate.OpenUnitInterval
+
+  def atoms(self, cells: int) -> tuple[Atoms, ...]:
+    q, shift = self.sampling_rate, min(1.0 / self.noise_multiplier, float(MAX_VALUES))
+    reach = _NORMAL_REACH + 2 * shift
+    count = 2 * int(np.ceil(reach * cells)) + 1
+    self._check_size(count)
+    # In standard deviations of the noise; densities are over that of N(0).
+    y = np.linspace(-reach, reach, count)
+    ahead, behind = (np.logaddexp(np.log1p(-q), np.log(q) + side * shift * y - shift**2 / 2)
+                     for side in (1, -1))
+    def mass(of: Callable[[np.ndarray], Any], side: int) -> Any:
+      return (1 - q) * of(y) + q * of(y - side * shift)
+    return (_at_nodes(
+        ahead - behind, mass(_normal_masses, 1), mass(_normal_masses, -1),
+        mass(special.ndtr, 1)[0], mass(lambda x: special.ndtr(-x), 1)[-1]),)
 
 
 class PoissonGroup(Pair):

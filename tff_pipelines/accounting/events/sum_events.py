@@ -392,32 +392,64 @@ class NoisyGradients(base.Equivalent, base.Release, combinators.AgentsShares):
     noise_multiplier: Standard deviation of the honest noise in the sum over the clip of
       one gradient, >= 0 (0: no guarantee).
     sampling_rate: In (0, 1], of a record, the same in all agents.
+    neighbours: Adjacency: 'record-zero-out', a record is added or removed; or
+      'instance', or replaced by another, which moves a sum twice as far.
   """
 
   noise_multiplier: float
   sampling_rate: float
+  neighbours: str = base.RECORD_ZERO_OUT
 
-  adjacency = base.RECORD_ZERO_OUT
   source = (
-      'arXiv 1607.00133; arXiv 2210.00597 (tight), Zhu and Wang 2019, Theorem 5 '
-      '(generic); arXiv 2106.08567, Theorem 11 (PLD)')
+      'added, removed: arXiv 1607.00133; arXiv 2210.00597 (tight), Zhu and Wang 2019, '
+      'Theorem 5 (generic), arXiv 2106.08567, Theorem 11 (PLD); replaced: '
+      'docs/fixed_size.md (PLD), arXiv 1808.00087, Theorem 9 (RDP)')
   scaled = base.no_known_group  # An agent is no record.
   known = base.any_cohorts
 
   def __post_init__(self):
+    validate.one_of((base.RECORD_ZERO_OUT, base.INSTANCE), neighbours=self.neighbours)
     _ = self.equivalent  # Raises ValueError unless the parameters are valid.
 
   @property
+  def adjacency(self) -> str:
+    return self.neighbours
+
+  @property
   def equivalent(self) -> sampled.PoissonSampled:
+    """The release whose neighbours differ by a record that is added or removed."""
     return sampled.PoissonSampled(
         event=CentralGaussian(noise_multiplier=self.noise_multiplier),
         sampling_rate=self.sampling_rate)
+
+  @property
+  def _replaced(self) -> CentralGaussian | None:
+    """The sum of known records of which one is replaced; None if none may be."""
+    return (self.equivalent.event.replace_one() if self.neighbours == base.INSTANCE
+            else None)
+
+  def curve(self, max_order: int, amplification: str) -> np.ndarray:
+    if self._replaced is None:
+      return super().curve(max_order, amplification)
+    curve = self._replaced.curve(max_order, amplification)
+    # With the record, with the other, and without: three releases as far apart as in
+    # a cohort of fixed size.
+    return curve if amplification == 'none' else curves.fixed_size(
+        curve, self.sampling_rate)
+
+  def factors(self, amplification: str) -> base.Factors | None:
+    if self._replaced is None:
+      return super().factors(amplification)
+    if amplification == 'none' or self.sampling_rate == 1 or not self.noise_multiplier:
+      return self._replaced.factors(amplification)
+    return None if amplification == 'generic' else ((pairs.PoissonReplaced(
+        noise_multiplier=self.noise_multiplier, sampling_rate=self.sampling_rate), 1),)
 
   def without_sampling(self) -> Self:
     return dataclasses.replace(self, sampling_rate=1.0)
 
   def to_dp_accounting(self) -> dp_event.DpEvent:
-    return self.equivalent.to_dp_accounting()
+    return (self.equivalent if self._replaced is None else super()).to_dp_accounting()
 
   def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
     return () if self.sampling_rate == 1 else (caveats_lib.Caveat(
