@@ -213,31 +213,28 @@ def office(*, data_path: str | os.PathLike[str], target: str = 'webcam') -> Voti
 
 def npz(*, data_path: str | os.PathLike[str], num_classes: int | None = None,
         public_fraction: float = 0.3, num_clients: int | None = None,
-        records_per_client: int | None = None, labels_per_client: int | None = None,
-        data_seed: int | None = None) -> VotingTask:
+        records_per_client: int = 600, labels_per_client: int = 6,
+        data_seed: int = 0) -> VotingTask:
   """Builds the task of a file by agent, as voting_data.npz reads it.
 
-  `public_fraction`, in [0, 1), of its test records are the server's. With a number of
-  clients, records or labels, agents are simulated as by `mnist`, with its defaults.
+  `public_fraction`, in [0, 1), of its test records are the server's. With `num_clients`
+  agents are simulated, as those of `mnist`.
   """
   if not 0 <= public_fraction < 1:
     raise ValueError(f'public_fraction must be in [0, 1), found {public_fraction!r}')
   parts, agents = voting_data.npz(data_path, num_classes)
-  train, test = parts.train, parts.test
-  given = {name: value for name, value in (
-      ('num_clients', num_clients), ('records_per_client', records_per_client),
-      ('labels_per_client', labels_per_client)) if value is not None}
-  if data_seed is not None and not given:
-    raise ValueError(f'data_seed={data_seed} needs num_clients: the file has its agents')
-  own = dict(
-      agents={str(agent): train.rows(train.clients == agent) for agent in agents},
-      privacy_unit='one agent of the file', notes=())
-  if given:
-    own = _few_classes(train, 'records', seed=data_seed or 0, **{
-        **dict(num_clients=100, records_per_client=600, labels_per_client=6), **given})
-  notes = (note for note in parts.notes if not given or note != voting_data.UNLISTED)
+  train, test, notes = parts.train, parts.test, parts.notes
+  if num_clients is None:
+    own = dict(
+        agents={str(agent): train.rows(train.clients == agent) for agent in agents},
+        privacy_unit='one agent of the file', notes=notes)
+  else:
+    own = _few_classes(
+        train, 'records', num_clients=num_clients, labels_per_client=labels_per_client,
+        records_per_client=records_per_client, seed=data_seed)
+    own['notes'] += tuple(note for note in notes if note != voting_data.UNLISTED)
   return _task('npz', server=test, public=int(public_fraction * len(test)),
-               num_classes=parts.num_classes, **{**own, 'notes': (*notes, *own['notes'])})
+               num_classes=parts.num_classes, **own)
 
 
 _BUILDERS: Mapping[str, Callable[..., VotingTask]] = {

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tasks.voting import task as voting
 from tff_pipelines.simulation import contexts
 from tff_pipelines.voting import (
-    experiment, features as vote_features, knn as voting_knn, run as vote_run)
+    baselines, features as vote_features, knn as voting_knn, run as vote_run)
 from tff_pipelines.voting.settings import VoteSettings
 
 C, D = 3, 4
@@ -57,7 +57,7 @@ def check_task(monkeypatch):
   """Has an experiment start with a task, which raises where they do not fit."""
   def check(task, settings):
     with monkeypatch.context() as patch:
-      patch.setattr(experiment.voting_tasks, 'build', lambda *_, **__: task)
+      patch.setattr(baselines.voting_tasks, 'build', lambda *_, **__: task)
       assert _experiment(settings).build_task() is task
 
   return check

@@ -77,6 +77,7 @@ def test_options_of_the_task_are_those_that_were_given():
       for name in ('queries', 'student_epochs', 'student_seed')),
     (['--algorithm=dp_fedsgd', '--student=labels', '--adversarial_strength=1'],
      'adversarial_strength', 'algorithm=dp_fedsgd'),
+    (['--task=npz', '--data_seed=3'], 'data_seed', 'task=npz without num_clients'),
     (['--task=office', '--num_clients=3'], 'num_clients', 'task=office')])
 def test_settings_without_effect_are_refused(arguments, name, why):
   with pytest.raises(ValueError, match=f'^{name} is not used with {why}: leave it'):

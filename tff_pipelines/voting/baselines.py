@@ -1,27 +1,218 @@
-"""The baselines of a vote: FedAvg, DP-FedAvg and DP-FedSGD, maybe with its student."""
+"""The experiment that a vote shares with its baselines FedAvg, DP-FedAvg, DP-FedSGD.
 
-from typing import Any
+It knows the public features, the queries, and the student that learns from their labels.
+"""
+
+import dataclasses
+import hashlib
+import pathlib
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from tasks import task as task_lib
+from tasks.models import classifiers
+from tasks.voting import task as voting_tasks
 from tasks.voting.task import VotingTask
 from tff_pipelines.accounting.guarantees import (
     mechanisms, noise_budget, plan as guarantee)
 from tff_pipelines.baselines import sgd
 from tff_pipelines.common import declarations, files
-from tff_pipelines.experiment import report as report_lib
+from tff_pipelines.experiment import (
+    models, report as report_lib, rounds as rounds_lib, run as run_lib)
 from tff_pipelines.fedavg import (
-    local_training, loop, report as fedavg_report, run as fedavg_run)
+    adam, local_training, loop, report as fedavg_report, run as fedavg_run)
 from tff_pipelines.fedavg.noisy_sgd import NoisySgdPlan
 from tff_pipelines.fedavg.plan import FedAvgPlan
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
-from tff_pipelines.voting import agents, features as features_lib, report, serving
-from tff_pipelines.voting.experiment import VotingExperiment
+from tff_pipelines.voting import (
+    agents, encoder, features as features_lib, report, serving, student as student_lib)
+from tff_pipelines.voting.settings import VoteSettings
 
 _ALL_SHARES = (
     '(the noise is that of all agents: one that subtracts its own share leaves less)')
+# File of a run's folder that keeps the queries.
+QUERIES = 'queries.npz'
+
+
+class Asked(NamedTuple):
+  """What the server asks about.
+
+  `flat`, float32 [P, d], are public records through the map; `rows`, int64 [Q], queries.
+  """
+
+  features: features_lib.PublicFeatures
+  flat: np.ndarray
+  rows: np.ndarray
+
+
+def number_of_epochs(given: int | None, count: int, batch_size: int, steps: int) -> int:
+  """Epochs that were given, or those of about `steps` steps, from 20 to 60."""
+  return given or min(60, max(20, -(-steps // -(-count // batch_size))))
+
+
+class VotingExperiment(run_lib.Experiment):
+  """A vote, or a baseline of one."""
+
+  family = 'vote'
+  settings: VoteSettings
+
+  def folder_words(self) -> tuple[str, ...]:
+    return 'vote', self.settings.task, self.settings.algorithm
+
+  def build_task(self) -> VotingTask:
+    settings = self.settings
+    # Whether a run starts must depend on public numbers alone, on no agent's records.
+    task = voting_tasks.build(settings.task, **settings.task_options)
+    if settings.has_student and settings.queries > len(task.public):
+      raise ValueError(
+          f'queries must be at most {len(task.public)}, found {settings.queries}')
+    if settings.client_shift and len(task.record_shape) != 2:
+      raise ValueError(
+          f'client_shift must be 0 without images, found {settings.client_shift}')
+    network = self.network(task)  # Raises what does not fit.
+    if settings.adversarial_strength and len(network.shapes) == 1:
+      raise ValueError(f'adversarial_strength={settings.adversarial_strength:g} needs a '
+                       f'model that learns features, found model={network.name}')
+    if settings.student_model == 'encoder':
+      kind = (self.given_map(task) or self.feature_config(task)).kind
+      if kind != 'contrastive':
+        raise ValueError(
+            f'student_model=encoder needs features=contrastive, found features={kind}')
+    return task
+
+  def identity(self, task: VotingTask) -> dict[str, Any]:
+    """SHA-256 of the agents, the shape of a record and the public records."""
+    spec = sorted((name, str(dtype), tuple(shape))
+                  for name, (dtype, shape) in task.agents.element_spec.items())
+    agents = ''.join(f'{agent}\0' for agent in task.agents.client_ids)
+    return {'data_fingerprint': hashlib.sha256(
+        f'{spec}{agents}'.encode() + task.public.tobytes()).hexdigest()}
+
+  def privacy_unit(self, task: VotingTask) -> str:
+    """The difference of two neighbouring inputs, at the level of the run."""
+    return task.privacy_unit if self.settings.privacy_level == 'agent' else (
+        f'one record of an agent (an agent is {task.privacy_unit})')
+
+  def feature_config(self, task: VotingTask) -> features_lib.FeatureConfig:
+    settings, training = self.settings, encoder.DEFAULT_TRAINING
+    shape = task.record_shape
+    suitable = ('standard' if len(shape) == 1 else 'none' if not settings.has_student else
+                'contrastive' if shape[0] == shape[1] else 'pca')
+    return features_lib.FeatureConfig(
+        kind=settings.features or suitable, dimensions=settings.pca_dimensions,
+        seed=settings.feature_seed, training=dataclasses.replace(
+            training, learning_rate=settings.feature_learning_rate,
+            epochs=number_of_epochs(settings.feature_epochs, len(task.public),
+                                    training.batch_size, steps=240)))
+
+  def given_map(self, task: VotingTask) -> features_lib.PublicFeatures | None:
+    folder = self.settings.features_from
+    if folder is None:
+      return None
+    features = features_lib.read_map(pathlib.Path(folder), task.public)
+    if features is None:
+      raise ValueError(f'features_from={folder} holds no feature map')
+    return features
+
+  def serving(self, trained: models.Trained) -> task_lib.Serving:
+    return serving.serving(trained, self.settings.task)
+
+  def network(self, task: VotingTask) -> classifiers.Network:
+    """The model that is trained, or that federated averaging would send instead."""
+    shape, settings = task.record_shape, self.settings
+    if settings.clients_see_features:
+      given = self.given_map(task)
+      shape = given(task.public[:1]).shape[1:] if given else features_lib.check(
+          task.public, self.feature_config(task))
+    suitable = 'mlp' if settings.algorithm == 'knn' else 'softmax'
+    if len(shape) == 2:
+      suitable = 'cnn' if settings.is_vote else 'cnn_small'
+    return classifiers.build(settings.model or suitable, shape, task.num_classes)
+
+  def public_map(self, task: VotingTask) -> features_lib.PublicFeatures:
+    """The feature map: that of the folder, of another run's folder, or a new one."""
+    if (features := features_lib.read_map(self.folder, task.public)) is not None:
+      return features
+    if (features := self.given_map(task)) is None:
+      config = self.feature_config(task)
+      with rounds_lib.progress(config.training.epochs, 0, 'feature epoch',
+                               quiet=config.kind != 'contrastive') as bar:
+        features = features_lib.fit(task.public, config, lambda _: bar.update())
+    features_lib.write_map(self.folder, features, task.public)
+    return features
+
+  def asked(self, task: VotingTask) -> Asked:
+    """What the server knows; the queries are kept."""
+    features, settings = self.public_map(task), self.settings
+    flat = features_lib.flat(features(task.public))
+    kept = files.read_checked_arrays(self.folder, QUERIES)
+    if kept is None:
+      kept = {'rows': features_lib.choose_queries(
+          flat, settings.queries, settings.query_choice, settings.feature_seed)}
+      files.write_checked_arrays(self.folder, QUERIES, kept)
+    return Asked(features, flat, kept['rows'])
+
+  def _student_view(self, task: VotingTask, asked: Asked
+                    ) -> tuple[student_lib.Architecture, np.ndarray, dict]:
+    """The student's network, its public records (mapped or not), its test records."""
+    public, test, seed = task.public, task.test, self.settings.student_seed
+    features = asked.features
+    images = len(task.record_shape) == 2
+    name = self.settings.student_model or (
+        'encoder' if features.encoder else 'cnn' if images else 'softmax')
+    if name == 'encoder':
+      return student_lib.of_encoder(
+          features.encoder.weights, task.num_classes, seed), public, test
+    if not images or name not in serving.OF_IMAGES:
+      public, test = asked.flat, {**test, 'x': features_lib.flat(features(test['x']))}
+    return student_lib.of_network(
+        classifiers.build(name, public.shape[1:], task.num_classes), seed), public, test
+
+  def taught(self, task: VotingTask, asked: Asked, labels: np.ndarray,
+             title: str) -> dict[str, Any]:
+    """Trains the student, or resumes that; returns what `report.outcome` says of it.
+
+    `labels`, int [Q], are those of the queries, below 0 where there is none.
+    """
+    settings, answered, rows = self.settings, labels >= 0, asked.rows
+    architecture, public, test = self._student_view(task, asked)
+    method = settings.student or 'spread'
+    count = len(public) if method == 'spread' else max(1, answered.sum())
+    student = student_lib.Student(
+        architecture, public, asked.flat, rows[answered], labels[answered],
+        task.num_classes, method=method, seed=settings.student_seed, test=test,
+        own_labels_after=settings.own_labels_after, training=adam.AdamConfig(
+            **declarations.shared(
+                adam.AdamConfig, settings, 'student_', weight_decay=1e-3,
+                epochs=number_of_epochs(settings.student_epochs, int(count),
+                                        settings.student_batch_size, steps=180))))
+    curve = student_lib.train(student, self.folder)
+    # By the true labels, for measurements alone.
+    right = float((labels == task.public_labels[rows])[answered].mean())
+    return dict(
+        metrics={name: curve[-1][name] for name in ('accuracy', 'loss')},
+        trained={'': serving.trained(
+            task, asked.features, student.name, student.state[0])},
+        labels=f'; {100 * right:.1f}% of {answered.sum()} labels right',
+        lines=[f'released labels: {100 * answered.mean():.1f}% of {len(rows)} '
+               f'queries answered, {100 * right:.1f}% of them right'],
+        files=(files.METRICS, student_lib.CURVE),
+        figures={files.FIGURE: lambda path: report_lib.draw(
+            path, [report_lib.Curve(
+                label='accuracy', x=[row['epoch'] for row in curve],
+                y=[row['accuracy'] for row in curve])],
+            title=title, xlabel='epoch of the student', ylabel='accuracy on test')},
+        details={'queries': len(rows), 'answered': float(answered.mean()),
+                 'labels_right': right, 'student': method, 'student_model': student.name})
+
+  def evaluate(self, task, trained):
+    architecture, public, test = self._student_view(task, self.asked(task))
+    predicted = architecture.probabilities(serving.own_weights(trained), *(
+        classifiers.to_float(tf.constant(x)) for x in (test['x'], public)))
+    return fedavg_report.finite_results(
+        {'test': student_lib.metrics(predicted, test['y'])})
 
 
 class _BaselineExperiment(VotingExperiment):
@@ -41,33 +232,29 @@ class _BaselineExperiment(VotingExperiment):
         ('run', self.run_line(plan, self.settings.rounds)),
         ('mechanism', self.mechanism_line(plan))])
 
-  def seen(self, task: VotingTask) -> VotingTask:
-    """The task as the model sees it."""
-    # No record may change the others' features, which one row of many does.
-    return features_lib.map_records(task, self.public_map(task), alone=True) if (
-        self.settings.clients_see_features) else task
-
-  def model(self, task: VotingTask, seen: VotingTask | None = None) -> task_lib.Model:
-    """The model that is averaged; its loss may need the public records as `seen`."""
+  def model(self, task: VotingTask, public: np.ndarray | None = None) -> task_lib.Model:
+    """The model that is averaged; its loss may need the public records as it sees them."""
     network, strength = self.network(task), self.settings.adversarial_strength
-    return network.as_model() if not strength else agents.adversarial_model(
-        network, seen and seen.public, strength)
+    return agents.adversarial_model(network, public, strength) if strength else (
+        network.as_model())
 
   def federated(self, task: VotingTask) -> task_lib.Task:
-    seen = self.seen(task)
+    # No record may change the others' features, which one row of many does.
+    seen = task if not self.settings.clients_see_features else (
+        features_lib.map_records(task, self.public_map(task), alone=True))
     return task_lib.Task(
-        name=task.name, model=self.model(task, seen), train=seen.agents,
+        name=task.name, model=self.model(task, seen.public), train=seen.agents,
         held_out={'test': seen.test}, privacy_unit=task.privacy_unit)
 
   def evaluate(self, task, trained):
     return super().evaluate(task, trained) if self.settings.has_student else (
         fedavg_report.evaluated(self.federated(task), serving.own_weights(trained)))
 
-  def answers(self, task: VotingTask, weights: Any, rows: np.ndarray) -> np.ndarray:
-    """Labels of the public records `rows` by the model; int [Q], -1 for none."""
-    queries = task.public[rows]
+  def answers(self, task: VotingTask, weights: Any, asked: Asked) -> np.ndarray:
+    """Labels of the queries by the model; int [Q], -1 for none."""
+    queries = task.public[asked.rows]
     if self.settings.clients_see_features:
-      queries = self.public_map(task)(queries, alone=True)
+      queries = asked.features(queries, alone=True)
     best, is_sure = agents.opinions(tf.nn.softmax(
         self.network(task).logits(weights, queries)), self.settings.client_confidence)
     return tf.where(is_sure, best, -1).numpy()
@@ -78,25 +265,25 @@ class _BaselineExperiment(VotingExperiment):
     settings, metrics = self.settings, results['test']
     title = fedavg_report.title(
         plan, f'{task.name}, {settings.algorithm}', settings.rounds)
-    features, network = self.public_map(task), self.network(task)
+    network = self.network(task)
     # Without those of a discriminator.
     weights = state['process']['weights'][:len(network.weight_names)]
     if settings.has_student:
-      flat = features_lib.flat(features(task.public))
-      rows = self.queries(flat)
-      own = self.taught(task, features, flat, rows, self.answers(task, weights, rows),
-                        title)
+      asked = self.asked(task)
+      own = self.taught(task, asked, self.answers(task, weights, asked), title)
       own['lines'].append(fedavg_report.in_words('model that labelled', metrics))
     else:
       own = dict(
           metrics=metrics, files=(files.METRICS,), details={},
-          trained={'': serving.trained(task, features, network.name, weights)},
+          trained={'': serving.trained(
+              task, self.public_map(task), network.name, weights)},
           figures={files.FIGURE: lambda path: fedavg_report.draw_metrics(
               path, 'test', title)})
     return report.outcome(
         task, settings, fields={
             **fields, 'model': network.name,
-            'details': {**details, **own.pop('details'), 'features': features.kind}},
+            'details': {**details, **own.pop('details'),
+                        'features': self.public_map(task).kind}},
         **own)
 
 

@@ -15,40 +15,34 @@ from tff_pipelines.experiment import report as report_lib, rounds as rounds_lib
 from tff_pipelines.fedavg import adam, report as fedavg_report
 from tff_pipelines.simulation import contexts
 from tff_pipelines.voting import (
-    agents, baselines, experiment as experiment_lib, features as features_lib, knn,
-    process, report)
+    agents, baselines, features as features_lib, knn, process, report)
 from tff_pipelines.voting.plan import VotePlan
 from tff_pipelines.voting.settings import VoteSettings
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
 class VoteRounds(rounds_lib.Rounds):
-  """The one round of a vote; its state is the labels and no more.
-
-  `public`, float32 [P, d], are records through the map; `rows`, int64 [Q], the queries.
-  """
+  """The one round of a vote; its state is the labels and no more."""
 
   task: VotingTask
   plan: VotePlan
   settings: VoteSettings
   network: classifiers.Network
-  features: features_lib.PublicFeatures
-  public: np.ndarray
-  rows: np.ndarray
+  asked: baselines.Asked
 
   count = 1
   unit = 'vote'
 
   def initial_state(self, resumed: bool) -> Any:
     # -2 stands for a label before the vote.
-    return collections.OrderedDict(labels=np.full(len(self.rows), -2, np.int32))
+    return collections.OrderedDict(labels=np.full(len(self.asked.rows), -2, np.int32))
 
   def step(self, state: Any, index: int) -> rounds_lib.Step:
     settings, seen, seed = self.settings, self.task, self.plan.seed
     if settings.clients_see_features:
       # One record more or less must not move the others' features, not by a bit.
       seen = features_lib.map_records(
-          seen, self.features, alone=settings.algorithm == 'knn')
+          seen, self.asked.features, alone=settings.algorithm == 'knn')
     if settings.algorithm == 'knn':
       seen = features_lib.as_grid(seen)
       answer = knn.nearest_votes(settings.neighbours, seen.num_classes)
@@ -70,8 +64,8 @@ class VoteRounds(rounds_lib.Rounds):
               for number, agent in enumerate(seen.agents.client_ids)]
     unlabelled = seen.public if settings.adversarial_strength > 0 else None
     output = voting.next(
-        voting.initialize(), process.public_value(seen.public[self.rows], unlabelled),
-        values)
+        voting.initialize(),
+        process.public_value(seen.public[self.asked.rows], unlabelled), values)
     labels = np.asarray(output['labels'])
     return rounds_lib.Step(
         state=collections.OrderedDict(labels=labels),
@@ -79,7 +73,7 @@ class VoteRounds(rounds_lib.Rounds):
         metrics={'answered': float((labels >= 0).mean())})
 
 
-class VoteExperiment(experiment_lib.VotingExperiment):
+class VoteExperiment(baselines.VotingExperiment):
   def targets(self) -> dict[str, float]:
     # The published formula is no bound.
     return {} if self.settings.bound == 'paper' else super().targets()
@@ -119,17 +113,15 @@ class VoteExperiment(experiment_lib.VotingExperiment):
     return f'{params.agents} agents vote on {params.queries} queries by {by}'
 
   def build_rounds(self, task, plan) -> VoteRounds:
-    settings, features = self.settings, self.public_map(task)
-    public = features_lib.flat(features(task.public))
     return VoteRounds(
-        task=task, plan=plan, settings=settings, network=self.network(task),
-        features=features, public=public, rows=self.queries(public))
+        task=task, plan=plan, settings=self.settings, network=self.network(task),
+        asked=self.asked(task))
 
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
     settings, params, is_ae = self.settings, plan.params, plan.scheme == 'ae'
     own = self.taught(
-        task, rounds.features, rounds.public, rounds.rows, np.asarray(state['labels']),
-        fedavg_report.title(plan, f'{task.name}, {plan.scheme}', 1))
+        task, rounds.asked, np.asarray(state['labels']), fedavg_report.title(
+            plan, f'{task.name}, {plan.scheme}', 1))
     parameters = rounds.network.as_model().parameter_count()
     return report.outcome(
         task, settings, fields={
@@ -141,14 +133,14 @@ class VoteExperiment(experiment_lib.VotingExperiment):
             'details': {
                 **{name: getattr(settings, name) for name in (
                     'noise', 'bound', 'threshold', 'neighbours')},
-                **own.pop('details'), 'features': rounds.features.kind,
+                **own.pop('details'), 'features': rounds.asked.features.kind,
                 'epsilon_published': files.finite(plan.epsilon_published),
                 'uplink_bytes_per_agent': params.uplink_bytes,
                 'uplink_of_federated_averaging': 4.0 * parameters * settings.rounds,
                 'parameters_of_federated_averaging': parameters}}, **own)
 
 
-def experiment(settings: VoteSettings) -> experiment_lib.VotingExperiment:
+def experiment(settings: VoteSettings) -> baselines.VotingExperiment:
   """The vote, or the baseline, of these settings."""
   return {'ae': VoteExperiment, 'knn': VoteExperiment,
           'dp_fedsgd': baselines.FedSgdExperiment}.get(

@@ -74,11 +74,9 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
   num_clients: int | None = _data(None, 'Number of simulated agents.', low=1,
       essential=True, otherwise='30; 100 mnist, 200 digits; npz: the file\'s')
   records_per_client: int | None = _data(
-      None, 'Records of a simulated agent, for task=mnist and npz.', low=1,
-      otherwise='600')
+      None, 'Records of an agent, for task=mnist or npz.', low=1, otherwise='600')
   labels_per_client: int | None = _data(
-      None, 'Different classes of a simulated agent, for task=mnist and npz.', low=1,
-      otherwise='6')
+      None, 'Classes of an agent, for task=mnist or npz.', low=1, otherwise='6')
   svhn_clients: int | None = _data(
       None, 'Agents with SVHN digits, for task=digits.', low=0, otherwise='10')
   image_size: int | None = _data(None, 'Side of all images, for task=digits.', low=1,
@@ -215,6 +213,9 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
     yield from super().unused()
     if self.clients_see_features:
       yield 'client_shift', 'clients_see=features'
+    if self.task == 'npz' and self.num_clients is None:
+      for name in ('records_per_client', 'labels_per_client', 'data_seed'):
+        yield name, 'task=npz without num_clients'
     if not self.has_student:
       for name, field in declarations.declared(type(self)).items():
         if field.group == 'student' and name != 'student' or name in _OF_STUDENT:
@@ -227,10 +228,6 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
   @property
   def has_student(self) -> bool:
     return self.is_vote or self.student is not None
-
-  @property
-  def student_method(self) -> str:
-    return self.student or 'spread'
 
   @property
   def clients_see_features(self) -> bool:

@@ -8,10 +8,9 @@ finitely many losses with their masses under P and under Q, which dominate the p
 
 import abc
 import collections
-from collections.abc import Callable
 import dataclasses
 import math
-from typing import Any, dataclass_transform
+from typing import dataclass_transform
 
 import numpy as np
 from scipy import special, stats
@@ -327,11 +326,11 @@ class PoissonReplaced(Pair):
     y = np.linspace(-reach, reach, count)
     ahead, behind = (np.logaddexp(np.log1p(-q), np.log(q) + side * shift * y - shift**2 / 2)
                      for side in (1, -1))
-    def mass(of: Callable[[np.ndarray], Any], side: int) -> Any:
-      return (1 - q) * of(y) + q * of(y - side * shift)
-    return (_at_nodes(
-        ahead - behind, mass(_normal_masses, 1), mass(_normal_masses, -1),
-        mass(special.ndtr, 1)[0], mass(lambda x: special.ndtr(-x), 1)[-1]),)
+    p, other = ((1 - q) * _normal_masses(y) + q * _normal_masses(y - side * shift)
+                for side in (1, -1))
+    # Beyond either end less than beyond the reach of one Gaussian.
+    tail = special.ndtr(-_NORMAL_REACH)
+    return (_at_nodes(ahead - behind, p, other, tail, tail),)
 
 
 class PoissonGroup(Pair):

@@ -422,26 +422,19 @@ class NoisyGradients(base.Equivalent, base.Release, combinators.AgentsShares):
         event=CentralGaussian(noise_multiplier=self.noise_multiplier),
         sampling_rate=self.sampling_rate)
 
-  @property
-  def _replaced(self) -> CentralGaussian | None:
-    """The sum of known records of which one is replaced; None if none may be."""
-    return (self.equivalent.event.replace_one() if self.neighbours == base.INSTANCE
-            else None)
-
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    if self._replaced is None:
+    if self.neighbours == base.RECORD_ZERO_OUT:
       return super().curve(max_order, amplification)
-    curve = self._replaced.curve(max_order, amplification)
-    # With the record, with the other, and without: three releases as far apart as in
-    # a cohort of fixed size.
-    return curve if amplification == 'none' else curves.fixed_size(
-        curve, self.sampling_rate)
+    known = curves.gaussian(self.noise_multiplier / 2, max_order)
+    # With the record, with the other, and without: as far apart as in cohorts of a size.
+    return known if amplification == 'none' else curves.fixed_size(
+        known, self.sampling_rate)
 
   def factors(self, amplification: str) -> base.Factors | None:
-    if self._replaced is None:
+    if self.neighbours == base.RECORD_ZERO_OUT:
       return super().factors(amplification)
     if amplification == 'none' or self.sampling_rate == 1 or not self.noise_multiplier:
-      return self._replaced.factors(amplification)
+      return gaussian_factors(self.noise_multiplier / 2)
     return None if amplification == 'generic' else ((pairs.PoissonReplaced(
         noise_multiplier=self.noise_multiplier, sampling_rate=self.sampling_rate), 1),)
 
@@ -449,7 +442,8 @@ class NoisyGradients(base.Equivalent, base.Release, combinators.AgentsShares):
     return dataclasses.replace(self, sampling_rate=1.0)
 
   def to_dp_accounting(self) -> dp_event.DpEvent:
-    return (self.equivalent if self._replaced is None else super()).to_dp_accounting()
+    return (self.equivalent if self.neighbours == base.RECORD_ZERO_OUT else super()
+            ).to_dp_accounting()
 
   def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
     return () if self.sampling_rate == 1 else (caveats_lib.Caveat(
