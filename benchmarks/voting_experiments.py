@@ -62,7 +62,7 @@ _DP_FEDAVG = ('--algorithm=dp_fedavg --delta=1e-3 --client_epochs=1 '
 # The queries and the student of a vote.
 _STUDENT = '--student=spread --queries=50 '
 # Few rounds and a large clip: their product over the noise stays the same.
-_DP_IMAGES = _DP_FEDAVG + ('--rounds=10 --clip=1.0 --client_learning_rate=0.1 '
+_DP_IMAGES = _DP_FEDAVG + ('--model=cnn_small --rounds=10 --clip=1.0 --client_learning_rate=0.1 '
                            '--client_batch_size=20 ')
 _DP_FEATURES = _DP_FEDAVG + (
     '--features=contrastive --model=softmax --rounds=10 --clip=1.0 --client_learning_rate=0.02 '
@@ -141,7 +141,7 @@ def _office() -> Iterator[Experiment]:
             row=f'office-{target}-dp_fedsgd{name}', seed=seed, flags=gradients + more)
     yield Experiment(row=f'office-{target}-fedavg', seed=0, flags=(
         task + '--algorithm=fedavg --rounds=20 --client_learning_rate=0.01 '
-        '--client_epochs=1 --rounds_per_evaluation=20'))
+        '--client_epochs=1 --client_batch_size=20 --rounds_per_evaluation=20'))
 
 
 RECORDS = (50, 100, 200, 400, 600)

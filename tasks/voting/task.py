@@ -140,7 +140,7 @@ def _few_classes(train: labelled.Labelled, what: str, **deal: int) -> dict[str, 
 # and not of the server's records; data_path, the folder of the files.
 
 
-def embedded(*, num_clients: int = 30, public_records: int = 300,
+def embedded(*, num_clients: int = 100, public_records: int = 300,
              data_seed: int = 0) -> VotingTask:
   """Builds the task of the digits that ship with scikit-learn; 400 are for tests."""
   records = digits_lib.resized()

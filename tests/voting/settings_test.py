@@ -124,7 +124,7 @@ def test_training_of_clients_suits_algorithm_and_model():
   assert VoteSettings(client_epochs=3).client_training('softmax') == dict(
       learning_rate=0.1, batch_size=500, epochs=3)
   assert VoteSettings(algorithm='fedavg', client_learning_rate=0.5).client_training(
-      'softmax') == dict(learning_rate=0.5, batch_size=20, epochs=1)
+      'softmax') == dict(learning_rate=0.5, batch_size=5, epochs=5)
   assert '15 cnn_small' in DECLARED['client_epochs'].otherwise
 
 

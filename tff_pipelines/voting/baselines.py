@@ -37,7 +37,7 @@ QUERIES = 'queries.npz'
 
 
 class Asked(NamedTuple):
-  """What the server asks about.
+  """The queries, and how the server sees public records.
 
   `flat`, float32 [P, d], are public records through the map; `rows`, int64 [Q], queries.
   """
@@ -128,7 +128,9 @@ class VotingExperiment(run_lib.Experiment):
           task.public, self.feature_config(task))
     suitable = 'mlp' if settings.algorithm == 'knn' else 'softmax'
     if len(shape) == 2:
-      suitable = 'cnn' if settings.is_vote else 'cnn_small'
+      # Noise grows with the number of parameters.
+      suitable = {'fedavg': 'cnn_small', 'dp_fedavg': 'softmax', 'dp_fedsgd': 'softmax'
+                  }.get(settings.algorithm, 'cnn')
     return classifiers.build(settings.model or suitable, shape, task.num_classes)
 
   def public_map(self, task: VotingTask) -> features_lib.PublicFeatures:
@@ -144,7 +146,7 @@ class VotingExperiment(run_lib.Experiment):
     return features
 
   def asked(self, task: VotingTask) -> Asked:
-    """What the server knows; the queries are kept."""
+    """The queries, chosen unless they are kept, through the public map."""
     features, settings = self.public_map(task), self.settings
     flat = features_lib.flat(features(task.public))
     kept = files.read_checked_arrays(self.folder, QUERIES)

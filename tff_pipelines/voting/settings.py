@@ -28,7 +28,7 @@ _AGENTS = {
     'mlp': dict(learning_rate=5e-3, batch_size=100, epochs=30),
     'cnn_small': dict(learning_rate=5e-3, batch_size=50, epochs=15),
     'cnn': dict(learning_rate=2e-3, batch_size=50, epochs=10)}
-_IN_BASELINES = dict(learning_rate=0.1, batch_size=20, epochs=1)
+_IN_BASELINES = dict(learning_rate=0.1, batch_size=5, epochs=5)
 
 # When a setting has an effect.
 _ROUNDS = {'algorithm': BASELINES}
@@ -72,7 +72,7 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
   target: str | None = _data(None, 'The server\'s domain, for task=office.',
       choices=voting_data.OFFICE_DOMAINS, otherwise='webcam')
   num_clients: int | None = _data(None, 'Number of simulated agents.', low=1,
-      essential=True, otherwise='30; 100 mnist, 200 digits; npz: the file\'s')
+      essential=True, otherwise='100; 200 digits; npz: the file\'s')
   records_per_client: int | None = _data(
       None, 'Records of an agent, for task=mnist or npz.', low=1, otherwise='600')
   labels_per_client: int | None = _data(
@@ -113,14 +113,14 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
   noise: str = _privacy('skellam', 'skellam: agents add integers; gaussian: agents, in '
       'floating point; gaussian_central: the server adds it.',
       choices=voting_params.NOISES, when={'algorithm': (*VOTES, 'dp_fedavg')})
-  clip: float = _privacy(0.3, 'L2 clip of an update; in dp_fedsgd of a gradient.',
+  clip: float = _privacy(1.0, 'L2 clip of an update; in dp_fedsgd of a gradient.',
       above=0, unit='model units', when=_CLIPPED)
   bits: int = train.like('bits', train.DEFAULT_BITS, when=_DISTRIBUTED, otherwise='')
-  record_rate: float = _privacy(0.05, 'Probability that a round samples a record.',
+  record_rate: float = _privacy(0.2, 'Probability that a round samples a record.',
       above=0, high=1, when={'algorithm': ('dp_fedsgd',)})
   cohort_size: float | None = _privacy(None, 'Expected number of agents in a round, by '
       'Poisson sampling.', above=0, unit='agents', when=_AVERAGING, otherwise='all')
-  rounds: int = _privacy(50, 'Rounds of a baseline; a vote compares its uplink with '
+  rounds: int = _privacy(30, 'Rounds of a baseline; a vote compares its uplink with '
       'as many.', low=1, essential=True)
   min_honest_fraction: float = train.like('min_honest_fraction', when=_SHARES)
   assumed_colluders: int = train.like('assumed_colluders', when=_SHARES)
@@ -150,7 +150,8 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
 
   model: str | None = _training(None, 'Model of an agent, or of a baseline.',
       choices=MODELS, when=_MODELLED,
-      otherwise='softmax for vectors; cnn for images, cnn_small in baselines')
+      otherwise='softmax for vectors and in private baselines; for images cnn, and '
+      'cnn_small in fedavg')
   client_epochs: int | None = _of_client(
       'epochs', 'Passes over agents\' records in a round.', low=1)
   client_batch_size: int | None = _of_client(

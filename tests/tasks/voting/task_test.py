@@ -37,7 +37,7 @@ def _check(task, agents, record_shape, public, test, classes=10):
 
 def test_embedded_needs_no_file():
   task = voting.build('embedded')
-  _check(task, 30, (16, 16), 300, 400)
+  _check(task, 100, (16, 16), 300, 400)
   sizes = [len(task.agents.examples(a)['y']) for a in task.agents.client_ids]
   assert sum(sizes) == 1797 - 700 and max(sizes) - min(sizes) <= 1
 

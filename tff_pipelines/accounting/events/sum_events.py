@@ -8,7 +8,8 @@ from dp_accounting import dp_event
 import numpy as np
 
 from aggregators import params as params_lib
-from tff_pipelines.accounting.divergences import curves, pairs, skellam_as_gaussian
+from tff_pipelines.accounting.divergences import (
+    curves, pairs, replaced, skellam_as_gaussian)
 from tff_pipelines.accounting.events import base, combinators, sampled
 from tff_pipelines.common import caveats as caveats_lib, validate
 
@@ -435,7 +436,7 @@ class NoisyGradients(base.Equivalent, base.Release, combinators.AgentsShares):
       return super().factors(amplification)
     if amplification == 'none' or self.sampling_rate == 1 or not self.noise_multiplier:
       return gaussian_factors(self.noise_multiplier / 2)
-    return None if amplification == 'generic' else ((pairs.PoissonReplaced(
+    return None if amplification == 'generic' else ((replaced.PoissonReplaced(
         noise_multiplier=self.noise_multiplier, sampling_rate=self.sampling_rate), 1),)
 
   def without_sampling(self) -> Self:
