@@ -120,7 +120,7 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
       above=0, high=1, when={'algorithm': ('dp_fedsgd',)})
   cohort_size: float | None = _privacy(None, 'Expected number of agents in a round, by '
       'Poisson sampling.', above=0, unit='agents', when=_AVERAGING, otherwise='all')
-  rounds: int = _privacy(30, 'Rounds of a baseline; a vote compares its uplink with '
+  rounds: int = _privacy(50, 'Rounds of a baseline; a vote compares its uplink with '
       'as many.', low=1, essential=True)
   min_honest_fraction: float = train.like('min_honest_fraction', when=_SHARES)
   assumed_colluders: int = train.like('assumed_colluders', when=_SHARES)
