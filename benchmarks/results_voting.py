@@ -19,14 +19,15 @@ import time
 from typing import Any
 
 from benchmarks import (
-    documents, measure, results_flags, voting_experiments, voting_tables)
+    documents, measure, results_flags, voting_experiments, voting_letters,
+    voting_tables)
 from benchmarks.voting_experiments import Experiment
 from tff_pipelines import vote
 from tff_pipelines.common import files
 from tff_pipelines.experiment import report
 
 # Kept of a summary, or of its details.
-_KEPT = ('accuracy', 'epsilon', 'epsilon_published', 'epsilon_server', 'delta',
+_KEPT = ('accuracy', 'adjacency', 'epsilon', 'epsilon_published', 'epsilon_server', 'delta',
          'level', 'noise', 'noise_stddev', 'noise_multiplier', 'queries',
          'labels_right', 'answered', 'rounds', 'features', 'model', 'parameters',
          'student_model', 'neighbours', 'uplink_bytes_per_agent', 'warnings')
@@ -43,6 +44,9 @@ def run(experiment: Experiment, folder: pathlib.Path, data_dir: str | None,
   start, cpu = time.monotonic(), _cpu_seconds()
   log = folder / 'logs' / f'{experiment.name}.log'
   command = experiment.command(folder, data_dir)
+  letters = folder / voting_experiments.LETTERS
+  if f'--data_path={letters}' in command and not letters.exists():
+    voting_letters.write(data_dir, letters)
   with open(log, 'a', encoding='utf-8') as file:
     if in_process:
       with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):

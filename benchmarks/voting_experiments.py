@@ -7,6 +7,8 @@ import shlex
 import sys
 
 SEEDS = (0, 1, 2)
+# File of the letters, in the folder of the runs; see voting_letters.
+LETTERS = 'letters.npz'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,11 +39,14 @@ class Experiment:
       names.append('data_seed')
     if '--algorithm=knn' not in self.flags:
       names.append('initial_weights_seed')
-    if '--algorithm=ae' in self.flags or '--algorithm=knn' in self.flags:
+    if any(f'--{name}' in self.flags for name in (
+        'algorithm=ae', 'algorithm=knn', 'student=')):
       names.append('student_seed')
     seeds = [f'--{name}={self.seed}' for name in names]
     if self.map_of is not None:
       seeds.append(f'--features_from={folder / self.map_of}')
+    if '--task=npz' in self.flags:
+      data_dir = folder / LETTERS  # Which the script writes.
     if data_dir is not None:
       seeds.append(f'--data_path={data_dir}')
     return [sys.executable, '-m', 'tff_pipelines.vote', *shlex.split(self.flags),
@@ -51,13 +56,16 @@ class Experiment:
 _AE = '--algorithm=ae --client_confidence=0.9 --delta=1e-3 '
 _OWN = '--clients_see=records --model=cnn_small --client_epochs=8 '
 _FEDAVG = ('--algorithm=fedavg --client_learning_rate=0.1 --client_batch_size=20 '
-           '--rounds_per_evaluation=5 ')
-_DP_FEDAVG = '--algorithm=dp_fedavg --delta=1e-3 --rounds_per_evaluation=10 '
+           '--client_epochs=1 --rounds_per_evaluation=5 ')
+_DP_FEDAVG = ('--algorithm=dp_fedavg --delta=1e-3 --client_epochs=1 '
+              '--rounds_per_evaluation=10 ')
+# The queries and the student of a vote.
+_STUDENT = '--student=spread --queries=50 '
 # Few rounds and a large clip: their product over the noise stays the same.
-_DP_IMAGES = _DP_FEDAVG + ('--rounds=10 --clip=1.0 --client_learning_rate=0.1 '
+_DP_IMAGES = _DP_FEDAVG + ('--model=cnn_small --rounds=10 --clip=1.0 --client_learning_rate=0.1 '
                            '--client_batch_size=20 ')
 _DP_FEATURES = _DP_FEDAVG + (
-    '--features=contrastive --rounds=10 --clip=1.0 --client_learning_rate=0.02 '
+    '--features=contrastive --model=softmax --rounds=10 --clip=1.0 --client_learning_rate=0.02 '
     '--client_batch_size=20 ')
 
 
@@ -69,6 +77,9 @@ def _mnist() -> Iterator[Experiment]:
     yield Experiment(
         row='mnist-dp_fedavg-features', seed=seed, map_of=f'mnist-ae-{seed}',
         flags=task + _DP_FEATURES + '--epsilon=4.3')
+    yield Experiment(
+        row='mnist-dp_fedavg-student', seed=seed, map_of=f'mnist-ae-{seed}',
+        flags=task + _DP_FEATURES + _STUDENT + '--epsilon=4.3')
     yield Experiment(row='mnist-dp_fedavg', seed=seed, flags=(
         task + _DP_IMAGES + '--epsilon=4.3'))
     yield Experiment(row='mnist-fedavg', seed=seed, flags=(
@@ -97,6 +108,14 @@ def _digits() -> Iterator[Experiment]:
       task + _DP_IMAGES + '--epsilon=3.7'))
   yield Experiment(row='digits-fedavg', seed=0, flags=(
       task + _FEDAVG + '--rounds=20'))
+  yield Experiment(
+      row='digits-dp_fedavg-student', seed=0, map_of='digits-ae-0',
+      flags=task + _DP_FEATURES + _STUDENT + '--epsilon=2.8')
+  adversarial = '--adversarial_strength=0.1 '
+  yield Experiment(row='digits-dp_fedavg-da', seed=0, flags=(
+      task + _DP_IMAGES + adversarial + '--epsilon=3.7'))
+  yield Experiment(row='digits-fedavg-da', seed=0, flags=(
+      task + _FEDAVG + adversarial + '--rounds=20'))
 
 
 TARGETS = ('webcam', 'dslr', 'amazon', 'caltech10')
@@ -110,13 +129,19 @@ def _office() -> Iterator[Experiment]:
       yield Experiment(row=f'office-{target}-knn', seed=seed, flags=(
           task + '--algorithm=knn --queries=50 --neighbours=50 --delta=1e-4 '
           '--epsilon=3.9 --student_model=softmax --student_learning_rate=0.02'))
-      yield Experiment(row=f'office-{target}-dp_fedsgd', seed=seed, flags=(
-          task + '--algorithm=dp_fedsgd --epsilon=3.9 --delta=1e-4 --rounds=50 '
+      gradients = task + (
+          '--algorithm=dp_fedsgd --epsilon=3.9 --delta=1e-4 --rounds=50 '
           '--record_rate=0.2 --clip=1.0 --server_learning_rate=1.0 '
-          '--rounds_per_evaluation=50'))
+          '--rounds_per_evaluation=50 ')
+      for name, more in (
+          ('', ''), ('-added', '--adjacency=record-zero-out '),
+          ('-student', _STUDENT + '--student_model=softmax '
+           '--student_learning_rate=0.02 ')):
+        yield Experiment(
+            row=f'office-{target}-dp_fedsgd{name}', seed=seed, flags=gradients + more)
     yield Experiment(row=f'office-{target}-fedavg', seed=0, flags=(
         task + '--algorithm=fedavg --rounds=20 --client_learning_rate=0.01 '
-        '--rounds_per_evaluation=20'))
+        '--client_epochs=1 --client_batch_size=20 --rounds_per_evaluation=20'))
 
 
 RECORDS = (50, 100, 200, 400, 600)
@@ -139,6 +164,25 @@ def _ablations() -> Iterator[Experiment]:
     yield Experiment(
         row=f'ablation-dp_fedavg-{name}', seed=0, map_of=f'{first}-0',
         flags=task + _DP_FEATURES + '--epsilon=5')
+  yield from _letters()
+
+
+def _letters() -> Iterator[Experiment]:
+  """The same on letters, of 26 classes, of which an agent has 15."""
+  task = '--task=npz --public_fraction=0.19 --labels_per_client=15 '
+  first = f'ablation-letters-ae-records{RECORDS[0]}'
+  settings = [(f'records{count}', f'--num_clients=100 --records_per_client={count} ')
+              for count in RECORDS]
+  settings += [(f'agents{count}', f'--num_clients={count} ')
+               for count in AGENTS if count != 100]
+  for name, given in settings:
+    row = f'ablation-letters-ae-{name}'
+    yield Experiment(
+        row=row, seed=0, map_of=None if row == first else f'{first}-0',
+        flags=task + given + _AE + '--queries=100 --epsilon=5 --bound=paper')
+    yield Experiment(
+        row=f'ablation-letters-dp_fedavg-{name}', seed=0, map_of=f'{first}-0',
+        flags=task + given + _DP_FEATURES + '--epsilon=5')
 
 
 def experiments() -> list[Experiment]:

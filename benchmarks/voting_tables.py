@@ -25,6 +25,8 @@ TABLES = {
         ('mnist-dp_fedavg', 'DP-FedAvg, CNN of 7,346 parameters', '84.2', '4.3'),
         ('mnist-dp_fedavg-features', 'DP-FedAvg on the same public features', '–',
          '–'),
+        ('mnist-dp_fedavg-student', 'DP-FedAvg on the same features, and the same '
+         'student of the same 50 queries', '–', '–'),
         ('mnist-fedavg', 'FedAvg, no privacy', '97.8', '–')],
     'digits': [
         ('digits-ae', 'AE-DPFL, Q = 500, σ = 25', '83.8', '3.6'),
@@ -32,20 +34,27 @@ TABLES = {
         ('digits-ae-features', 'AE-DPFL, agents on public features, 50 queries', '–',
          '–'),
         ('digits-dp_fedavg', 'DP-FedAvg', '76.3', '3.7'),
-        ('digits-fedavg', 'FedAvg, no privacy', '87.6', '–')],
+        ('digits-dp_fedavg-da', 'DP-FedAvg + DA', '71.2', '3.6'),
+        ('digits-dp_fedavg-student', 'DP-FedAvg on the same features, and the same '
+         'student of the same 50 queries', '–', '–'),
+        ('digits-fedavg', 'FedAvg, no privacy', '87.6', '–'),
+        ('digits-fedavg-da', 'FedAvg + DA, no privacy', '86.9', '–')],
     'office': [
         (f'office-{target}-{algorithm}', f'{others} → {target}, {what}',
          *paper.get(algorithm, ('–', '–')))
         for target, others, paper in (
             ('webcam', 'A, C, D', {'knn': ('75.4', '3.9'),
-                                   'dp_fedsgd': ('32.6', '4.1'),
+                                   'dp_fedsgd-added': ('32.6', '4.1'),
                                    'fedavg': ('90.5', '–')}),
             ('dslr', 'A, C, W', {'knn': ('84.3', '3.7'),
-                                 'dp_fedsgd': ('48.3', '4.0'),
+                                 'dp_fedsgd-added': ('48.3', '4.0'),
                                  'fedavg': ('96.8', '–')}),
             ('amazon', 'C, D, W', {}), ('caltech10', 'A, D, W', {}))
-        for algorithm, what in (('knn', 'kNN-DPFL'), ('dp_fedsgd', 'DP-FedSGD'),
-                                ('fedavg', 'FedAvg, no privacy'))],
+        for algorithm, what in (
+            ('knn', 'kNN-DPFL'), ('dp_fedsgd', 'DP-FedSGD'),
+            ('dp_fedsgd-added', 'DP-FedSGD, a record added or removed'),
+            ('dp_fedsgd-student', 'DP-FedSGD, and the student of kNN-DPFL'),
+            ('fedavg', 'FedAvg, no privacy'))],
 }
 
 

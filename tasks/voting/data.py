@@ -12,7 +12,7 @@ from tasks.sources import labelled
 OFFICE_DOMAINS = ('amazon', 'caltech10', 'dslr', 'webcam')
 
 # For files that do not list their agents.
-_UNLISTED = task.Note(
+UNLISTED = task.Note(
     'population taken as public',
     'the agents are those that have a record in the file, taken as public knowledge, '
     'outside the guarantee: an array writers names all of them')
@@ -84,7 +84,7 @@ def npz(path: str | os.PathLike[str],
       path, arrays, ('x', 'y', 'writer'), convert, num_classes=num_classes)
   writers, listed = parts.train.clients, arrays.get('writers')
   if listed is None:
-    return parts._replace(notes=(*parts.notes, _UNLISTED)), np.unique(writers)
+    return parts._replace(notes=(*parts.notes, UNLISTED)), np.unique(writers)
   agents = np.unique(listed)
   if listed.shape != agents.shape or (listed.dtype.kind == 'U') != (
       writers.dtype.kind == 'U') or listed.dtype.kind not in 'iuU':

@@ -125,12 +125,22 @@ def _dealt(records: labelled.Labelled, deal: list[np.ndarray],
   return {f'{prefix}{i:0{width}}': records.rows(rows) for i, rows in enumerate(deal)}
 
 
+def _few_classes(train: labelled.Labelled, what: str, **deal: int) -> dict[str, Any]:
+  """Arguments of `_task`: simulated agents, each with records of a few classes only."""
+  shared = deal['num_clients'] * deal['records_per_client'] > len(train)
+  return dict(
+      agents=_dealt(train, partition.few_classes(train.y, **deal)),
+      notes=(_SHARED,) if shared else (),
+      privacy_unit=f'one of {deal["num_clients"]} simulated agents, each with {what} of '
+                   f'{deal["labels_per_client"]} classes')
+
+
 # Options of several tasks: num_clients >= 1; public_records, unlabelled ones of the
 # server, whose others are for tests; data_seed, of the partition over simulated agents
 # and not of the server's records; data_path, the folder of the files.
 
 
-def embedded(*, num_clients: int = 30, public_records: int = 300,
+def embedded(*, num_clients: int = 100, public_records: int = 300,
              data_seed: int = 0) -> VotingTask:
   """Builds the task of the digits that ship with scikit-learn; 400 are for tests."""
   records = digits_lib.resized()
@@ -153,15 +163,9 @@ def mnist(*, data_path: str | os.PathLike[str], num_clients: int = 100,
   records than there are, some go to several of them.
   """
   train, server = voting_data.digits_domain(data_path, 'mnist', 28)
-  deal = partition.few_classes(
-      train.y, num_clients=num_clients, labels_per_client=labels_per_client,
-      records_per_client=records_per_client, seed=data_seed)
-  shared = num_clients * records_per_client > len(train)
-  return _task(
-      'mnist', _dealt(train, deal), server, public_records,
-      notes=(_SHARED,) if shared else (),
-      privacy_unit=f'one of {num_clients} simulated agents, each with digits of '
-                   f'{labels_per_client} classes')
+  return _task('mnist', server=server, public=public_records, **_few_classes(
+      train, 'digits', num_clients=num_clients, labels_per_client=labels_per_client,
+      records_per_client=records_per_client, seed=data_seed))
 
 
 def digits(*, data_path: str | os.PathLike[str], num_clients: int = 200,
@@ -208,19 +212,29 @@ def office(*, data_path: str | os.PathLike[str], target: str = 'webcam') -> Voti
 
 
 def npz(*, data_path: str | os.PathLike[str], num_classes: int | None = None,
-        public_fraction: float = 0.3) -> VotingTask:
+        public_fraction: float = 0.3, num_clients: int | None = None,
+        records_per_client: int = 600, labels_per_client: int = 6,
+        data_seed: int = 0) -> VotingTask:
   """Builds the task of a file by agent, as voting_data.npz reads it.
 
-  `public_fraction`, in [0, 1), of its test records are the server's.
+  `public_fraction`, in [0, 1), of its test records are the server's. With `num_clients`
+  agents are simulated, as those of `mnist`.
   """
   if not 0 <= public_fraction < 1:
     raise ValueError(f'public_fraction must be in [0, 1), found {public_fraction!r}')
   parts, agents = voting_data.npz(data_path, num_classes)
-  train, test = parts.train, parts.test
-  return _task(
-      'npz', {str(agent): train.rows(train.clients == agent) for agent in agents},
-      test, int(public_fraction * len(test)), parts.num_classes,
-      privacy_unit='one agent of the file', notes=parts.notes)
+  train, test, notes = parts.train, parts.test, parts.notes
+  if num_clients is None:
+    own = dict(
+        agents={str(agent): train.rows(train.clients == agent) for agent in agents},
+        privacy_unit='one agent of the file', notes=notes)
+  else:
+    own = _few_classes(
+        train, 'records', num_clients=num_clients, labels_per_client=labels_per_client,
+        records_per_client=records_per_client, seed=data_seed)
+    own['notes'] += tuple(note for note in notes if note != voting_data.UNLISTED)
+  return _task('npz', server=test, public=int(public_fraction * len(test)),
+               num_classes=parts.num_classes, **own)
 
 
 _BUILDERS: Mapping[str, Callable[..., VotingTask]] = {

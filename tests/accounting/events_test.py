@@ -37,6 +37,8 @@ LEAVES = [
     events.Vote(scheme='knn', noise_stddev=5.0, neighbours=8, level='instance',
                 max_weight=2),
     events.NoisyGradients(noise_multiplier=1.1, sampling_rate=0.05),
+    events.NoisyGradients(noise_multiplier=1.1, sampling_rate=0.05,
+                          neighbours='instance'),
     events.Nfdp(records=1000, subset_size=10),
     events.Nfdp(records=1000, subset_size=10, replacement=False),
     events.Piecewise(epsilon=0.3),
@@ -287,6 +289,8 @@ def test_no_privacy_is_infinite_wherever_it_is():
     lambda: events.Composed(events=(
         GAUSSIAN, events.NoisyGradients(noise_multiplier=1.0, sampling_rate=0.1))),
     lambda: events.NoisyGradients(noise_multiplier=1.0, sampling_rate=0.0),
+    lambda: events.NoisyGradients(noise_multiplier=1.0, sampling_rate=0.1,
+                                  neighbours='zero-out'),
     lambda: events.Vote(scheme='ae', noise_stddev=1.0, max_weight=1.5),
     lambda: events.Vote(scheme='knn', noise_stddev=1.0, neighbours=3, attributes=2),
     lambda: events.Together(events=(GAUSSIAN, COMBINED[0])),

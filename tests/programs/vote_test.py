@@ -22,7 +22,8 @@ RUNS = {
     'gaussian': [*TINY_VOTE, '--noise=gaussian_central', '--features=pca',
                  '--student_model=softmax', '--threshold=0.5'],
     'fedavg': [*TINY, '--algorithm=fedavg'],
-    'dp_fedavg': [*TINY, '--algorithm=dp_fedavg', '--features=pca'],
+    'dp_fedavg': [*TINY, '--algorithm=dp_fedavg', '--features=pca', '--student=labels',
+                  '--queries=12', '--student_epochs=2'],
     'dp_fedsgd': [*TINY, '--algorithm=dp_fedsgd', '--features=pca'],
 }
 VOTES = ['ae', 'knn', 'gaussian']
@@ -89,7 +90,7 @@ def test_all_algorithms_report_the_same_fields(runs):
 @pytest.mark.parametrize('name, epsilon, level, adjacency', [
     ('ae', 4, 'agent', 'zero-out'), ('knn', 4.3, 'instance', 'instance'),
     ('gaussian', 4.3, 'agent', 'zero-out'), ('dp_fedavg', 4.3, 'agent', 'zero-out'),
-    ('dp_fedsgd', 4.3, 'instance', 'record-zero-out')])
+    ('dp_fedsgd', 4.3, 'instance', 'instance')])
 def test_epsilon_is_just_below_the_target(runs, name, epsilon, level, adjacency):
   summary = in_process.summary(in_process.folder_of(runs, name))
   assert 0.99 * epsilon < summary['epsilon'] <= epsilon
@@ -171,7 +172,7 @@ def test_a_trusted_server_has_no_epsilon_of_its_own(runs):
 def test_the_server_of_dp_fedsgd_does_not_know_the_sampled_records(runs):
   summary = in_process.summary(in_process.folder_of(runs, 'dp_fedsgd'))
   assert summary['epsilon_server'] == summary['epsilon']
-  assert summary['sampling'] == 'poisson, of records, rate 0.05'
+  assert summary['sampling'] == 'poisson, of records, rate 0.2'
 
 
 @pytest.mark.parametrize('arguments, message', [
@@ -183,7 +184,7 @@ def test_bad_input_is_one_clear_line(programs, tmp_path, arguments, message):
   in_process.check_refused(run, message)
 
 
-@pytest.mark.parametrize('name', ['ae', 'knn', 'gaussian', 'fedavg', 'dp_fedsgd'])
+@pytest.mark.parametrize('name', list(RUNS))
 def test_model_leaves_the_run_with_its_feature_map(runs, name, programs, tmp_path):
   folder = in_process.folder_of(runs, name)
   assert checked.own_figures(programs, folder) == in_process.summary(folder)['held_out']

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tasks.models import classifiers as voting_models
-from tff_pipelines.fedavg import adam as voting_training
+from tff_pipelines.fedavg import adam as voting_training, local_training
 from tff_pipelines.voting import agents as voting_agents
 
 C, D = 4, 6
@@ -99,6 +99,35 @@ def test_domain_adversarial_training_brings_the_domains_together():
   assert gaps[1] < 0.5 * gaps[0]
 
 
+def test_clients_of_federated_averaging_bring_the_domains_together():
+  network = voting_models.mlp((D,), C, hidden=16)
+  examples, public = _examples(200), _examples(200, seed=3, shift=6.0)['x']
+  gaps = []
+  for strength in (0.0, 1.0):
+    model = voting_agents.adversarial_model(network, public, strength)
+    weights, plain = model.initial_weights(0), network.initial_weights(0)
+    for left, right in zip(weights, plain, strict=False):
+      np.testing.assert_array_equal(left, right)
+    update = tf.function(local_training.client_update(
+        model.loss, local_training.LocalConfig(
+            learning_rate=0.05, batch_size=32, epochs=10)), autograph=False)
+    for i in range(20):
+      delta, _ = update(weights, examples, tf.constant([i, 1], tf.int64))
+      assert len(delta) == len(weights) == 4 + 4  # The discriminator's too.
+      weights = [w + d for w, d in zip(weights, delta)]
+    own, other = (network.features(weights[:4], x).numpy()
+                  for x in (examples['x'], public))
+    spread = np.sqrt((own.var(axis=0) + other.var(axis=0)) / 2).mean()
+    gaps.append(np.abs(own.mean(axis=0) - other.mean(axis=0)).mean() / spread)
+  assert gaps[1] < 0.5 * gaps[0]
+  # Metrics are those of the network, with or without a discriminator.
+  mask = tf.ones([200])
+  assert [[float(x) for x in model.metrics(w, examples, mask)['accuracy']]
+          for w in (weights, weights[:4])] == [[
+              float(x) for x in network.as_model().metrics(
+                  weights[:4], examples, mask)['accuracy']]] * 2
+
+
 @pytest.mark.parametrize('most', [0, 2])
 def test_shifted_images_move_as_a_whole(most):
   images = np.zeros((2, 9, 9), np.uint8)
@@ -151,4 +180,5 @@ def test_both_domains_weigh_the_same():
   own, public = rng.normal(size=(2, 8, 2)).astype(np.float32)
   loss = voting_agents.domain_loss(weights, own, public, 1.0)
   repeated = voting_agents.domain_loss(weights, own, np.tile(public, (5, 1)), 1.0)
+  assert loss.shape == [8]
   np.testing.assert_allclose(loss, repeated, rtol=1e-5)

@@ -226,8 +226,18 @@ def _sgd(**changes):
   return baselines.FedSgdExperiment(settings).build_plan(_task(4, records=500), None)
 
 
-def test_noisy_gradients_are_calibrated_from_below():
+def test_votes_and_noisy_gradients_are_of_the_same_neighbours():
+  vote = _plan(_params(votes=30), scheme='knn', level='instance')
   plan = _sgd()
+  assert 3.99 < plan.epsilon(200) <= 4.0
+  assert plan.guarantee(200).adjacency == vote.guarantee(1).adjacency == 'instance'
+  added = _sgd(adjacency='record-zero-out', epsilon=None,
+               noise_multiplier=plan.noise_multiplier)
+  assert added.epsilon(200) < plan.epsilon(200)
+
+
+def test_noisy_gradients_are_calibrated_from_below():
+  plan = _sgd(adjacency='record-zero-out')
   assert 3.99 < plan.epsilon(200) <= 4.0 and plan.delta == 1e-4
   assert plan.epsilon(0) == 0 and plan.epsilon(100) < plan.epsilon(200)
   result = plan.guarantee(200)

@@ -49,9 +49,7 @@ def _settings(algorithm='knn', **changes):
   return VoteSettings(**{**common, **changes})
 
 
-def _experiment(settings):
-  kind = vote_run.VoteExperiment if settings.is_vote else baselines.FedSgdExperiment
-  return kind(settings)
+_experiment = vote_run.experiment
 
 
 @pytest.fixture
@@ -85,13 +83,12 @@ def _pair(name):
 def test_no_record_decides_if_a_run_starts_and_what_is_public(
     name, algorithm, check_task):
   settings = _settings(algorithm)
-  experiment, public = _experiment(settings), []
+  run, public = _experiment(settings), []
   for task in _pair(name):
     check_task(task, settings)
     public.append((
-        experiment.build_plan(task, None) if settings.is_vote else None,
-        task.num_classes, task.notes, experiment.network(task).shapes,
-        experiment.identity(task)))
+        run.build_plan(task, None) if settings.is_vote else None,
+        task.num_classes, task.notes, run.network(task).shapes, run.identity(task)))
   assert public[0] == public[1]
 
 
@@ -154,13 +151,13 @@ def test_agents_vote_with_what_they_have(algorithm, tmp_path):
   # The fewest agree on class 1; who has nothing says nothing, but adds its noise.
   task = _task(_records(2, 1, label=1), _records(1, 2, label=1), _records(0, 3),
                _records(3, 4, label=1), _records(2, 5, label=1))
-  experiment = _experiment(_settings(
+  run = _experiment(_settings(
       algorithm, noise_stddev=0.05, client_epochs=1 if algorithm == 'ae' else None,
       output_dir=str(tmp_path)))
-  plan = experiment.build_plan(task, None)
+  plan = run.build_plan(task, None)
   assert plan.params.agents == 5
   with contexts.simulation():
-    step = experiment.build_rounds(task, plan).step(None, 1)
+    step = run.build_rounds(task, plan).step(None, 1)
   assert not step.suppressed and step.metrics == {'answered': 1.0}
   np.testing.assert_array_equal(step.state['labels'], np.ones(20))
 
@@ -174,6 +171,17 @@ def test_what_can_be_asked_goes_by_public_records(check_task):
   empty = dataclasses.replace(
       task, agents=voting.AgentRecords({'agent0': _records(0, 1)}))
   check_task(empty, _settings())
+
+
+@pytest.mark.parametrize('algorithm', ['ae', 'fedavg', 'dp_fedavg'])
+def test_a_model_without_features_of_its_own_has_no_domains_to_bring_together(
+    algorithm, check_task):
+  settings = VoteSettings(algorithm=algorithm, adversarial_strength=0.5, **(
+      {'queries': 9} if algorithm == 'ae' else {}))
+  with pytest.raises(ValueError, match='=0.5 needs a model that learns features, found '
+                     'model=softmax'):
+    check_task(_task(*OTHERS), settings)
+  check_task(_task(*OTHERS), settings.replace(model='mlp'))
 
 
 def test_an_encoder_needs_features_of_its_kind(check_task):

@@ -71,7 +71,14 @@ def test_options_of_the_task_are_those_that_were_given():
     (['--features=pca', '--feature_epochs=3'], 'feature_epochs', 'features=pca'),
     (['--student=labels', '--own_labels_after=1'], 'own_labels_after',
      'student=labels'),
-    (['--task=npz', '--num_clients=3'], 'num_clients', 'task=npz')])
+    *(([f'--algorithm={algorithm}', f'--{name}=1'], name,
+       f'algorithm={algorithm} without student')
+      for algorithm in ('fedavg', 'dp_fedavg', 'dp_fedsgd')
+      for name in ('queries', 'student_epochs', 'student_seed')),
+    (['--algorithm=dp_fedsgd', '--student=labels', '--adversarial_strength=1'],
+     'adversarial_strength', 'algorithm=dp_fedsgd'),
+    (['--task=npz', '--data_seed=3'], 'data_seed', 'task=npz without num_clients'),
+    (['--task=office', '--num_clients=3'], 'num_clients', 'task=office')])
 def test_settings_without_effect_are_refused(arguments, name, why):
   with pytest.raises(ValueError, match=f'^{name} is not used with {why}: leave it'):
     _parsed(*arguments)
@@ -104,6 +111,11 @@ def test_agents_see_features_unless_they_train_against_the_domain():
   assert VoteSettings(
       adversarial_strength=0.1, clients_see='features').clients_see_features
   assert VoteSettings(algorithm='knn', neighbours=3).clients_see_features
+  # A baseline without a student has no other use for features.
+  fedavg = VoteSettings(algorithm='fedavg', adversarial_strength=0.1)
+  assert fedavg.clients_see_features
+  taught = fedavg.replace(student='spread', queries=7)
+  assert taught.has_student and not taught.clients_see_features
 
 
 def test_training_of_clients_suits_algorithm_and_model():
@@ -112,7 +124,7 @@ def test_training_of_clients_suits_algorithm_and_model():
   assert VoteSettings(client_epochs=3).client_training('softmax') == dict(
       learning_rate=0.1, batch_size=500, epochs=3)
   assert VoteSettings(algorithm='fedavg', client_learning_rate=0.5).client_training(
-      'softmax') == dict(learning_rate=0.5, batch_size=20, epochs=1)
+      'softmax') == dict(learning_rate=0.5, batch_size=5, epochs=5)
   assert '15 cnn_small' in DECLARED['client_epochs'].otherwise
 
 

@@ -43,6 +43,7 @@ class NoisySgdPlan(guarantee.Plan):
     rounds: Number of rounds of the whole run.
     clients: That participate in every round.
     records: Number of records of all clients together; taken as public.
+    neighbours: As of `events.NoisyGradients`.
   """
 
   terms: guarantee.Terms
@@ -53,6 +54,7 @@ class NoisySgdPlan(guarantee.Plan):
   delta: validate.OpenUnitInterval
   clients: validate.Count
   records: validate.Count
+  neighbours: str = base.RECORD_ZERO_OUT
   seed: int | None = None
   hides_records = True
 
@@ -80,7 +82,8 @@ class NoisySgdPlan(guarantee.Plan):
 
   def event(self, index: int) -> base.Event:
     return events.NoisyGradients(
-        noise_multiplier=self.noise_multiplier, sampling_rate=self.sampling_rate)
+        noise_multiplier=self.noise_multiplier, sampling_rate=self.sampling_rate,
+        neighbours=self.neighbours)
 
   def released(self, rounds: int) -> base.Event:
     return events.SelfComposed(event=self.event(1), count=rounds)

@@ -14,6 +14,7 @@ import tensorflow as tf
 from aggregators import keys
 from tasks.models import layers
 from tasks.models.classifiers import Network
+from tasks.task import Model
 from tff_pipelines.fedavg import adam
 
 # Logits of classes that an agent has no record of.
@@ -73,14 +74,17 @@ def adversarial_strength(progress: tf.Tensor, largest: float) -> tf.Tensor:
 
 def domain_loss(weights, own: tf.Tensor, public: tf.Tensor,
                 strength: tf.Tensor) -> tf.Tensor:
-  """Mean cross-entropy of both domains, which weigh the same; reversed for features."""
+  """Cross-entropy of both domains, which weigh the same; reversed for features.
+
+  Returns float32 [own]: of each of the agent's records, with the public ones' mean.
+  """
   features = reverse_gradient(tf.concat([own, public], axis=0), strength)
   hidden = tf.nn.relu(layers.dense(features, weights[0], weights[1]))
   logits = layers.dense(hidden, weights[2], weights[3])[:, 0]
   count = tf.shape(own)[0]
   is_public = tf.cast(tf.range(tf.shape(logits)[0]) >= count, tf.float32)
   losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=is_public, logits=logits)
-  return (tf.reduce_mean(losses[:count]) + tf.reduce_mean(losses[count:])) / 2
+  return (losses[:count] + tf.reduce_mean(losses[count:])) / 2
 
 
 def train(network: Network, initial_weights, examples, unlabelled,
@@ -110,16 +114,51 @@ def train(network: Network, initial_weights, examples, unlabelled,
         tf.where(own, logits, _NEVER), tf.gather(y, rows)))
     if config.adversarial > 0:
       _, public = batch_of(unlabelled, _PUBLIC_BATCHES, step, tf.shape(unlabelled)[0])
-      value += domain_loss(
+      value += tf.reduce_mean(domain_loss(
           weights[size:], features, network.features(weights[:size], public),
           adversarial_strength(
               tf.cast(step, tf.float32) / tf.cast(total, tf.float32),
-              config.adversarial))
+              config.adversarial)))
     return value
 
   trained = adam.run_steps(
       loss, adam.initial_state(weights), 0, total, total, config.training)
   return trained[0][:size]
+
+
+def adversarial_model(network: Network, public: np.ndarray | None,
+                      strength: float) -> Model:
+  """The model of clients of federated averaging that train domain-adversarially.
+
+  Its weights are the network's, followed by a discriminator's, which is averaged like
+  them; metrics and outputs need the network's alone. The reversed gradient has the same
+  `strength` in all rounds. `public` are the server's records, which all clients have;
+  None if nothing is trained.
+  """
+  model, size = network.as_model(), len(network.weight_names)
+
+  def loss(weights, batch, seed):
+    x, y = batch['x'], batch['y']
+    rows = keys.random_bits(seed, [tf.shape(y)[0]], tf.int64) % len(public)
+    features, others = (network.features(weights[:size], records)
+                        for records in (x, tf.gather(public, rows)))
+    return layers.softmax_cross_entropy(
+        network.classify(weights[:size], features), y) + domain_loss(
+            weights[size:], features, others, tf.constant(strength))
+
+  return dataclasses.replace(
+      model, loss=loss, metrics=lambda weights, *rest: model.metrics(
+          weights[:size], *rest), initial_weights=lambda seed: [
+              *model.initial_weights(seed),
+              *initial_discriminator(network.feature_size, seed)])
+
+
+def opinions(probabilities: tf.Tensor, confidence: float) -> tuple[tf.Tensor, tf.Tensor]:
+  """The best class, int64 [Q], and whether it has more than a confidence, bool [Q]."""
+  # A model with NaN or infinite outputs has no opinion.
+  return tf.argmax(probabilities, axis=1), (
+      tf.reduce_max(probabilities, axis=1) > confidence) & tf.reduce_all(
+          tf.math.is_finite(probabilities), axis=1)
 
 
 def trained_votes(network: Network, initial_weights, config: AgentConfig) -> Callable:
@@ -136,11 +175,8 @@ def trained_votes(network: Network, initial_weights, config: AgentConfig) -> Cal
         tf.nn.softmax(tf.where(
             own, network.logits(weights, queries[start:start + _BLOCK]), _NEVER))
         for start in range(0, queries.shape[0], _BLOCK)], axis=0)
-    best = tf.argmax(probabilities, axis=1)
-    # A model with NaN or infinite outputs has no opinion.
-    sure = (tf.reduce_max(probabilities, axis=1) > config.confidence) & tf.reduce_all(
-        tf.math.is_finite(probabilities), axis=1) & tf.reduce_any(own)
+    best, is_sure = opinions(probabilities, config.confidence)
     ballot = tf.one_hot(best, network.num_classes, dtype=tf.int32)
-    return ballot * tf.cast(sure, tf.int32)[:, tf.newaxis]
+    return ballot * tf.cast(is_sure & tf.reduce_any(own), tf.int32)[:, tf.newaxis]
 
   return answer

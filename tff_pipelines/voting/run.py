@@ -1,11 +1,10 @@
-"""A run of AE-DPFL or kNN-DPFL: public features, the vote, the student."""
+"""A run of AE-DPFL or kNN-DPFL."""
 
 import collections
 import dataclasses
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from aggregators.voting import VotingFactory
 from aggregators.voting_params import VotingParams
@@ -16,43 +15,34 @@ from tff_pipelines.experiment import report as report_lib, rounds as rounds_lib
 from tff_pipelines.fedavg import adam, report as fedavg_report
 from tff_pipelines.simulation import contexts
 from tff_pipelines.voting import (
-    agents, baselines, features as features_lib, knn, process, report, serving,
-    student as student_lib)
+    agents, baselines, features as features_lib, knn, process, report)
 from tff_pipelines.voting.plan import VotePlan
 from tff_pipelines.voting.settings import VoteSettings
-
-# File of a run's folder that keeps the queries.
-QUERIES = 'queries.npz'
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
 class VoteRounds(rounds_lib.Rounds):
-  """The one round of a vote; its state is the labels and no more.
-
-  `public`, float32 [P, d], are records through the map; `rows`, int64 [Q], the queries.
-  """
+  """The one round of a vote; its state is the labels and no more."""
 
   task: VotingTask
   plan: VotePlan
   settings: VoteSettings
   network: classifiers.Network
-  features: features_lib.PublicFeatures
-  public: np.ndarray
-  rows: np.ndarray
+  asked: baselines.Asked
 
   count = 1
   unit = 'vote'
 
   def initial_state(self, resumed: bool) -> Any:
     # -2 stands for a label before the vote.
-    return collections.OrderedDict(labels=np.full(len(self.rows), -2, np.int32))
+    return collections.OrderedDict(labels=np.full(len(self.asked.rows), -2, np.int32))
 
   def step(self, state: Any, index: int) -> rounds_lib.Step:
     settings, seen, seed = self.settings, self.task, self.plan.seed
     if settings.clients_see_features:
       # One record more or less must not move the others' features, not by a bit.
       seen = features_lib.map_records(
-          seen, self.features, alone=settings.algorithm == 'knn')
+          seen, self.asked.features, alone=settings.algorithm == 'knn')
     if settings.algorithm == 'knn':
       seen = features_lib.as_grid(seen)
       answer = knn.nearest_votes(settings.neighbours, seen.num_classes)
@@ -74,8 +64,8 @@ class VoteRounds(rounds_lib.Rounds):
               for number, agent in enumerate(seen.agents.client_ids)]
     unlabelled = seen.public if settings.adversarial_strength > 0 else None
     output = voting.next(
-        voting.initialize(), process.public_value(seen.public[self.rows], unlabelled),
-        values)
+        voting.initialize(),
+        process.public_value(seen.public[self.asked.rows], unlabelled), values)
     labels = np.asarray(output['labels'])
     return rounds_lib.Step(
         state=collections.OrderedDict(labels=labels),
@@ -83,49 +73,7 @@ class VoteRounds(rounds_lib.Rounds):
         metrics={'answered': float((labels >= 0).mean())})
 
 
-def student_view(task: VotingTask, settings: VoteSettings,
-                 features: features_lib.PublicFeatures, flat: np.ndarray
-                 ) -> tuple[student_lib.Architecture, np.ndarray, dict]:
-  """The student's network, its public records (`flat` if mapped), its test records."""
-  public, test, seed = task.public, task.test, settings.student_seed
-  images = len(task.record_shape) == 2
-  name = settings.student_model or (
-      'encoder' if features.encoder else 'cnn' if images else 'softmax')
-  if name == 'encoder':
-    return student_lib.of_encoder(
-        features.encoder.weights, task.num_classes, seed), public, test
-  if not images or name not in serving.OF_IMAGES:
-    public, test = flat, {**test, 'x': features_lib.flat(features(test['x']))}
-  return student_lib.of_network(
-      classifiers.build(name, public.shape[1:], task.num_classes), seed), public, test
-
-
-def build_student(rounds: VoteRounds, labels: np.ndarray) -> student_lib.Student:
-  task, settings, answered = rounds.task, rounds.settings, labels >= 0
-  architecture, public, test = student_view(
-      task, settings, rounds.features, rounds.public)
-  count = len(public) if settings.student == 'spread' else max(1, answered.sum())
-  training = adam.AdamConfig(**declarations.shared(
-      adam.AdamConfig, settings, 'student_', weight_decay=1e-3,
-      epochs=baselines.number_of_epochs(
-          settings.student_epochs, int(count), settings.student_batch_size, steps=180)))
-  return student_lib.Student(
-      architecture, public, rounds.public, rounds.rows[answered], labels[answered],
-      task.num_classes, method=settings.student, seed=settings.student_seed, test=test,
-      own_labels_after=settings.own_labels_after, training=training)
-
-
 class VoteExperiment(baselines.VotingExperiment):
-  def build_task(self) -> VotingTask:
-    task = super().build_task()
-    self.network(task)  # Raises what does not fit.
-    if self.settings.student_model == 'encoder':
-      kind = (self.given_map(task) or self.feature_config(task)).kind
-      if kind != 'contrastive':
-        raise ValueError(
-            f'student_model=encoder needs features=contrastive, found features={kind}')
-    return task
-
   def targets(self) -> dict[str, float]:
     # The published formula is no bound.
     return {} if self.settings.bound == 'paper' else super().targets()
@@ -165,40 +113,18 @@ class VoteExperiment(baselines.VotingExperiment):
     return f'{params.agents} agents vote on {params.queries} queries by {by}'
 
   def build_rounds(self, task, plan) -> VoteRounds:
-    settings, features = self.settings, self.public_map(task)
-    public = features_lib.flat(features(task.public))
-    queries = files.read_checked_arrays(self.folder, QUERIES)
-    if queries is None:
-      queries = {'rows': features_lib.choose_queries(
-          public, settings.queries, settings.query_choice, settings.feature_seed)}
-      files.write_checked_arrays(self.folder, QUERIES, queries)
     return VoteRounds(
-        task=task, plan=plan, settings=settings, network=self.network(task),
-        features=features, public=public, rows=queries['rows'])
+        task=task, plan=plan, settings=self.settings, network=self.network(task),
+        asked=self.asked(task))
 
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
-    settings, params, labels = self.settings, plan.params, np.asarray(state['labels'])
-    student = build_student(rounds, labels)
-    curve = student_lib.train(student, self.folder)
-    answered, is_ae = labels >= 0, plan.scheme == 'ae'
-    # By the true labels, for measurements alone.
-    right = float((labels == task.public_labels[rounds.rows])[answered].mean())
+    settings, params, is_ae = self.settings, plan.params, plan.scheme == 'ae'
+    own = self.taught(
+        task, rounds.asked, np.asarray(state['labels']), fedavg_report.title(
+            plan, f'{task.name}, {plan.scheme}', 1))
     parameters = rounds.network.as_model().parameter_count()
-    title = fedavg_report.title(plan, f'{task.name}, {plan.scheme}', 1)
     return report.outcome(
-        task, settings, {name: curve[-1][name] for name in ('accuracy', 'loss')},
-        trained={'': serving.trained(
-            task, rounds.features, student.name, student.state[0])},
-        labels=f'; {100 * right:.1f}% of {answered.sum()} labels right',
-        lines=[f'released labels: {100 * answered.mean():.1f}% of {params.queries} '
-               f'queries answered, {100 * right:.1f}% of them right'],
-        files=(files.METRICS, student_lib.CURVE),
-        figures={files.FIGURE: lambda path: report_lib.draw(
-            path, [report_lib.Curve(
-                label='accuracy', x=[row['epoch'] for row in curve],
-                y=[row['accuracy'] for row in curve])],
-            title=title, xlabel='epoch of the student', ylabel='accuracy on test')},
-        fields={
+        task, settings, fields={
             'mechanism': f'{plan.scheme}_vote', 'cohort_size': params.agents,
             'noise_stddev': params.noise_stddev,
             'bits': params.bits if params.is_integer else None,
@@ -206,22 +132,12 @@ class VoteExperiment(baselines.VotingExperiment):
             'parameters': parameters if is_ae else None,
             'details': {
                 **{name: getattr(settings, name) for name in (
-                    'noise', 'bound', 'queries', 'threshold', 'neighbours', 'student')},
-                'answered': float(answered.mean()), 'labels_right': right,
-                'features': rounds.features.kind, 'student_model': student.name,
+                    'noise', 'bound', 'threshold', 'neighbours')},
+                **own.pop('details'), 'features': rounds.asked.features.kind,
                 'epsilon_published': files.finite(plan.epsilon_published),
                 'uplink_bytes_per_agent': params.uplink_bytes,
                 'uplink_of_federated_averaging': 4.0 * parameters * settings.rounds,
-                'parameters_of_federated_averaging': parameters}})
-
-  def evaluate(self, task, trained):
-    features = self.public_map(task)
-    architecture, public, test = student_view(
-        task, self.settings, features, features_lib.flat(features(task.public)))
-    predicted = architecture.probabilities(serving.own_weights(trained), *(
-        classifiers.to_float(tf.constant(x)) for x in (test['x'], public)))
-    return fedavg_report.finite_results(
-        {'test': student_lib.metrics(predicted, test['y'])})
+                'parameters_of_federated_averaging': parameters}}, **own)
 
 
 def experiment(settings: VoteSettings) -> baselines.VotingExperiment:

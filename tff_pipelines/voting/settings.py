@@ -7,7 +7,7 @@ from typing import Any
 from aggregators import voting_params
 from tasks.sources import labelled
 from tasks.voting import data as voting_data, task as voting_tasks
-from tff_pipelines.accounting.events import voting
+from tff_pipelines.accounting.events import base, voting
 from tff_pipelines.accounting.guarantees import accountant
 from tff_pipelines.common import declarations
 from tff_pipelines.experiment import settings
@@ -28,7 +28,7 @@ _AGENTS = {
     'mlp': dict(learning_rate=5e-3, batch_size=100, epochs=30),
     'cnn_small': dict(learning_rate=5e-3, batch_size=50, epochs=15),
     'cnn': dict(learning_rate=2e-3, batch_size=50, epochs=10)}
-_IN_BASELINES = dict(learning_rate=0.1, batch_size=20, epochs=1)
+_IN_BASELINES = dict(learning_rate=0.1, batch_size=5, epochs=5)
 
 # When a setting has an effect.
 _ROUNDS = {'algorithm': BASELINES}
@@ -40,13 +40,14 @@ _DISTRIBUTED = {'algorithm': ('dp_fedavg',), 'noise': ('skellam',)}
 _SHARES = {'algorithm': VOTES, 'noise': ('skellam', 'gaussian')}
 _OF_LOCAL = {'algorithm': ('ae', 'fedavg', 'dp_fedavg')}
 _CONTRASTIVE = {'features': (None, 'contrastive')}
+# Settings that need a student, besides its own.
+_OF_STUDENT = ('queries', 'query_choice', 'clients_see', 'client_confidence')
 
-_data, _privacy, _features, _training = declarations.groups(
-    'data', 'privacy', 'vote', 'training')
+_data, _privacy, _features, _training, _student = declarations.groups(
+    'data', 'privacy', 'vote', 'training', 'student')
 # Settings of votes alone.
 _noise = declarations.group('privacy', algorithm=VOTES)
 _vote = declarations.group('vote', algorithm=VOTES)
-_student = declarations.group('student', algorithm=VOTES)
 _ae = declarations.group('training', algorithm=('ae',))
 
 
@@ -71,11 +72,11 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
   target: str | None = _data(None, 'The server\'s domain, for task=office.',
       choices=voting_data.OFFICE_DOMAINS, otherwise='webcam')
   num_clients: int | None = _data(None, 'Number of simulated agents.', low=1,
-      essential=True, otherwise='30; 100 mnist, 200 digits')
+      essential=True, otherwise='100; 200 digits; npz: the file\'s')
   records_per_client: int | None = _data(
-      None, 'Records of an agent, for task=mnist.', low=1, otherwise='600')
+      None, 'Records of an agent, for task=mnist or npz.', low=1, otherwise='600')
   labels_per_client: int | None = _data(
-      None, 'Different digits of an agent, for task=mnist.', low=1, otherwise='6')
+      None, 'Classes of an agent, for task=mnist or npz.', low=1, otherwise='6')
   svhn_clients: int | None = _data(
       None, 'Agents with SVHN digits, for task=digits.', low=0, otherwise='10')
   image_size: int | None = _data(None, 'Side of all images, for task=digits.', low=1,
@@ -103,15 +104,19 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
   level: str | None = _privacy(None, 'What is protected: an agent, or one record.',
       choices=voting.LEVELS, essential=True, when=_GUARANTEED,
       otherwise='agent for ae and dp_fedavg, else instance')
+  adjacency: str = _privacy(
+      base.INSTANCE, 'Neighbours of dp_fedsgd. instance: one record of one agent is '
+      'added, removed or replaced, as in votes. record-zero-out: added or removed.',
+      choices=(base.INSTANCE, base.RECORD_ZERO_OUT), when={'algorithm': ('dp_fedsgd',)})
   bound: str = _noise('tight', 'Bound that noise is calibrated by; paper is the '
       'published formula. Both numbers are reported.', choices=voting.BOUNDS)
   noise: str = _privacy('skellam', 'skellam: agents add integers; gaussian: agents, in '
       'floating point; gaussian_central: the server adds it.',
       choices=voting_params.NOISES, when={'algorithm': (*VOTES, 'dp_fedavg')})
-  clip: float = _privacy(0.3, 'L2 clip of an update; in dp_fedsgd of a gradient.',
+  clip: float = _privacy(1.0, 'L2 clip of an update; in dp_fedsgd of a gradient.',
       above=0, unit='model units', when=_CLIPPED)
   bits: int = train.like('bits', train.DEFAULT_BITS, when=_DISTRIBUTED, otherwise='')
-  record_rate: float = _privacy(0.05, 'Probability that a round samples a record.',
+  record_rate: float = _privacy(0.2, 'Probability that a round samples a record.',
       above=0, high=1, when={'algorithm': ('dp_fedsgd',)})
   cohort_size: float | None = _privacy(None, 'Expected number of agents in a round, by '
       'Poisson sampling.', above=0, unit='agents', when=_AVERAGING, otherwise='all')
@@ -121,8 +126,9 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
   assumed_colluders: int = train.like('assumed_colluders', when=_SHARES)
   allow_degenerate: bool = _noise(False, 'Only warn of noise that drowns the votes.')
 
-  queries: int = _vote(50, 'Public records that agents vote on.', low=1, essential=True)
-  query_choice: str = _vote('spread', 'spread: nearest to the centres of clusters of '
+  queries: int = _features(50, 'Public records that agents vote on, or that a '
+      'baseline\'s model labels.', low=1, essential=True)
+  query_choice: str = _features('spread', 'spread: nearest to the centres of clusters of '
       'public features. random: any.', choices=('random', 'spread'))
   neighbours: int | None = _vote(None, 'Nearest records that vote for an agent.',
       low=1, essential=True, when={'algorithm': ('knn',)})
@@ -130,7 +136,8 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
       None, 'Noisy count that the winner of a query must exceed.', unit='agents')
   features: str | None = _features(None, 'Public feature map.',
       choices=('none', 'standard', 'pca', 'contrastive'),
-      otherwise='standard for vectors; contrastive for images, none in baselines')
+      otherwise='standard for vectors; contrastive for images, none without a '
+      'student')
   pca_dimensions: int = _features(
       50, 'Number of principal components.', low=1, when={'features': (None, 'pca')})
   feature_epochs: int | None = _features(None, 'Epochs of the contrastive network.',
@@ -143,7 +150,8 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
 
   model: str | None = _training(None, 'Model of an agent, or of a baseline.',
       choices=MODELS, when=_MODELLED,
-      otherwise='softmax for vectors; cnn for images, cnn_small in baselines')
+      otherwise='softmax for vectors and in private baselines; for images cnn, and '
+      'cnn_small in fedavg')
   client_epochs: int | None = _of_client(
       'epochs', 'Passes over agents\' records in a round.', low=1)
   client_batch_size: int | None = _of_client(
@@ -151,22 +159,25 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
   client_learning_rate: float | None = _of_client(
       'learning_rate', 'Learning rate of an agent.', above=0)
   client_weight_decay: float = _ae(0.001, 'Weight decay of Adam on an agent.', low=0)
-  client_confidence: float = _ae(
-      0.0, 'Probability below which an agent abstains.', low=0, below=1)
+  client_confidence: float = _training(
+      0.0, 'Probability below which an agent, or a baseline\'s model, abstains.', low=0,
+      below=1, when=_MODELLED)
   client_shift: int = _ae(
       0, 'Pixels by which images are shifted at random in training.', low=0)
-  clients_see: str | None = _ae(None, 'What models of agents are of.',
-      choices=('features', 'records'),
+  clients_see: str | None = _training(None, 'What models of agents, or of a baseline '
+      'with a student, are of.', choices=('features', 'records'), when=_MODELLED,
       otherwise='features, without --adversarial_strength')
-  adversarial_strength: float = _ae(
-      0.0, 'Strength of domain-adversarial training.', low=0)
+  adversarial_strength: float = _training(0.0, 'Strength of domain-adversarial '
+      'training against the server\'s records.', low=0, when=_OF_LOCAL)
   server_learning_rate: float = train.like(
       'server_learning_rate', 1.0, essential=False, when=_ROUNDS)
   server_momentum: float = train.like('server_momentum', 0.0, when=_ROUNDS)
   initial_weights_seed: int = train.like('initial_weights_seed', when=_MODELLED)
 
-  student: str = _student('spread', 'labels: it learns from answered queries alone. '
-      'spread: from all public records.', choices=('labels', 'spread'))
+  student: str | None = _student(None, 'Student of released labels, or of queries that '
+      'a baseline\'s model labels. labels: it learns from answered queries alone. '
+      'spread: from all public records.', choices=('labels', 'spread'), essential=True,
+      otherwise='spread; none in baselines')
   student_model: str | None = _student(None, 'Model of the student.',
       choices=(*MODELS, 'encoder'),
       otherwise='encoder, for features=contrastive; else cnn or softmax')
@@ -175,7 +186,7 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
   student_batch_size: int = _student(128, 'Records of a step of the student.', low=1)
   student_learning_rate: float = _student(0.001, 'Learning rate of Adam.', above=0)
   own_labels_after: float = _student(1 / 3, 'Fraction of epochs before own labels.',
-      low=0, high=1, when={'algorithm': VOTES, 'student': ('spread',)})
+      low=0, high=1, when={'student': (None, 'spread')})
   student_seed: int = _student(0, 'Seed of the order and distortion of records.', low=0)
 
   clients_per_call: int | None = train.like('clients_per_call', when=_AVERAGING)
@@ -203,16 +214,27 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
     yield from super().unused()
     if self.clients_see_features:
       yield 'client_shift', 'clients_see=features'
+    if self.task == 'npz' and self.num_clients is None:
+      for name in ('records_per_client', 'labels_per_client', 'data_seed'):
+        yield name, 'task=npz without num_clients'
+    if not self.has_student:
+      for name, field in declarations.declared(type(self)).items():
+        if field.group == 'student' and name != 'student' or name in _OF_STUDENT:
+          yield name, f'algorithm={self.algorithm} without student'
 
   @property
   def is_vote(self) -> bool:
     return self.algorithm in VOTES
 
   @property
+  def has_student(self) -> bool:
+    return self.is_vote or self.student is not None
+
+  @property
   def clients_see_features(self) -> bool:
     """Whether agents see records through the public feature map."""
-    return self.clients_see == 'features' or (
-        self.clients_see is None and self.adversarial_strength == 0)
+    return self.clients_see == 'features' or self.clients_see is None and not (
+        self.has_student and self.adversarial_strength)
 
   @property
   def privacy_level(self) -> str:

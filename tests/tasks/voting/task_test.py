@@ -37,7 +37,7 @@ def _check(task, agents, record_shape, public, test, classes=10):
 
 def test_embedded_needs_no_file():
   task = voting.build('embedded')
-  _check(task, 30, (16, 16), 300, 400)
+  _check(task, 100, (16, 16), 300, 400)
   sizes = [len(task.agents.examples(a)['y']) for a in task.agents.client_ids]
   assert sum(sizes) == 1797 - 700 and max(sizes) - min(sizes) <= 1
 
@@ -112,6 +112,23 @@ def test_any_npz_with_agents_is_a_task(tmp_path, shape, dtype):
   task = voting.build('npz', data_path=path, public_fraction=0.5)
   _check(task, 4, shape, 10, 10, classes=3)
   assert task.agents.client_ids == ('0', '1', '2', '3')
+
+
+def test_agents_of_any_npz_may_be_simulated(tmp_path):
+  x = np.arange(24 * 5, dtype=np.float32).reshape(24, 5)
+  path = _npz(tmp_path / 'a.npz', x, x[:20])
+  few = dict(data_path=path, num_clients=3, records_per_client=6, labels_per_client=2)
+  task = voting.build('npz', **few)
+  assert task.agents.client_ids == ('agent0', 'agent1', 'agent2') and not any(
+      'taken as public' in note and 'agents' in note for note in task.notes)
+  for agent in task.agents.client_ids:
+    y = task.agents.examples(agent)['y']
+    assert len(y) == 6 and len(np.unique(y)) == 2
+  with_more = voting.build('npz', **{**few, 'num_clients': 9})
+  assert 'some agents have the same records' in with_more.notes[0]
+  other = voting.build('npz', **few, data_seed=5)
+  assert any((other.agents.examples(a)['x'] != task.agents.examples(a)['x']).any()
+             for a in task.agents.client_ids)
 
 
 X = np.zeros((24, 5), np.float32)

@@ -21,7 +21,7 @@ from tff_pipelines.common import validate
 # Integer noise is listed value by value; beyond this many the list is refused.
 MAX_VALUES = 8_000_000
 # Tails are cut where a standard normal has a mass of 1e-300.
-_NORMAL_REACH = 37.0
+NORMAL_REACH = 37.0
 # The probability of as many clients of one person in a round that is not listed.
 _NEGLIGIBLE = 1e-60
 # Pairs that are multiplied at most, and cells for a standard deviation of the loss.
@@ -118,24 +118,24 @@ class Gaussian(Pair):
     # Cut where there are too many values anyway: larger ones may overflow.
     stddev = min(1.0 / self.noise_multiplier, float(MAX_VALUES))
     mean = stddev**2 / 2
-    reach = mean + _NORMAL_REACH * stddev
+    reach = mean + NORMAL_REACH * stddev
     count = 2 * int(np.ceil(reach / stddev * cells)) + 1
     self._check_size(count)
     nodes = np.linspace(-reach, reach, count)
-    p = _normal_masses((nodes - mean) / stddev)
-    q = _normal_masses((nodes + mean) / stddev)
+    p = normal_masses((nodes - mean) / stddev)
+    q = normal_masses((nodes + mean) / stddev)
     left_p = special.ndtr((nodes[0] - mean) / stddev)
     right_p = special.ndtr((mean - nodes[-1]) / stddev)
-    return (_at_nodes(nodes, p, q, left_p, right_p),)
+    return (at_nodes(nodes, p, q, left_p, right_p),)
 
 
-def _normal_masses(edges: np.ndarray) -> np.ndarray:
+def normal_masses(edges: np.ndarray) -> np.ndarray:
   """Standard normal mass of each cell, accurate in both tails."""
   return np.where(edges[:-1] + edges[1:] < 0, np.diff(special.ndtr(edges)),
                   -np.diff(special.ndtr(-edges)))
 
 
-def _at_nodes(nodes: np.ndarray, p: np.ndarray, q: np.ndarray, left_p: float,
+def at_nodes(nodes: np.ndarray, p: np.ndarray, q: np.ndarray, left_p: float,
               right_p: float) -> Atoms:
   """Moves each cell's mass to its two ends, keeping both its p and its q.
 
@@ -324,20 +324,20 @@ class PoissonGroup(Pair):
     # More of them at once, less often than any delta, are an infinite loss.
     most = min(self.clients, int(number.isf(_NEGLIGIBLE)) + 1)
     shift = min(1.0 / self.noise_multiplier, float(MAX_VALUES))
-    size = 2 * _NORMAL_REACH + most * shift
+    size = 2 * NORMAL_REACH + most * shift
     self._check_size(size * cells)
     # In standard deviations of the noise.
-    y = np.linspace(-_NORMAL_REACH, size - _NORMAL_REACH, int(np.ceil(size * cells)) + 1)
+    y = np.linspace(-NORMAL_REACH, size - NORMAL_REACH, int(np.ceil(size * cells)) + 1)
     loss, p, left, right = np.full(y.size, -np.inf), 0.0, 0.0, float(number.sf(most))
     for k in range(most + 1):
       weight, mean = number.pmf(k), k * shift
       loss = np.logaddexp(loss, number.logpmf(k) + mean * y - mean**2 / 2)
-      p = p + weight * _normal_masses(y - mean)
+      p = p + weight * normal_masses(y - mean)
       left += weight * special.ndtr(y[0] - mean)
       right += weight * special.ndtr(mean - y[-1])
-    q = _normal_masses(y)
-    return (_at_nodes(loss, p, q, left, right),
-            _at_nodes(-loss[::-1], q[::-1], p[::-1], special.ndtr(-y[-1]),
+    q = normal_masses(y)
+    return (at_nodes(loss, p, q, left, right),
+            at_nodes(-loss[::-1], q[::-1], p[::-1], special.ndtr(-y[-1]),
                       special.ndtr(y[0])))
 
 
@@ -429,25 +429,25 @@ class ZeroedWithoutReplacement(Pair):
   def atoms(self, cells: int) -> tuple[Atoms, ...]:
     g, shift = self.fraction, min(1.0 / self.noise_multiplier, float(MAX_VALUES))
     # In standard deviations from halfway between N(0) and N(shift).
-    count = int(np.ceil((_NORMAL_REACH + 2 * shift) * cells)) + 1
+    count = int(np.ceil((NORMAL_REACH + 2 * shift) * cells)) + 1
     self._check_size(count)
-    t = np.linspace(0.0, _NORMAL_REACH + 2 * shift, count)
+    t = np.linspace(0.0, NORMAL_REACH + 2 * shift, count)
     log_g, log_rest = np.log(g), np.log1p(-g)
     # With y = shift / 2 + t: densities of N(shift) and N(0) over that of N(-shift).
     ahead = log_g + 2 * shift * t + shift**2
     at_zero = log_g + shift * t + shift**2
     loss = np.logaddexp(log_rest, ahead) - np.logaddexp(log_rest, at_zero)
-    other = (1 - g) * _normal_masses(t + 1.5 * shift)
-    p = other + g * _normal_masses(t - 0.5 * shift)
-    q = other + g * _normal_masses(t + 0.5 * shift)
+    other = (1 - g) * normal_masses(t + 1.5 * shift)
+    p = other + g * normal_masses(t - 0.5 * shift)
+    q = other + g * normal_masses(t + 0.5 * shift)
     end = t[-1]
-    above = _at_nodes(loss, p, q, 0.0, (1 - g) * special.ndtr(-end - 1.5 * shift) +
+    above = at_nodes(loss, p, q, 0.0, (1 - g) * special.ndtr(-end - 1.5 * shift) +
                       g * special.ndtr(0.5 * shift - end))
     # With y = shift / 2 - t: the density of N(0) over that of N(shift).
     loss = np.logaddexp(log_rest, log_g + shift * t)
-    q = _normal_masses(t + 0.5 * shift)
-    p = (1 - g) * q + g * _normal_masses(t - 0.5 * shift)
-    below = _at_nodes(loss, p, q, 0.0, (1 - g) * special.ndtr(-end - 0.5 * shift) +
+    q = normal_masses(t + 0.5 * shift)
+    p = (1 - g) * q + g * normal_masses(t - 0.5 * shift)
+    below = at_nodes(loss, p, q, 0.0, (1 - g) * special.ndtr(-end - 0.5 * shift) +
                       g * special.ndtr(0.5 * shift - end))
     return _both_sides(above, below), _both_sides(below, above)
 
