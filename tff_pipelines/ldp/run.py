@@ -114,7 +114,7 @@ class PreparedExperiment(run_lib.Experiment):
 def mechanism_of(plan: plan_lib.LdpPlan) -> local_dp.LocalMechanism:
   """The mechanism that executes a plan. Raises ValueError for what can't be drawn."""
   return local_dp.build(
-      plan.settings.mechanism, dimension=plan.dimension,
+      plan.settings.mechanism, dimension=plan.dimension, simplex=True,
       epsilon=plan.epsilon_per_query, noise_multiplier=plan.noise_multiplier)
 
 

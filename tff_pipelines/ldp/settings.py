@@ -78,8 +78,10 @@ class LdpSettings(settings.RunSettings, DataSettings):
   records_per_client: int | None = _data(
       None, 'Records of each of the --stand_ins.', low=1)
 
-  mechanism: str = _privacy('piecewise', 'Mechanism of an owner.',
-      choices=('piecewise', 'duchi', 'laplace', 'gaussian'), essential=True)
+  mechanism: str = _privacy('subset', 'Mechanism of an owner. krr: k-ary randomized '
+      'response. subset: the same of sets of classes, where they are better.',
+      choices=('krr', 'subset', 'laplace', 'gaussian', 'piecewise', 'duchi'),
+      essential=True)
   epsilon: float | None = _privacy(None, 'Target of all answers of an owner together, '
       'never exceeded.', above=0, essential=True,
       otherwise=f'{DEFAULT_EPSILON:g}, without --epsilon_per_query')
