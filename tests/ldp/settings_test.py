@@ -10,11 +10,11 @@ def _parse(*arguments, kind=LdpSettings):
   return cli.parsed(kind, arguments)
 
 
-def test_without_flags_digits_are_learned_by_the_piecewise_mechanism():
+def test_without_flags_digits_are_learned_by_subset_selection():
   settings = _parse()
   assert settings == LdpSettings(task='digits')
   assert (settings.task, settings.mechanism, settings.sampling) == (
-      'digits', 'piecewise', 'active')
+      'digits', 'subset', 'active')
   assert settings.task_options == {'num_clients': 50} and settings.local_workers == 0
 
 

@@ -143,9 +143,8 @@ class LdpRounds(rounds_lib.ChargedRounds):
     if kept:
       self._rows, means = (np.concatenate([k.arrays[name] for k in kept])
                            for name in ('rows', 'means'))
-      self.student = self._trainer.train(
-          self._rows, means,
-          self._mechanism.worst_variance / 4 / self._settings.clients_per_query)
+      self.student = self._trainer.train(self._rows, means, student_lib.Noise.of(
+          self._mechanism, self._settings.clients_per_query))
       self.accuracies = self._prepared.accuracies(self.student.weights)
 
   def done(self) -> int:
