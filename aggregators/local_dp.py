@@ -2,12 +2,15 @@
 
 Pure TensorFlow functions of values and a key. A value is a row of `dimension`
 coordinates in [-1, 1], and every row is a separate release: two rows of one client
-cost twice. Outputs follow the distributions of `local_dp_distributions`, drawn with
+cost twice. Some mechanisms take any row of that cube, some a soft label, that is a
+point of the simplex: probabilities p as 2 p - 1, of which no two are farther apart than
+4 in L1 and 2 sqrt(2) in L2, so that noise is smaller, too. Outputs follow the distributions of `local_dp_distributions`, drawn with
 integers only, so that the guarantee is exact and not one of ideal arithmetic.
 Coordinates outside [-1, 1] are clipped; NaN counts as 0.
 """
 
 import abc
+import functools
 import math
 
 import numpy as np
@@ -19,6 +22,8 @@ from tff_pipelines.common import validate
 # Budget that one coordinate should have before another is sampled too
 # (arXiv 1907.00782, section IV-B).
 _EPSILON_A_COORDINATE = 2.5
+# Probabilities are cut to this many bits before they are rounded together.
+_PART_BITS = 30
 
 
 def _low_bits(key: tf.Tensor, shape, count: int) -> tf.Tensor:
@@ -85,7 +90,7 @@ class LocalMechanism(abc.ABC):
 
 
 class Piecewise(LocalMechanism):
-  """The piecewise mechanism (arXiv 1907.00782, Algorithms 2 and 4).
+  """The piecewise mechanism, of the cube (arXiv 1907.00782, Algorithms 2 and 4).
 
   m coordinates of a row are chosen uniformly without replacement, by chance alone,
   and each is perturbed with epsilon / m and scaled by dimension / m; the others
@@ -140,7 +145,7 @@ class Piecewise(LocalMechanism):
 
 
 class Duchi(distributions.DuchiDistribution, LocalMechanism):
-  """The mechanism of Duchi, Jordan and Wainwright; see `DuchiDistribution`.
+  """The mechanism of Duchi, Jordan and Wainwright, of the cube; see `DuchiDistribution`.
 
   Formal guarantees. A row is epsilon-DP for any two inputs, exactly. Unbiased up
   to the last digits of floating point.
@@ -161,6 +166,48 @@ class Duchi(distributions.DuchiDistribution, LocalMechanism):
     return tf.cast(turned * turn, tf.float64) * self.bound
 
 
+class SubsetSelection(distributions.SubsetDistribution, LocalMechanism):
+  """Subset selection of the class that a row names; see `SubsetDistribution`.
+
+  It names that of the largest coordinate, the first one if there are several. Without
+  `size` sets have the size that is best for epsilon; with size 1 it is k-ary randomized
+  response.
+
+  Formal guarantees. A row is epsilon-DP for any two inputs, exactly. Unbiased, up to
+  2^-40, for the row with 1 for the class that is named and -1 for others.
+  """
+
+  def _perturb(self, values, key):
+    coin_key, rank_key = keys.split(key, 2)
+    shape = tf.shape(values)
+    largest = tf.equal(values, tf.reduce_max(values, axis=1, keepdims=True))
+    first = tf.equal(tf.cumsum(tf.cast(largest, tf.int32), axis=1), 1)
+    forced = largest & first & _is_true(coin_key, [shape[0], 1], self.threshold)
+    bits = distributions.COIN_BITS
+    ranks = tf.where(forced, tf.constant(2**bits, tf.int64),
+                     _low_bits(rank_key, shape, bits))
+    _, chosen = tf.math.top_k(ranks, k=self.size, sorted=False)
+    held = tf.reduce_sum(tf.one_hot(chosen, self.dimension, dtype=tf.float64), axis=1)
+    return 2 * (held - self.outside) / (self.inside - self.outside) - 1
+
+
+def _on_simplex(values: tf.Tensor, key: tf.Tensor, steps: int) -> tf.Tensor:
+  """int64, values times `steps` rounded at random to every second unit, unbiased.
+
+  Rows are scaled to be those of probabilities. `steps` pairs of units are dealt to the
+  coordinates, at the ends of their cumulative sums; in integers, so that none is
+  negative and none is lost, whatever the input.
+  """
+  parts = tf.cast((values + 1) * 2.0**_PART_BITS, tf.int64)
+  lost = tf.equal(tf.reduce_sum(parts, axis=1, keepdims=True), 0)
+  sums = tf.cumsum(parts + tf.cast(lost, tf.int64), axis=1)
+  total = sums[:, -1:]
+  start = tf.cast(keys.uniform(key, tf.shape(total), tf.float64)
+                  * tf.cast(total, tf.float64), tf.int64)
+  ends = (sums * steps + tf.minimum(start, total - 1)) // total
+  return 2 * (ends - tf.pad(ends[:, :-1], [[0, 0], [1, 0]])) - steps
+
+
 class _Additive(LocalMechanism):
   """Noise from a table, added on a grid."""
 
@@ -168,23 +215,19 @@ class _Additive(LocalMechanism):
 
   def _perturb(self, values, key):
     grid_key, noise_key = keys.split(key, 2)
-    noisy = _on_grid(values, grid_key, self.steps) + alias_draw.sample(
-        noise_key, tf.shape(values), self.table)
+    rounded = (_on_simplex if self.simplex else _on_grid)(values, grid_key, self.steps)
+    noisy = rounded + alias_draw.sample(noise_key, tf.shape(values), self.table)
     if self.limit is not None:
       noisy = tf.clip_by_value(noisy, -self.limit, self.limit)
     return tf.cast(noisy, tf.float64) / self.steps
 
-  @property
-  def worst_variance(self) -> float:
-    # Rounding adds most halfway between two points of the grid.
-    return self.variance(0.5 / self.steps)
-
 
 class Laplace(distributions.LaplaceDistribution, _Additive):
-  """Laplace noise of scale 2 d / epsilon on a grid; see `LaplaceDistribution`.
+  """Laplace noise on a grid; see `LaplaceDistribution`.
 
-  Formal guarantees. A row is epsilon-DP for any two inputs, exactly. Unbiased up
-  to clipping, less than e^-29 of the scale.
+  Formal guarantees. A row is epsilon-DP for any two inputs, exactly; with `simplex` it
+  is scaled to be a point of the simplex first. Unbiased up to clipping, less than e^-29
+  of the scale, and up to 2^-30 a coordinate.
   """
 
 
@@ -193,23 +236,31 @@ class Gaussian(distributions.GaussianDistribution, _Additive):
 
   Formal guarantees. A row has the Renyi divergence alpha / (2 z^2) at most, for any
   two inputs, z being the noise multiplier (the table is within 2^-86 of the
-  distribution). Unbiased.
+  distribution); with `simplex` it is scaled to be a point of the simplex first.
+  Unbiased, up to 2^-30 a coordinate.
   """
 
 
-_CLASSES = {'piecewise': Piecewise, 'duchi': Duchi, 'laplace': Laplace,
-            'gaussian': Gaussian}
+_CLASSES = {'krr': functools.partial(SubsetSelection, size=1),
+            'subset': SubsetSelection, 'laplace': Laplace, 'gaussian': Gaussian,
+            'piecewise': Piecewise, 'duchi': Duchi}
+# Mechanisms by what they know of a row: all of the cube, or the simplex alone.
+_OF_CUBE, _OF_SIMPLEX = ('piecewise', 'duchi'), ('krr', 'subset')
 
 
 def build(name: str, *, dimension: int, epsilon: float | None = None,
-          noise_multiplier: float | None = None) -> LocalMechanism:
+          noise_multiplier: float | None = None,
+          simplex: bool = False) -> LocalMechanism:
   """Builds the mechanism of a name.
 
   Args:
-    name: 'piecewise', 'duchi', 'laplace' or 'gaussian'.
+    name: 'krr', 'subset', 'laplace', 'gaussian', 'piecewise' or 'duchi'.
     dimension: Coordinates of a row, >= 1.
     epsilon: Epsilon of a row, for all but 'gaussian'.
     noise_multiplier: Noise multiplier of 'gaussian' alone.
+    simplex: Whether rows are soft labels, as `scaled_probabilities` gives them, which
+      'krr' and 'subset' are for. 'laplace' and 'gaussian' then need less noise;
+      'piecewise' and 'duchi' are of the cube in any case.
   """
   validate.one_of(_CLASSES, mechanism=name)
   wanted = 'noise_multiplier' if name == 'gaussian' else 'epsilon'
@@ -217,6 +268,10 @@ def build(name: str, *, dimension: int, epsilon: float | None = None,
   given = {field: value for field, value in given.items() if value is not None}
   if list(given) != [wanted]:
     raise ValueError(f'mechanism={name} needs {wanted} and nothing else, found {given}')
+  if name in _OF_SIMPLEX and not simplex:
+    raise ValueError(f'mechanism={name} needs simplex=True: it answers with classes')
+  if name not in _OF_CUBE + _OF_SIMPLEX:
+    given['simplex'] = simplex
   return _CLASSES[name](**given, dimension=dimension)
 
 

@@ -33,18 +33,27 @@ _SLACK = Fraction(1, 2**40)
 _WINDOW = 1024
 _MAX_OUTPUTS = 2**20
 # The scale of Laplace noise, and the standard deviation of Gaussian noise, in units
-# of the grid, at least.
-_FINENESS = 64
+# of the grid, at least; and units to 1, at most.
+_FINENESS, _MAX_STEPS = 64, 2**20
 # Laplace noise beyond this many scales is moved there: less than e^-30 of it.
 _REACH = 30
 _LAPLACE_BITS = 120
-# Epsilon that the table of Laplace noise leaves for its last digits. With E =
-# epsilon / d and x = E / 2 + _REACH, the smallest probability is x e^-x 2^86 units of
+# Epsilon that the table of Laplace noise leaves for its last digits. With E = 2 epsilon
+# / distance, the part of one coordinate, and x = E / 2 + _REACH, the smallest probability is x e^-x 2^86 units of
 # the table or more, and a probability is off by half a unit (that of 0 by less than
 # e^-x of itself). So the log of a ratio is off by e^x / (x 2^86) at most: 1.9e-7 at the
 # largest E, 36, which has 5.4e-7 left; 5e-15 at the smallest that there is a table for,
-# 2e-4, which has 3e-12 left; and in between too, as the quotient by E is convex.
+# 2e-4, which has 3e-12 left; and in between too, as the quotient by E is convex. On the
+# simplex, where E is at most 18 and many coordinates may differ by little, each unit has
+# as much left as it needs.
 _LAPLACE_SLACK = 2.0**-26
+
+# Classes of the vectors that are points of a simplex.
+MAX_CLASSES = 1024
+# The sets that the largest of k <= MAX_CLASSES random integers below M = 2^COIN_BITS
+# are in have probabilities whose ratios are at most the product of (M + i) / (M - i)
+# for i < k, whatever is done with ties.
+_EVEN = 1 + Fraction(1, 2**40)
 
 
 def check_epsilon(**arguments: float) -> None:
@@ -57,13 +66,19 @@ def check_epsilon(**arguments: float) -> None:
           f'coordinate, found {value!r}')
 
 
-def _coin_threshold(epsilon: float, rounding: Fraction = Fraction(1)) -> int:
-  """The largest t such that t / (2^62 - t) is at most e^epsilon / rounding.
+def _growth(epsilon: float) -> Fraction:
+  """e^epsilon, rounded down by no more than one part in 2^39."""
+  return Fraction(math.exp(epsilon)) * (1 - _SLACK)
 
-  e^epsilon is rounded down by no more than one part in 2^39.
-  """
-  limit = Fraction(math.exp(epsilon)) * (1 - _SLACK) / rounding
-  return math.floor(limit * 2**COIN_BITS / (1 + limit))
+
+def _coin_threshold(odds: Fraction) -> int:
+  """The largest t such that t / (2^62 - t) is at most the odds."""
+  return math.floor(odds * 2**COIN_BITS / (1 + odds))
+
+
+def check_simplex(dimension: int) -> None:
+  """Raises ValueError for a number of classes that no mechanism supports."""
+  validate.integer(dimension=dimension, low=2, high=MAX_CLASSES)
 
 
 def _index_probabilities(count: int) -> tuple[Fraction, Fraction]:
@@ -100,7 +115,7 @@ class PiecewiseDistribution:
     # An output inside is likelier than one outside by this factor at most.
     rounding = (
         _index_probabilities(self.window)[1] / _index_probabilities(self.starts)[0])
-    self.threshold = _coin_threshold(epsilon, rounding)
+    self.threshold = _coin_threshold(_growth(epsilon) / rounding)
     inside = self._inside = self.threshold / 2**COIN_BITS
     per_start = inside - (1 - inside) * self.window / self.starts
     self.unit = 2.0 / (self.starts * per_start)
@@ -143,7 +158,7 @@ class DuchiDistribution:
     check_epsilon(epsilon=epsilon)
     validate.integer(dimension=dimension, low=1)
     self.dimension = dimension
-    self.threshold = _coin_threshold(epsilon)
+    self.threshold = _coin_threshold(_growth(epsilon))
     # E|t.v| / d is the probability that a walk of 2 m steps ends where it began.
     m = dimension // 2
     agreement = math.exp(
@@ -156,30 +171,114 @@ class DuchiDistribution:
     return self.bound**2 - z * z
 
 
-class LaplaceDistribution:
-  """Two-sided geometric noise on a grid: Laplace noise of scale 2 d / epsilon.
+class SubsetDistribution:
+  """Subset selection: a set of `size` of k classes that tends to hold the own one.
 
-  An input is rounded at random to the grid, `steps` units to 1, and P[X = k] is
-  proportional to r^|k| with r = e^(-epsilon / (2 d steps)), so that inputs as far
-  apart as they can be differ by epsilon in all d coordinates together. Noise beyond
-  `reach` is drawn as `reach`, and outputs are clipped `steps` before it: a clipped
-  output has exactly the probability of all that it stands for.
+  With probability `threshold` / 2^62 the set holds the own class and any others, else
+  it is any set. So the probability of a set is e^epsilon times as large if it holds the
+  own class, at most (Ye and Barg, arXiv 1702.00610; Wang et al., arXiv 1607.08025).
+  With one class in the set it is k-ary randomized response. Outputs are linear in the
+  indicator of the set, and in the mean 1 for the own class and -1 for others.
+
+  Attributes:
+    dimension: k.
+    size: Classes of a set.
+    threshold: Threshold of the coin that says "with the own class".
+    inside, outside: Probability that a set holds the own class, and another one.
+  """
+
+  def __init__(self, epsilon: float, dimension: int, size: int | None = None):
+    """Initializes the distribution; `size` is `subset_size` if it is None."""
+    check_epsilon(epsilon=epsilon)
+    check_simplex(dimension)
+    self.dimension = dimension
+    self.size = subset_size(epsilon, dimension) if size is None else size
+    validate.integer(size=self.size, low=1, high=dimension - 1)
+    self.threshold = _coin_threshold(
+        (_growth(epsilon) - 1) * self.size / (dimension * _EVEN))
+    own = self.threshold / 2**COIN_BITS
+    any_set = (1 - own) * self.size / dimension
+    self.inside = own + any_set
+    self.outside = own * (self.size - 1) / (dimension - 1) + any_set
+
+  def variance(self, z: float) -> float:
+    """Variance of a coordinate, which is of the own class if z is 1."""
+    chance = self.inside if z == 1 else self.outside
+    return 4 * chance * (1 - chance) / (self.inside - self.outside)**2
+
+
+def subset_size(epsilon: float, classes: int) -> int:
+  """The size of sets with the minimum variance over all classes together.
+
+  About k / (1 + e^epsilon): 1 if epsilon is log(k - 1) or more.
+  """
+  def total(size: int) -> float:
+    dist = SubsetDistribution(epsilon, classes, size)
+    return dist.variance(1) + (classes - 1) * dist.variance(-1)
+
+  usual = classes / (1 + math.exp(epsilon))
+  return min((max(1, math.floor(usual)), max(1, math.ceil(usual))), key=total)
+
+
+class _NoiseDistribution:
+  """Noise that is added on a grid.
+
+  An input is rounded to the grid at random, `steps` units to 1: each coordinate
+  alone, or, if it is a point of the `simplex`, together. Then coordinates in units,
+  plus `steps`, are even integers that are not negative and have the sum 2 `steps`. So
+  no two roundings are farther apart than the farthest points of the domain.
 
   Attributes:
     dimension: d.
-    scale: Scale of the noise, for inputs in [-1, 1].
+    simplex: Whether inputs are probabilities p, as 2 p - 1, and not any of [-1, 1]^d.
     steps: Units of the grid to 1.
+  """
+
+  def _use(self, dimension: int, simplex: bool, scale: float) -> None:
+    validate.integer(dimension=dimension, low=1)
+    if simplex:
+      check_simplex(dimension)
+    self.dimension, self.simplex = dimension, simplex
+    self.steps = max(1, math.ceil(_FINENESS / scale))
+    if self.steps > _MAX_STEPS:
+      raise ValueError(f'the scale of noise must be at least {_FINENESS / _MAX_STEPS:g}'
+                       f', found {scale!r}')
+
+  def _rounding_variance(self, z: float) -> float:
+    """Variance of rounding a coordinate z at random, model units squared."""
+    gap = 2 if self.simplex else 1
+    position = (z + 1) * self.steps / gap
+    fraction = position - math.floor(position)
+    return fraction * (1 - fraction) * (gap / self.steps)**2
+
+  @property
+  def worst_variance(self) -> float:
+    # Rounding adds most halfway between two points of the grid.
+    return self.variance((1.0 if self.simplex else 0.5) / self.steps - 1)
+
+
+class LaplaceDistribution(_NoiseDistribution):
+  """Two-sided geometric noise on a grid: Laplace noise of scale distance / epsilon.
+
+  `distance` is that of any two inputs in L1: 2 d in the cube, 4 on the simplex, whatever
+  d. P[X = k] is proportional to r^|k| with r = e^(-epsilon / (distance steps)). Noise
+  beyond `reach` is drawn as `reach`, and outputs are clipped `steps` before it: a
+  clipped output has exactly the probability of all that it stands for.
+
+  Attributes:
+    scale: Scale of the noise, for inputs in [-1, 1].
     limit: Largest output, units.
     reach: Largest noise, units.
   """
 
-  def __init__(self, epsilon: float, dimension: int = 1):
+  def __init__(self, epsilon: float, dimension: int = 1, simplex: bool = False):
     validate.integer(dimension=dimension, low=1)
     check_epsilon(epsilon=epsilon)
-    self.dimension, self._epsilon = dimension, epsilon
-    self.scale = 2 * dimension / epsilon
-    self.steps = max(1, math.ceil(_FINENESS * epsilon / (2 * dimension)))
-    self.limit = math.ceil(_REACH * 2 * dimension * self.steps / epsilon)
+    self._epsilon = epsilon
+    self._distance = 4 if simplex else 2 * dimension
+    self.scale = self._distance / epsilon
+    self._use(dimension, simplex, self.scale)
+    self.limit = math.ceil(_REACH * self._distance * self.steps / epsilon)
     self.reach = self.steps + self.limit
     if alias_table.log_size(self.reach) > alias_table.MAX_LOG_SIZE:
       raise ValueError(f'{epsilon=} is too small for {dimension=}: the table of '
@@ -188,7 +287,7 @@ class LaplaceDistribution:
   @functools.cached_property
   def table(self) -> alias_table.AliasTable:
     """The table of the noise, units."""
-    exponent = self._epsilon * (1 - _LAPLACE_SLACK) / (2 * self.dimension * self.steps)
+    exponent = self._epsilon * (1 - _LAPLACE_SLACK) / (self._distance * self.steps)
     ratio = Fraction(math.exp(-exponent)) * (1 + _SLACK / 2**10)
     powers = list(itertools.accumulate(
         range(self.reach - 1),
@@ -201,30 +300,28 @@ class LaplaceDistribution:
     """Variance of a coordinate of the output (except for clipping)."""
     ratio = math.exp(-1.0 / (self.scale * self.steps))
     noise = 2 * ratio / (1 - ratio)**2
-    return (noise + _rounding_variance(z, self.steps)) / self.steps**2
+    return noise / self.steps**2 + self._rounding_variance(z)
 
 
-class GaussianDistribution:
-  """Discrete Gaussian noise on a grid, on d coordinates.
+class GaussianDistribution(_NoiseDistribution):
+  """Discrete Gaussian noise on a grid.
 
-  An input is rounded at random to the grid, `steps` units to 1. Any two are at most
-  2 sqrt(d) steps units apart in L2; the noise has the parameter (noise_multiplier
-  times that)^2. Its Renyi divergence is that of Gaussian noise or less
-  (arXiv 2004.00010, Proposition 5).
+  Any two inputs are at most `distance` apart in L2, 2 sqrt(d) in the cube and 2 sqrt(2)
+  on the simplex, whatever d; the noise has the parameter (noise_multiplier times
+  that)^2. Its Renyi divergence is that of Gaussian noise or less (arXiv 2004.00010,
+  Proposition 5).
 
   Attributes:
-    dimension: d.
     stddev: Standard deviation of the noise, for inputs in [-1, 1].
-    steps: Units of the grid to 1.
     parameter: v of the discrete Gaussian, units squared, rounded up.
   """
 
-  def __init__(self, noise_multiplier: float, dimension: int = 1):
+  def __init__(self, noise_multiplier: float, dimension: int = 1,
+               simplex: bool = False):
     validate.positive(noise_multiplier=noise_multiplier)
     validate.integer(dimension=dimension, low=1)
-    self.dimension = dimension
-    self.stddev = noise_multiplier * 2 * math.sqrt(dimension)
-    self.steps = max(1, math.ceil(_FINENESS / self.stddev))
+    self.stddev = noise_multiplier * 2 * math.sqrt(2 if simplex else dimension)
+    self._use(dimension, simplex, self.stddev)
     self.parameter = (self.stddev * self.steps)**2 * (1 + 2.0**-40)
     if not alias_table.DISCRETE_GAUSSIAN.fits(self.parameter):
       raise ValueError(f'{noise_multiplier=} is too large for {dimension=}: the table '
@@ -237,10 +334,4 @@ class GaussianDistribution:
 
   def variance(self, z: float) -> float:
     """Variance of a coordinate of the output."""
-    return self.stddev**2 + _rounding_variance(z, self.steps) / self.steps**2
-
-
-def _rounding_variance(z: float, steps: int) -> float:
-  """Variance of rounding z at random to a grid of `steps` units to 1, units squared."""
-  fraction = z * steps - math.floor(z * steps)
-  return fraction * (1 - fraction)
+    return self.stddev**2 + self._rounding_variance(z)

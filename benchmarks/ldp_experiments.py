@@ -268,7 +268,7 @@ def draw(results: Results, path: str) -> None:
                       alpha=0.2, color=line.get_color())
   axes.set(xlabel='queries, each answered by every owner (epsilon 5 an answer)',
            ylabel='accuracy on 10,000 test digits (%)',
-           title='MNIST, 50 owners, piecewise mechanism, mean and deviation of '
+           title='MNIST, 50 owners, subset selection, mean and deviation of '
                  f'{len(SEEDS)} seeds')
   axes.title.set_fontsize(10)
   axes.grid(alpha=0.3)

@@ -2,8 +2,9 @@
 
   python -m benchmarks.ldp_mechanisms --output=out/figures/local_mechanisms.png
 
-On the left the worst-case variance of one coordinate, on the right the error of the
-mean of many clients' vectors. Lines are the formulas of what is drawn; points are
+On the left the worst-case variance of one coordinate, in the middle the error of the
+mean of many clients' vectors, on the right that of labels, which are corners of the
+simplex. Lines are the formulas of what is drawn; points are
 measured by drawing, with 95% intervals.
 """
 
@@ -21,6 +22,8 @@ from tff_pipelines.common import declarations, files
 from tff_pipelines.experiment import cli, settings as settings_lib
 
 NAMES = ('piecewise', 'duchi', 'laplace')
+# Mechanisms that answer with labels, by the names of their lines.
+LABEL_NAMES = ('piecewise', 'duchi', 'laplace', 'krr', 'subset')
 _POINTS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 
 _run, _figure = declarations.groups('run', 'figure')
@@ -31,11 +34,11 @@ class FigureSettings(settings_lib.Settings):
   """Settings of the figure."""
 
   output: str = _run('out/figures/local_mechanisms.png', 'PNG file.', essential=True)
-  num_clients: int = _figure(1000, 'Clients whose mean is estimated, on the right.',
+  num_clients: int = _figure(1000, 'Clients whose mean is estimated.',
       low=1, essential=True)
   dimension: int = _figure(10, 'Coordinates of their vectors.', low=1, essential=True)
   draws: int = _figure(
-      20000, 'Outputs, on the right vectors, behind a point.', low=2, essential=True)
+      20000, 'Outputs, of means vectors, behind a point.', low=2, essential=True)
 
   def check_paths(self) -> None:
     files.check_writable(self.output, 'output')
@@ -68,17 +71,29 @@ def measured_variance(name: str, epsilon: float, draws: int) -> tuple[float, flo
 
 
 def measured_error(name: str, epsilon: float, *, clients: int, dimension: int,
-                   repeats: int) -> tuple[float, float]:
-  mechanism = local_dp.build(name, epsilon=epsilon, dimension=dimension)
+                   repeats: int, labels: bool = False) -> tuple[float, float]:
+  """Squared error a coordinate of the mean, and half its interval.
+
+  Of vectors that are uniform on [-1, 1], or of labels, of which each is as frequent.
+  """
+  mechanism = local_dp.build(
+      name, epsilon=epsilon, dimension=dimension, simplex=labels)
   values = np.random.default_rng(0).uniform(-1, 1, [clients, dimension])
+  if labels:
+    values = 2 * np.eye(dimension)[np.arange(clients) % dimension] - 1
   drawn = (mechanism.perturb(tf.constant(values), keys.fresh()).numpy()
            for _ in range(repeats))
   return _mean([np.mean((d.mean(axis=0) - values.mean(axis=0))**2) for d in drawn])
 
 
-def expected_error(name: str, epsilon: float, *, clients: int, dimension: int) -> float:
-  """The same by the formula, for values uniform on [-1, 1]."""
-  mechanism = local_dp.build(name, epsilon=epsilon, dimension=dimension)
+def expected_error(name: str, epsilon: float, *, clients: int, dimension: int,
+                   labels: bool = False) -> float:
+  """The same by the formula."""
+  mechanism = local_dp.build(
+      name, epsilon=epsilon, dimension=dimension, simplex=labels)
+  if labels:
+    return (mechanism.variance(1) + (dimension - 1) * mechanism.variance(-1)) / (
+        dimension * clients)
   grid = (np.arange(200) + 0.5) / 100 - 1
   return float(np.mean([mechanism.variance(z) for z in grid])) / clients
 
@@ -87,16 +102,21 @@ def run(settings: FigureSettings) -> None:
   import matplotlib  # pylint: disable=g-import-not-at-top
   matplotlib.use('Agg')
   from matplotlib import pyplot  # pylint: disable=g-import-not-at-top
-  figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.6))
+  figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(15, 4.6))
   epsilons = np.linspace(_POINTS[0], _POINTS[-1], 46)
   sizes = dict(clients=settings.num_clients, dimension=settings.dimension)
   repeats = max(2, settings.draws // settings.num_clients)
-  for i, name in enumerate(NAMES):
-    panels = (
-        (left, [worst_variance(name, e) for e in epsilons],
-         [measured_variance(name, e, settings.draws) for e in _POINTS]),
-        (right, [expected_error(name, e, **sizes) for e in epsilons],
-         [measured_error(name, e, repeats=repeats, **sizes) for e in _POINTS]))
+  for i, name in enumerate(LABEL_NAMES):
+    panels = []
+    if name in NAMES:
+      panels.append((
+          left, [worst_variance(name, e) for e in epsilons],
+          [measured_variance(name, e, settings.draws) for e in _POINTS]))
+    for axes in (middle, right) if name in NAMES else (right,):
+      of = dict(sizes, labels=axes is right)
+      panels.append((
+          axes, [expected_error(name, e, **of) for e in epsilons],
+          [measured_error(name, e, repeats=repeats, **of) for e in _POINTS]))
     for axes, formula, measured in panels:
       means, halves = np.transpose(measured)
       axes.plot(epsilons, formula, label=name, linewidth=1.3, color=f'C{i}')
@@ -108,9 +128,10 @@ def run(settings: FigureSettings) -> None:
       f'epsilon = {meeting:.2f}', (meeting, worst_variance('duchi', meeting)),
       xytext=(12, 18), textcoords='offset points', fontsize=9)
   left.set(title='one coordinate, worst input', ylabel='variance')
-  right.set(ylabel='squared error a coordinate', title=(
+  middle.set(ylabel='squared error a coordinate', title=(
       f'mean of {settings.num_clients:,} clients, {settings.dimension} coordinates'))
-  for axes in (left, right):
+  right.set(title=f'the same of labels of {settings.dimension} classes')
+  for axes in (left, middle, right):
     axes.set(yscale='log', xlabel='epsilon of a client',
              xlim=(epsilons[0], epsilons[-1]))
     axes.grid(True, which='both', alpha=0.2)

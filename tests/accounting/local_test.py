@@ -154,6 +154,15 @@ def test_pair_of_laplace_dominates_exact_distributions(epsilon):
       for point in {-dist.steps, dist.steps - 1, 0, dist.steps}], 0.999)
 
 
+@pytest.mark.parametrize('epsilon', [0.05, 1.0, 8.0])
+def test_pair_of_laplace_dominates_points_of_the_simplex(epsilon):
+  dist = distributions.LaplaceDistribution(epsilon, 2, simplex=True)
+  steps = dist.steps
+  worlds = [np.outer(_laplace(dist, point), _laplace(dist, -point)).ravel()
+            for point in {-steps, steps, steps - 2}]
+  _is_dominated(events.LocalLaplace(epsilon=epsilon), worlds, 0.5)
+
+
 @pytest.mark.parametrize('epsilon', [2.0, 8.0])
 def test_pair_of_laplace_dominates_two_coordinates(epsilon):
   dist = distributions.LaplaceDistribution(epsilon, 2)
@@ -174,6 +183,54 @@ def test_pair_of_duchi_dominates_exact_distributions(epsilon, dimension):
   if dimension % 2 == 0:
     with pytest.raises(AssertionError):  # Unless ties are known of.
       _is_dominated(events.Duchi(epsilon=epsilon), worlds, 1 - 1e-9)
+
+
+@pytest.mark.parametrize('classes, size', [(2, 1), (3, 1), (10, 1), (10, 3), (6, 5)])
+@pytest.mark.parametrize('epsilon', [0.1, 1.0, 6.0])
+def test_pair_of_subset_selection_is_the_mechanism_itself(epsilon, classes, size):
+  dist = distributions.SubsetDistribution(epsilon, classes, size)
+  own = dist.threshold / 2**distributions.COIN_BITS
+  sets = [np.isin(range(classes), s)
+          for s in itertools.combinations(range(classes), size)]
+  with_own = len(sets) * size / classes
+  worlds = [np.array([own * s[label] / with_own + (1 - own) / len(sets) for s in sets])
+            for label in range(classes)]
+  event = events.SubsetSelection(epsilon=epsilon, classes=classes, size=size)
+  _is_dominated(event, worlds, 1 - 1e-7)
+
+
+@pytest.mark.parametrize('size', [1, 3])
+def test_answers_with_classes_compose_as_their_channel_does(size):
+  # The product of the channel's own distributions, all answers of one label each.
+  epsilon, classes, count, delta = 1.0, 10, 12, 1e-5
+  odds = math.exp(epsilon)
+  weight = math.comb(classes - 1, size - 1) * odds + math.comb(classes - 1, size)
+  differ = math.comb(classes - 2, size - 1) / weight
+  one = np.array([differ, 1 - differ * (1 + odds), differ * odds])  # Losses -1, 0, 1.
+  total = np.ones(1)
+  for _ in range(count):
+    total = np.convolve(total, one)
+  losses = epsilon * np.arange(-count, count + 1)
+
+  def spent(at):
+    return np.maximum(total * -np.expm1(at - losses), 0).sum()
+
+  low, high = 0.0, count * epsilon
+  for _ in range(60):
+    middle = (low + high) / 2
+    low, high = (middle, high) if spent(middle) > delta else (low, middle)
+  event = events.SelfComposed(event=events.SubsetSelection(
+      epsilon=epsilon, classes=classes, size=size), count=count)
+  found = accountant.epsilon(event, delta)
+  assert high * (1 - 1e-9) <= found < 1.001 * high and high < count * epsilon
+  assert accountant.epsilon(event, 0.0) == pytest.approx(count * epsilon)
+
+
+@pytest.mark.parametrize('values', [
+    dict(classes=1), dict(classes=3, size=3), dict(classes=3, size=0)])
+def test_sets_of_all_classes_or_none_are_no_event(values):
+  with pytest.raises(ValueError, match='size|classes'):
+    events.SubsetSelection(epsilon=1.0, **values)
 
 
 def _by_counts(answered, epsilon, count, delta):

@@ -201,6 +201,15 @@ def test_gaussian_noise_is_that_of_the_multiplier_and_the_largest_distance(
       variance / dist.steps**2, rel=1e-6)
 
 
+def test_noise_on_the_simplex_is_of_its_diameters_whatever_the_dimension():
+  for dimension in (2, 10, 100):
+    laplace = distributions.LaplaceDistribution(2.0, dimension, simplex=True)
+    assert laplace.scale == 4 / 2.0
+    gaussian = distributions.GaussianDistribution(0.7, dimension, simplex=True)
+    assert gaussian.stddev == pytest.approx(0.7 * 8**0.5, rel=1e-12)
+    assert gaussian.parameter >= 0.7**2 * 8 * gaussian.steps**2
+
+
 @pytest.mark.parametrize('noise_multiplier', [0.3, 1.0, 3.0])
 def test_no_event_of_gaussian_outputs_is_too_likely(noise_multiplier):
   dist = distributions.GaussianDistribution(noise_multiplier, 1)
@@ -218,7 +227,118 @@ def test_no_event_of_gaussian_outputs_is_too_likely(noise_multiplier):
   assert np.maximum(one - math.exp(0.1) * other, 0).sum() > 0.01
 
 
+@pytest.mark.parametrize('epsilon', [5e-4, 0.05, 0.5, 5.0, 18.0, 36.0])
+def test_no_unit_of_laplace_on_the_simplex_costs_too_much_exactly(epsilon):
+  # Between two points of the simplex there are at most 4 `steps` units of the grid, in
+  # all coordinates together: each may cost epsilon / (4 steps), whatever the output.
+  dist = distributions.LaplaceDistribution(epsilon, 10, simplex=True)
+  exact = statistics_lib.table_probabilities(dist.table)
+  whole = max(p.denominator for p in exact)
+  middle = len(exact) // 2
+  noise = [int(p * whole) for p in exact[middle - dist.reach:middle + dist.reach + 1]]
+  assert sum(noise) == whole and noise == noise[::-1]
+  tails = [0, *itertools.accumulate(noise)][1:]  # Of -reach .. k.
+  # An output within the limits, and one that stands for all below: point to the next.
+  within = zip(noise[1:dist.reach + 1], noise[2:dist.reach + 2])
+  below = zip(tails[:2 * dist.steps], tails[1:2 * dist.steps + 1])
+  largest, smallest = 0, 1
+  for rarer, likelier in itertools.chain(
+      ((a, b) for a, b in within if a < b), below):
+    if likelier * smallest > largest * rarer:
+      largest, smallest = likelier, rarer
+  with mpmath.workdps(60):
+    allowed = mpmath.mpf(epsilon) / (4 * dist.steps)
+    assert 0.999 * allowed < mpmath.log(mpmath.mpf(largest) / smallest) <= allowed
+
+
 KEY = np.array([2022, 3], np.int64)
+
+
+@pytest.mark.parametrize('dimension, steps', [(2, 1), (10, 80), (1000, 7)])
+def test_points_of_the_simplex_stay_within_its_diameter_when_they_are_rounded(
+    dimension, steps):
+  random = np.random.default_rng(0)
+  soft = random.dirichlet(np.full(dimension, 0.3), size=200)
+  corners = np.eye(dimension)[:2]
+  # Whatever comes is rounded to a point of the simplex: NaN has become 0.
+  rows = np.concatenate([
+      2 * soft - 1, 2 * corners - 1, np.full([1, dimension], -1.0),
+      random.uniform(-1, 1, [50, dimension]), np.zeros([1, dimension])])
+  rounded = local_dp._on_simplex(tf.constant(rows), tf.constant(KEY), steps).numpy()
+  dealt = rounded + steps
+  assert dealt.min() >= 0 and np.all(dealt % 2 == 0)
+  np.testing.assert_array_equal(dealt.sum(axis=1), 2 * steps)
+  np.testing.assert_array_equal(dealt[200:202], 2 * steps * corners)
+  distances = np.abs(rounded[:, np.newaxis] - rounded)
+  assert distances.sum(axis=-1).max() == 4 * steps
+  assert np.square(distances).sum(axis=-1).max() == 8 * steps**2
+  one = np.tile(rows[:1], (20_000, 1))
+  many = local_dp._on_simplex(tf.constant(one), tf.constant(KEY), steps).numpy()
+  for column, z in zip(many.T[:10] / steps, one[0]):
+    statistics_lib.check_mean(column, z, max(1e-9, np.var(column)))
+
+
+def set_bounds(dist) -> tuple[Fraction, Fraction]:
+  """The extreme probabilities of a set by ranks, times the number of sets.
+
+  Of integers below M, n are in a given order with a probability of at least C(M, n)
+  / M^n, where no two may be equal, and at most C(M + n - 1, n) / M^n, where they may.
+  """
+  whole, low, high = 2**distributions.COIN_BITS, Fraction(1), Fraction(1)
+  for i in range(dist.dimension):
+    low, high = low * Fraction(whole - i, whole), high * Fraction(whole + i, whole)
+  return low, high
+
+
+@pytest.mark.parametrize('epsilon', EPSILONS)
+@pytest.mark.parametrize('dimension', [2, 3, 10, 100])
+@pytest.mark.parametrize('size', [1, None])
+def test_no_set_is_too_likely_exactly(epsilon, dimension, size):
+  dist = distributions.SubsetDistribution(epsilon, dimension, size)
+  low, high = set_bounds(dist)
+  own = _inside(dist)
+  # A set with the own class, against the same of an input whose class is not in it.
+  ratio = 1 + own / (1 - own) * Fraction(dimension, dist.size) * high / low
+  assert is_within(ratio, epsilon) and is_within(high / low, epsilon)
+  assert float(ratio - 1) > math.expm1(epsilon) * (
+      1 - 1e-7 - math.exp(epsilon) / 2**distributions.COIN_BITS)
+
+
+@pytest.mark.parametrize('epsilon, dimension, size', [
+    (0.01, 10, 5), (0.5, 10, 4), (1.0, 10, 3), (2.0, 10, 1), (2.2, 10, 1), (5.0, 10, 1),
+    (2.0, 100, 12), (0.5, 2, 1)])
+def test_sets_have_the_size_of_the_least_variance(epsilon, dimension, size):
+  assert distributions.subset_size(epsilon, dimension) == size
+
+  def total(of_size):
+    dist = distributions.SubsetDistribution(epsilon, dimension, of_size)
+    return dist.variance(1) + (dimension - 1) * dist.variance(-1)
+
+  assert min(range(1, dimension), key=total) in (size, dimension - size)
+  assert total(size) <= min(map(total, range(1, dimension))) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize('epsilon, size', [(1.0, 1), (1.0, 2), (0.3, 3)])
+def test_subset_by_enumeration_is_epsilon_dp_unbiased_and_of_its_variance(
+    epsilon, size):
+  dist = distributions.SubsetDistribution(epsilon, 5, size)
+  sets = [np.isin(range(5), s) for s in itertools.combinations(range(5), size)]
+  odds = np.array([math.exp(epsilon * s[2]) for s in sets])
+  chances = odds / odds.sum()
+  held = chances @ np.array(sets)
+  expected = np.where(np.arange(5) == 2, dist.inside, dist.outside)
+  np.testing.assert_allclose(held, expected, rtol=1e-9)
+  mechanism = local_dp.SubsetSelection(epsilon=epsilon, dimension=5, size=size)
+  drawn = draw(mechanism, [-1.0, 0.2, 0.3, 0.3, -1.0])  # Of equals the first.
+  drawn_sets = drawn > drawn.mean()
+  np.testing.assert_array_equal(drawn_sets.sum(axis=1), size)
+  counts = [np.sum(np.all(drawn_sets == s, axis=1)) for s in sets]
+  assert statistics_lib.fits(counts, chances)
+  assert not statistics_lib.fits(counts, np.full(len(sets), 1 / len(sets)))
+  for column, z in zip(drawn.T, [-1, -1, 1, -1, -1]):
+    statistics_lib.check_mean(column, z, mechanism.variance(z))
+    kurtosis = np.mean((column - z)**4) / mechanism.variance(z)**2 - 3
+    statistics_lib.check_variance(column - z, mechanism.variance(z), max(0., kurtosis))
 COUNT = 200_000
 
 
@@ -238,15 +358,22 @@ MANY = [local_dp.Piecewise(epsilon=1.0, dimension=4),
         local_dp.Duchi(epsilon=2.0, dimension=4),
         local_dp.Duchi(epsilon=2.0, dimension=5),
         local_dp.Laplace(epsilon=5.0, dimension=10),
-        local_dp.Gaussian(noise_multiplier=0.5, dimension=10)]
+        local_dp.Gaussian(noise_multiplier=0.5, dimension=10),
+        local_dp.Laplace(epsilon=5.0, dimension=10, simplex=True),
+        local_dp.Gaussian(noise_multiplier=0.02, dimension=10, simplex=True)]
+LABELS = [local_dp.SubsetSelection(epsilon=1.5, dimension=10),
+          local_dp.SubsetSelection(epsilon=1.5, dimension=10, size=1)]
 ANY = pytest.mark.parametrize(
-    'mechanism', ONE + MANY,
+    'mechanism', ONE + MANY + LABELS,
     ids=lambda m: f'{type(m).__name__}_{m.dimension}')
 
 
-@ANY
+@pytest.mark.parametrize(
+    'mechanism', ONE + MANY, ids=lambda m: f'{type(m).__name__}_{m.dimension}')
 def test_outputs_are_unbiased_and_have_the_stated_variance(mechanism):
   row = np.linspace(-1, 1, mechanism.dimension) if mechanism.dimension > 1 else [0.3]
+  if getattr(mechanism, 'simplex', False):
+    row = 2 * np.arange(10) / 45 - 1
   drawn = draw(mechanism, row)
   for column, z in zip(drawn.T, row):
     variance = mechanism.variance(float(np.float32(z)))
@@ -405,6 +532,10 @@ def test_probabilities_are_scaled_by_constants_alone():
     (dict(name='coin', epsilon=1.0), 'mechanism must be one of'),
     (dict(name='duchi'), 'needs epsilon'),
     (dict(name='gaussian', epsilon=1.0), 'needs noise_multiplier'),
+    (dict(name='krr', epsilon=1.0), 'krr needs simplex=True'),
+    *((dict(name=name, epsilon=1.0, simplex=True, dimension=bad), f'dimension .*{bad}')
+      for name in ('krr', 'subset', 'laplace') for bad in (1, 1025, True)),
+    (dict(name='gaussian', noise_multiplier=1e-9), 'scale of noise must be at least'),
     (dict(name='laplace', epsilon=1.0, noise_multiplier=1.0), 'nothing else'),
     (dict(name='piecewise', epsilon=math.nan), 'epsilon .*nan'),
     *((dict(name=name, epsilon=1.0, dimension=bad), f'dimension .*{bad}')
@@ -423,6 +554,7 @@ def test_wrong_requests_are_named(arguments, message):
 @pytest.mark.parametrize('build', [
     distributions.PiecewiseDistribution,
     lambda e: distributions.DuchiDistribution(e, 3),
+    lambda e: distributions.SubsetDistribution(e, 3),
     lambda e: distributions.LaplaceDistribution(e, 3)])
 def test_impossible_epsilon_is_named(build, epsilon):
   with pytest.raises(ValueError, match=f'epsilon .*{epsilon!r}'):

@@ -23,3 +23,20 @@ def test_lines_are_what_is_drawn(name, epsilon):
   error, half = figure.measured_error(name, epsilon, repeats=40, **sizes)
   assert error == pytest.approx(
       figure.expected_error(name, epsilon, **sizes), abs=4 * half)
+
+
+@pytest.mark.parametrize('name', figure.LABEL_NAMES)
+def test_lines_of_labels_are_what_is_drawn(name):
+  sizes = dict(clients=200, dimension=10, labels=True)
+  error, half = figure.measured_error(name, 1.0, repeats=40, **sizes)
+  assert error == pytest.approx(
+      figure.expected_error(name, 1.0, **sizes), abs=4 * half)
+
+
+def test_sets_have_the_least_error_of_labels_at_every_epsilon():
+  for epsilon in (0.5, 1.0, 2.0, 5.0):
+    error = {name: figure.expected_error(
+        name, epsilon, clients=1, dimension=10, labels=True)
+             for name in figure.LABEL_NAMES}
+    assert min(error, key=error.get) in ('krr', 'subset')
+    assert error['subset'] <= error['krr'] * (1 + 1e-9)

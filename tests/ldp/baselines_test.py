@@ -106,3 +106,10 @@ def test_no_answer_at_all_says_what_to_change(prepared, tmp_path, monkeypatch):
       pate, 'answer', lambda votes, *_: np.full(len(votes), -1))
   with pytest.raises(ValueError, match='lower --threshold'):
     _run(prepared, tmp_path / 'run')
+
+
+def test_defaults_of_dp_fl_learn(tmp_path):
+  # Noise is seeded, so that the accuracy is that of this seed.
+  summary = baselines.run(BaselineSettings(
+      algorithm='dp_fl', seed=1, output_dir=str(tmp_path / 'run')))
+  assert summary['accuracy'] >= 0.9 and summary['epsilon_if_unseeded'] <= 8.0

@@ -6,10 +6,10 @@ import pytest
 
 from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.accounting.guarantees import accountant, ledger as ledger_lib
-from tff_pipelines.ldp import plan as ldp_plan
+from tff_pipelines.ldp import plan as ldp_plan, run as ldp_run
 from tff_pipelines.ldp.settings import DEFAULT_EPSILON, LdpSettings
 
-PURE = ['piecewise', 'duchi', 'laplace']
+PURE = ['krr', 'subset', 'piecewise', 'duchi', 'laplace']
 
 
 def _plan(mechanism='piecewise', holdings=40, recorded=None, **settings):
@@ -56,6 +56,13 @@ def test_epsilon_of_an_answer_alone_makes_the_total_what_it_comes_to():
   assert _caveats(plan, 1000) == ['large epsilon']
   # That outputs are rounded to a grid is what the event's own caveat asks for.
   assert _caveats(plan, 1) == []
+
+
+@pytest.mark.parametrize('mechanism, size', [('krr', 1), ('subset', 3)])
+def test_answers_with_classes_are_the_events_of_what_is_drawn(mechanism, size):
+  plan = _plan(mechanism, epsilon_per_query=1.0)
+  assert plan.event(1) == events.SubsetSelection(epsilon=1.0, classes=10, size=size)
+  assert ldp_run.mechanism_of(plan).size == size
 
 
 def test_ties_of_an_even_number_of_classes_count_for_duchi():

@@ -85,7 +85,7 @@ def test_a_run_spends_its_budget_and_reports_what_the_ledger_says(
 
 def test_unseeded_runs_never_repeat(prepared, tmp_path):
   for name in ('one', 'other'):
-    _run(prepared, tmp_path / name, max_queries=4)
+    _run(prepared, tmp_path / name, max_queries=4, mechanism='laplace')
   (rows, means), = _answers(tmp_path / 'one')
   (rows2, means2), = _answers(tmp_path / 'other')
   np.testing.assert_array_equal(rows, rows2)  # The public choice does.
@@ -155,7 +155,8 @@ def test_supposed_owners_cost_their_sets_of_records_more(tmp_path):
   assert 'epsilon of a holding: 30' in text
 
 
-@pytest.mark.parametrize('mechanism', ['duchi', 'laplace', 'gaussian'])
+@pytest.mark.parametrize(
+    'mechanism', ['krr', 'piecewise', 'duchi', 'laplace', 'gaussian'])
 def test_every_mechanism_runs_and_its_answers_have_its_variance(
     prepared, tmp_path, mechanism):
   # Seeded: Laplace's answers vary too much for so few of them.
@@ -171,6 +172,33 @@ def test_every_mechanism_runs_and_its_answers_have_its_variance(
   # Means of 5 are nearly Gaussian: an excess kurtosis of 3 / 5 at most.
   error = statistics_lib.Z * np.sqrt(2.6 / means.size)
   assert 0.8 * spread * (1 - error) < square < spread * (1 + error) + 0.1
+
+
+def test_without_flags_digits_are_learned(tmp_path):
+  # Noise is seeded, so that the accuracy is that of this seed.
+  summary = ldp_run.run(LdpSettings(output_dir=str(tmp_path / 'run'), seed=1))
+  assert summary['mechanism'] == 'subset' and summary['accuracy'] >= 0.8
+  assert summary['epsilon_if_unseeded'] == 8.0
+
+
+@pytest.mark.parametrize('mechanism', ['krr', 'subset', 'laplace'])
+def test_a_resumed_run_is_the_same_and_its_ledger_has_the_summarys_epsilon(
+    prepared, tmp_path, mechanism):
+  # At this epsilon sets have several classes.
+  values = dict(mechanism=mechanism, epsilon=4.0, answers_per_client=4, delta=1e-5,
+                max_queries=32)
+  whole = _run(prepared, tmp_path / 'whole', seed=3, **values)
+  with killed_at(3, ldp_run.LdpRounds, 'next_event'):
+    _run(prepared, tmp_path / 'run', seed=3, **values)
+  resumed = _run(prepared, tmp_path / 'run', seed=3, resume=True, **values)
+  for (rows, means), (other_rows, other_means) in zip(
+      _answers(tmp_path / 'whole'), _answers(tmp_path / 'run'), strict=True):
+    np.testing.assert_array_equal(rows, other_rows)
+    np.testing.assert_array_equal(means, other_means)
+  assert resumed['accuracy'] == whole['accuracy']
+  found = accountant.epsilon(_ledger(tmp_path / 'run').event(), 1e-5)
+  assert found == pytest.approx(resumed['epsilon_if_unseeded'], rel=1e-6)
+  assert 3.9 < found <= 4.0
 
 
 def test_public_images_are_in_the_fingerprint():

@@ -10,11 +10,11 @@ def _parse(*arguments, kind=LdpSettings):
   return cli.parsed(kind, arguments)
 
 
-def test_without_flags_digits_are_learned_by_the_piecewise_mechanism():
+def test_without_flags_digits_are_learned_by_subset_selection():
   settings = _parse()
   assert settings == LdpSettings(task='digits')
   assert (settings.task, settings.mechanism, settings.sampling) == (
-      'digits', 'piecewise', 'active')
+      'digits', 'subset', 'active')
   assert settings.task_options == {'num_clients': 50} and settings.local_workers == 0
 
 
@@ -40,7 +40,7 @@ def test_values_out_of_range_are_named(arguments, message):
 
 def test_baselines_have_values_of_their_own():
   settings = _parse('--algorithm=dp_sgd', '--num_clients=9', kind=BaselineSettings)
-  assert settings.rounds == 60 and settings.task_options == {'num_clients': 9}
+  assert settings.rounds == 300 and settings.task_options == {'num_clients': 9}
   given = _parse(
       '--algorithm=dp_fl', '--rounds=3', '--clip=0.5', kind=BaselineSettings)
   assert (given.rounds, given.clip, given.learning_rate) == (3, 0.5, 15.0)

@@ -3,7 +3,7 @@
   python -m tff_pipelines.ldp
   python -m tff_pipelines.ldp --task=mnist --data_path=mnist.npz \\
       --num_clients=1000 --clients_per_query=2 --epsilon=5 --output_dir=run
-  python -m tff_pipelines.ldp --mechanism=duchi --epsilon_per_query=1 \\
+  python -m tff_pipelines.ldp --mechanism=laplace --epsilon_per_query=1 \\
       --epsilon=4 --sampling=random
 
 Every owner trains a teacher on its own records. Groups of owners are asked,

@@ -179,7 +179,8 @@ class PateExperiment(_Baseline):
       raise ValueError('no query was answered: lower --threshold or raise --epsilon')
     # A label of a vote is taken for nearly sure.
     student = student_lib.Trainer(task.public, LdpSettings()).train(
-        rows[answered], np.eye(task.task.num_classes)[labels[answered]], variance=0.05)
+        rows[answered], np.eye(task.task.num_classes)[labels[answered]],
+        student_lib.Noise(variance=0.05))
     votes, number = len(records.run.ledger.lines()), int(answered.sum())
     return self._outcome(
         task, student.predict(task.test),

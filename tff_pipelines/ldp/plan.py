@@ -8,7 +8,7 @@ import dataclasses
 import math
 from typing import Any
 
-from aggregators import alias_table, local_dp_distributions
+from aggregators import alias_table, local_dp_distributions as distributions
 from tff_pipelines.accounting.events import base, kinds as events
 from tff_pipelines.accounting.guarantees import (
     accountant, bounds, calibration, ledger as ledger_lib, plan as guarantee)
@@ -55,6 +55,11 @@ class LdpPlan(guarantee.Plan):
   def event(self, index: int) -> base.Event:
     if self.is_gaussian:
       return events.LocalDiscreteGaussian(noise_multiplier=self.noise_multiplier)
+    if self.settings.mechanism in ('krr', 'subset'):
+      return events.SubsetSelection(
+          epsilon=self.epsilon_per_query, classes=self.dimension,
+          size=1 if self.settings.mechanism == 'krr' else distributions.subset_size(
+              self.epsilon_per_query, self.dimension))
     if self.settings.mechanism == 'duchi':
       return events.Duchi(epsilon=self.epsilon_per_query, dimension=self.dimension)
     return _PURE[self.settings.mechanism](epsilon=self.epsilon_per_query)
@@ -171,7 +176,7 @@ def build(settings: settings_lib.LdpSettings, *,
       share = math.nextafter(share, 0.0)
     plan = dataclasses.replace(plan, epsilon_per_query=share)
   if not is_gaussian:
-    local_dp_distributions.check_epsilon(epsilon_per_query=plan.epsilon_per_query)
+    distributions.check_epsilon(epsilon_per_query=plan.epsilon_per_query)
   if None in (total, each):
     return plan
   if accountant.epsilon(plan.event(1), delta) > total:

@@ -114,7 +114,7 @@ class PreparedExperiment(run_lib.Experiment):
 def mechanism_of(plan: plan_lib.LdpPlan) -> local_dp.LocalMechanism:
   """The mechanism that executes a plan. Raises ValueError for what can't be drawn."""
   return local_dp.build(
-      plan.settings.mechanism, dimension=plan.dimension,
+      plan.settings.mechanism, dimension=plan.dimension, simplex=True,
       epsilon=plan.epsilon_per_query, noise_multiplier=plan.noise_multiplier)
 
 
@@ -143,9 +143,8 @@ class LdpRounds(rounds_lib.ChargedRounds):
     if kept:
       self._rows, means = (np.concatenate([k.arrays[name] for k in kept])
                            for name in ('rows', 'means'))
-      self.student = self._trainer.train(
-          self._rows, means,
-          self._mechanism.worst_variance / 4 / self._settings.clients_per_query)
+      self.student = self._trainer.train(self._rows, means, student_lib.Noise.of(
+          self._mechanism, self._settings.clients_per_query))
       self.accuracies = self._prepared.accuracies(self.student.weights)
 
   def done(self) -> int:

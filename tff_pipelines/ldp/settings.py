@@ -15,9 +15,9 @@ DEFAULT_GAUSSIAN_DELTA = 1e-5
 _VALIDATION, _VALIDATION_DIGITS = 1000, 60
 _FILES = {'task': tuple(task for task in tasks_lib.TASKS if task != 'digits')}
 # Defaults that differ by the algorithm of a baseline.
-_DEFAULTS = {'rounds': {'dp_sgd': 60, 'dp_fl': 15},
+_DEFAULTS = {'rounds': {'dp_sgd': 300, 'dp_fl': 15},
              'clip': {'dp_sgd': 1.0, 'dp_fl': 0.3},
-             'learning_rate': {'dp_sgd': 8.0, 'dp_fl': 15.0}}
+             'learning_rate': {'dp_sgd': 40.0, 'dp_fl': 15.0}}
 
 _data, _clients, _privacy, _queries, _student = declarations.groups(
     'data', 'clients', 'privacy', 'queries', 'student')
@@ -78,8 +78,10 @@ class LdpSettings(settings.RunSettings, DataSettings):
   records_per_client: int | None = _data(
       None, 'Records of each of the --stand_ins.', low=1)
 
-  mechanism: str = _privacy('piecewise', 'Mechanism of an owner.',
-      choices=('piecewise', 'duchi', 'laplace', 'gaussian'), essential=True)
+  mechanism: str = _privacy('subset', 'Mechanism of an owner. krr: k-ary randomized '
+      'response. subset: the same of sets of classes, where they are better.',
+      choices=('krr', 'subset', 'laplace', 'gaussian', 'piecewise', 'duchi'),
+      essential=True)
   epsilon: float | None = _privacy(None, 'Target of all answers of an owner together, '
       'never exceeded.', above=0, essential=True,
       otherwise=f'{DEFAULT_EPSILON:g}, without --epsilon_per_query')
@@ -165,7 +167,7 @@ class BaselineSettings(settings.RunSettings, DataSettings):
   learning_rate: float | None = _by_algorithm('learning_rate', 'Learning rate of '
       'dp_sgd, of the server in dp_fl.', group='training', above=0)
   client_learning_rate: float = _dp_fl(
-      0.2, 'Learning rate of SGD at an owner, in dp_fl.', above=0)
+      1.0, 'Learning rate of SGD at an owner, in dp_fl.', above=0)
   client_batch_size: int = _dp_fl(20, 'Records of a step at an owner, in dp_fl.', low=1)
   client_epochs: int = _dp_fl(1, 'Passes over own records in a round of dp_fl.', low=1)
 

@@ -14,6 +14,7 @@ import math
 import numpy as np
 from scipy import special
 
+from aggregators import local_dp, local_dp_distributions as distributions
 from tff_pipelines.ldp import process
 from tff_pipelines.ldp.settings import LdpSettings
 
@@ -23,6 +24,8 @@ _STRENGTHS, _FOLDS = (0.3, 1.0, 3.0, 10.0), 5
 _FEWEST_ANSWERS, _USUAL_STRENGTH = 50, 1.0
 # Parameters of the trial that decides whether the student is refined.
 _REFINE_FOLDS, _TRIAL_STEPS, _DOUBTS = 3, 20, 2.0
+# The largest fraction of sets that are taken to hold the class that is meant.
+_SUREST = 1 - 1e-6
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,6 +70,43 @@ def _spread(scores: np.ndarray) -> float:
   return max(float(np.median(scores.max(axis=1))), 1e-3)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Noise:
+  """Noise of the mean answer of several owners, who each name classes or add noise.
+
+  Attributes:
+    variance: That of a coordinate, at most.
+    owners: Owners of a mean.
+    sets: The distribution of sets of classes that owners send, or None.
+  """
+
+  variance: float
+  owners: int = 1
+  sets: distributions.SubsetDistribution | None = None
+
+  @classmethod
+  def of(cls, mechanism: local_dp.LocalMechanism, owners: int) -> 'Noise':
+    """The noise of means of answers, which a mechanism perturbed as 2 p - 1."""
+    is_of_sets = isinstance(mechanism, distributions.SubsetDistribution)
+    return cls(variance=mechanism.worst_variance / 4 / owners, owners=owners,
+               sets=mechanism if is_of_sets else None)
+
+  def weight(self, answers: np.ndarray, labels: np.ndarray) -> float:
+    """The growth of log P[answers | class] with the answer's coordinate of the class.
+
+    Owners' sets tell how often they hold the class that probable labels [n, classes]
+    name, which errs as teachers do, too: the step of expectation maximisation for a
+    channel that confuses all other classes alike. Other noise is taken for Gaussian.
+    """
+    if self.sets is None:
+      return 1 / self.variance
+    sets, gap = self.sets, self.sets.inside - self.sets.outside
+    held = np.mean(np.sum(labels * (sets.outside + gap * answers), axis=1))
+    held = min(max(held, sets.size / sets.dimension), sets.inside, _SUREST)
+    return self.owners * gap * math.log(
+        held * (sets.dimension - sets.size) / ((1 - held) * sets.size))
+
+
 class Trainer:
   def __init__(self, features: np.ndarray, settings: LdpSettings):
     """`features` are those of all public images, [P, dimension]."""
@@ -80,18 +120,18 @@ class Trainer:
     vectors = vectors.astype(np.float32)
     return x @ vectors, vectors, np.maximum(values, 0).astype(np.float32)
 
-  def train(self, rows: np.ndarray, answers: np.ndarray, variance: float) -> Student:
+  def train(self, rows: np.ndarray, answers: np.ndarray, noise: Noise) -> Student:
     """Trains a student on answers to the images `rows`, each once.
 
-    Answers, [Q, classes], are mean soft labels and unbiased noise up to this variance.
+    Answers, [Q, classes], are mean soft labels and unbiased noise.
     """
     answers, settings = answers.astype(np.float64), self._settings
     strength = self._strength(rows, answers)
     weights = process.ridge(self._features[rows], answers, strength)
     refined = settings.refine == 'always' or (
-        settings.refine == 'auto' and self._helps(rows, answers, strength, variance))
+        settings.refine == 'auto' and self._helps(rows, answers, strength, noise))
     if refined:
-      weights = self._refined(rows, answers, weights, variance, settings.refine_steps)
+      weights = self._refined(rows, answers, weights, noise, settings.refine_steps)
     return Student(
         weights=weights, spread=_spread(process.scores(self._features, weights)),
         sharpness=settings.sharpness, refined=refined, strength=strength)
@@ -113,36 +153,40 @@ class Trainer:
     return _STRENGTHS[int(totals.argmax())]
 
   def _helps(self, rows: np.ndarray, answers: np.ndarray, strength: float,
-             variance: float) -> bool:
+             noise: Noise) -> bool:
     """Whether held-out answers do not speak against refinement.
 
-    It takes `_DOUBTS` standard errors of their noise to reject what as a rule helps.
+    Where both students name different classes, unbiased answers say how many more of
+    the second's are meant. It takes `_DOUBTS` standard errors, which come from noise
+    and from teachers that differ, to reject what as a rule helps; few answers, which
+    can't be divided, do not.
     """
     if len(rows) < _FEWEST_ANSWERS:
-      return False
+      return True
     steps = min(self._settings.refine_steps, _TRIAL_STEPS)
-    gain, differing = 0.0, 0
+    gains = []
     for kept, out in _folds(len(rows), _REFINE_FOLDS):
       weights = process.ridge(self._features[rows[kept]], answers[kept], strength)
-      refined = self._refined(rows[kept], answers[kept], weights, variance, steps)
+      refined = self._refined(rows[kept], answers[kept], weights, noise, steps)
       first, second = (self._named(w, rows[out]) for w in (weights, refined))
-      gain += float(answers[out, second].sum() - answers[out, first].sum())
-      differing += int(np.sum(first != second))
-    # Where they differ, two coordinates of an answer are compared.
-    return gain > -_DOUBTS * math.sqrt(2 * variance * differing)
+      gains.append(answers[out, second] - answers[out, first])
+    gains = np.concatenate(gains)
+    return bool(gains.sum() >= -_DOUBTS * np.linalg.norm(gains))
 
   def _refined(self, rows: np.ndarray, answers: np.ndarray, weights: np.ndarray,
-               variance: float, steps: int) -> np.ndarray:
+               noise: Noise, steps: int) -> np.ndarray:
     """Trains further from `weights` with labels of all public images."""
     settings = self._settings
     along, axes, spreads = self._axes
-    # log P[answer | class] of Gaussian noise, up to a constant.
+    # log P[answer | class], up to a constant.
     evidence = np.zeros((len(along), answers.shape[1]))
-    evidence[rows] = settings.trust * answers / variance
     offset = np.float32(1 / answers.shape[1])
     scores = process.scores(self._features, weights)
     for _ in range(steps):
-      labels = _softmax(settings.sharpness / _spread(scores) * scores + evidence)
+      opinion = settings.sharpness / _spread(scores) * scores
+      labels = _softmax(opinion[rows] + evidence[rows])
+      evidence[rows] = settings.trust * noise.weight(answers, labels) * answers
+      labels = _softmax(opinion + evidence)
       inner = along.T @ (labels.astype(np.float32) - offset)
       inner /= (spreads + np.float32(settings.refine_strength))[:, np.newaxis]
       scores = along @ inner + offset

@@ -12,7 +12,7 @@ from tff_pipelines.accounting.events.combinators import (
     Composed, NoPrivacy, SelfComposed, Together)
 from tff_pipelines.accounting.events.local_events import (
     Duchi, LocalAnswers, LocalDiscreteGaussian, LocalGaussian, LocalLaplace, Nfdp,
-    Piecewise, PostProcessing)
+    Piecewise, PostProcessing, SubsetSelection)
 from tff_pipelines.accounting.events.preliminary import (
     EvaluationRelease, PreliminaryRelease)
 from tff_pipelines.accounting.events.sampled import PoissonGroup, PoissonSampled

@@ -12,6 +12,8 @@ from tff_pipelines.common import caveats as caveats_lib, decimals, validate
 
 # By how much grids may raise a total variation distance: see docs/proofs.md.
 _ON_A_GRID = 1 + 2.0**-11
+# The same of sets that random integers choose.
+_ON_TIES = 1 + 2.0**-30
 
 
 class Nfdp(base.Release, base.WithoutShares):
@@ -175,7 +177,8 @@ class Piecewise(_LikeLaplace):
 class LocalLaplace(_LikeLaplace):
   """Laplace noise whose scale is the L1 distance of any two inputs over epsilon.
 
-  That is 2d/epsilon on d coordinates in [-1, 1], and 2/epsilon on probabilities.
+  That is 2d/epsilon on d coordinates in [-1, 1], and 2/epsilon on probabilities, of
+  which 4/epsilon is where they are scaled to [-1, 1].
   """
 
   source = 'Dwork et al. 2006, Proposition 1; arXiv 2311.01553; docs/proofs.md'
@@ -197,6 +200,35 @@ class Duchi(_PureLocal):
   def answered(self) -> float:
     d = self.dimension or 1
     return 1.0 if d % 2 else 1.0 - math.comb(d, d // 2) / 2**d
+
+
+class SubsetSelection(_PureLocal):
+  """Subset selection of one of k classes; k-ary randomized response if `size` is 1.
+
+  Its losses are epsilon, -epsilon and 0, so the randomized response that dominates it
+  is no more than it is itself.
+
+  Attributes:
+    classes: k >= 2.
+    size: Classes of a set, less than k.
+  """
+
+  classes: validate.Count
+  size: validate.Count = 1
+
+  source = 'arXiv 1702.00610; arXiv 1407.1338 (one class); docs/proofs.md'
+
+  caveats = base.no_caveats
+
+  def __post_init__(self):
+    super().__post_init__()
+    validate.integer(size=self.size, high=self.classes - 1)
+
+  @property
+  def answered(self) -> float:
+    k, size, shrink = self.classes, self.size, math.exp(-self.epsilon)
+    return min(1.0, _ON_TIES * size * (k - size) * (1 + shrink) / (
+        (k - 1) * (size + (k - size) * shrink)))
 
 
 class _LocalGaussian(sum_events.GaussianNoise, abstract=True):
