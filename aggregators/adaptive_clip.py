@@ -79,8 +79,7 @@ class AdaptiveClipSumFactory(distributed_sum.DistributedSumFactory):
 
   def initial_state(self):
     return collections.OrderedDict(
-        super().initial_state(),
-        clip=tf.constant(self._params.clip, tf.float64))
+        super().initial_state(), clip=tf.constant(self._params.clip, tf.float64))
 
   def contribute(self, vector, key, state):
     values, diagnostics = super().contribute(vector, keys.derive(key, _VECTOR), state)

@@ -101,8 +101,7 @@ class BandedSumFactory(distributed_sum.DistributedSumFactory):
     released = unless_closed(divided(row, state['released_sums'], params.column))
     vector, _, scale = distributed_sum.unscaled(released, state['rotation_key'], params)
     state = collections.OrderedDict(
-        state,
-        closed_sums=shifted(state['closed_sums'], unless_closed(latest)),
+        state, closed_sums=shifted(state['closed_sums'], unless_closed(latest)),
         released_sums=shifted(state['released_sums'], released))
     return state, vector, distributed_sum.measurements(
         scale, tf.reduce_sum(tf.square(row)), opened, params)

@@ -56,8 +56,7 @@ def blocks(key: tf.Tensor, counters: tf.Tensor, nonce: tf.Tensor) -> tf.Tensor:
   ones = tf.ones_like(counters)[tf.newaxis]
   rows = (
       tf.constant(_CONSTANTS[key.shape[0]], tf.uint32)[:, tf.newaxis] * ones,
-      key[:4, tf.newaxis] * ones,
-      key[-4:, tf.newaxis] * ones,
+      key[:4, tf.newaxis] * ones, key[-4:, tf.newaxis] * ones,
       tf.concat([counters[tf.newaxis], nonce[:, tf.newaxis] * ones], axis=0))
 
   def turned(x, count):
@@ -69,8 +68,7 @@ def blocks(key: tf.Tensor, counters: tf.Tensor, nonce: tf.Tensor) -> tf.Tensor:
     return i + 1, a, turned(b, 3), turned(c, 2), turned(d, 1)
 
   _, *state = tf.while_loop(
-      lambda i, *_: i < 10, two_rounds, (tf.constant(0), *rows),
-      parallel_iterations=1)
+      lambda i, *_: i < 10, two_rounds, (tf.constant(0), *rows), parallel_iterations=1)
   return tf.concat([x + y for x, y in zip(state, rows)], axis=0)
 
 
@@ -122,9 +120,8 @@ def random_bits(key: tf.Tensor, shape, dtype=tf.int32) -> tf.Tensor:
 def random_bits_in_pieces(key: tf.Tensor, shape, dtype=tf.int32) -> tf.Tensor:
   """The same, in the order that is best in a compiled program, and only there."""
   return _random_bits(key, shape, dtype, lambda counters: tf.map_fn(
-      lambda piece: _stream(key, piece, _BITS),
-      tf.reshape(counters, [-1, _PIECE]), fn_output_signature=tf.uint32,
-      parallel_iterations=1))
+      lambda piece: _stream(key, piece, _BITS), tf.reshape(counters, [-1, _PIECE]),
+      fn_output_signature=tf.uint32, parallel_iterations=1))
 
 
 def _random_bits(key: tf.Tensor, shape, dtype, long_stream) -> tf.Tensor:

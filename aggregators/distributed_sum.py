@@ -13,9 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from aggregators import (
-    branch, chacha, client_sum, discrete_gaussian, keys, modular_sum,
-    noisy_rounding, plain_sum, rotation, rounding, share_tables, skellam,
-    structures)
+    branch, chacha, client_sum, discrete_gaussian, keys, modular_sum, noisy_rounding,
+    plain_sum, rotation, rounding, share_tables, skellam, structures)
 from aggregators.native import marks
 from aggregators.params import DistributedSumParams
 from tff_pipelines.common import validate
@@ -120,9 +119,8 @@ def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor,
 
   def noised(noise):
     return noisy_rounding.noisy_round(
-        rotated, key, params.l2_sensitivity_squared, noise, params.bits,
-        factor=factor, squared_norm=squared_norm, closed=len(params.column) > 1,
-        compiled=compiled)
+        rotated, key, params.l2_sensitivity_squared, noise, params.bits, factor=factor,
+        squared_norm=squared_norm, closed=len(params.column) > 1, compiled=compiled)
 
   def by_sampler():
     sample = None

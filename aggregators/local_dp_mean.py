@@ -128,8 +128,7 @@ class LocalAnswersFactory(tff.aggregators.UnweightedAggregationFactory):
       return tff.federated_value((), tff.SERVER)
 
     @tff.federated_computation(
-        initialize.type_signature.result,
-        tff.FederatedType(value_type, tff.CLIENTS))
+        initialize.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS))
     def next_fn(state, value):
       sent = tff.federated_map(answer, value)
       result = tff.federated_map(

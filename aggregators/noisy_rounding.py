@@ -308,5 +308,4 @@ def noisy_round(vector: tf.Tensor, key: tf.Tensor, l2_bound_squared: int,
 
   return Rounded(*branch.either(
       in_range & tf.equal(unsure, 0) & (norm <= bound),
-      lambda: (tf.identity(first), tf.constant(0), tf.constant(False)),
-      retried))
+      lambda: (tf.identity(first), tf.constant(0), tf.constant(False)), retried))

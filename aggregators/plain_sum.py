@@ -19,8 +19,7 @@ def clipped(vector: tf.Tensor, clip: float = math.inf) -> tuple[tf.Tensor, dict]
   """
   result, was_clipped, is_finite = rounding.clip_by_norm(vector, clip)
   return result, collections.OrderedDict(
-      clipped=tf.cast(was_clipped, tf.int32),
-      not_finite=tf.cast(~is_finite, tf.int32))
+      clipped=tf.cast(was_clipped, tf.int32), not_finite=tf.cast(~is_finite, tf.int32))
 
 
 class PlainSumFactory(client_sum.ClientSumFactory):

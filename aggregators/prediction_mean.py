@@ -191,8 +191,7 @@ class PredictionMeanFactory(tff.aggregators.WeightedAggregationFactory):
       return tff.federated_value((), tff.SERVER)
 
     @tff.federated_computation(
-        initialize.type_signature.result,
-        tff.FederatedType(value_type, tff.CLIENTS),
+        initialize.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS),
         tff.FederatedType(weight_type, tff.CLIENTS))
     def next_fn(state, value, weight):
       sent = tff.federated_map(encode_value, (value, weight))

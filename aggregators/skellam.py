@@ -59,7 +59,5 @@ def sample(key: tf.Tensor, shape, variance, *,
   if draws == 1:
     return difference(0)
   return tf.while_loop(
-      lambda i, _: i < draws,
-      lambda i, total: (i + 1, total + difference(i)),
-      (tf.constant(0), tf.zeros(shape, tf.int64)),
-      parallel_iterations=1)[1]
+      lambda i, _: i < draws, lambda i, total: (i + 1, total + difference(i)),
+      (tf.constant(0), tf.zeros(shape, tf.int64)), parallel_iterations=1)[1]

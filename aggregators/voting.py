@@ -11,8 +11,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from aggregators import (
-    alias_draw, alias_table, client_sum, keys, modular_sum, normal, skellam,
-    structures)
+    alias_draw, alias_table, client_sum, keys, modular_sum, normal, skellam, structures)
 from aggregators.voting_params import NO_LABEL, VotingParams
 
 # Purposes of the keys derived from an agent's, and the server's, key of a vote.

@@ -157,9 +157,8 @@ def cnn_small(record_shape: tuple[int, ...], num_classes: int) -> Network:
   """
   first, second = (7, 4) if min(record_shape[:2]) >= 24 else (5, 3)
   return network(
-      'cnn_small', record_shape, num_classes,
-      layers.Convolution(first, 8, pool=2), layers.Convolution(second, 24, pool=2),
-      min_side=12)
+      'cnn_small', record_shape, num_classes, layers.Convolution(first, 8, pool=2),
+      layers.Convolution(second, 24, pool=2), min_side=12)
 
 
 def cnn(record_shape: tuple[int, ...], num_classes: int) -> Network:

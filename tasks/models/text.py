@@ -188,9 +188,8 @@ def next_token_model(name: str, network: Network, special: Special, *,
     return layers.classification_outputs(network.logits(weights, tokens, last))
 
   return task.Model(
-      name=name, initial_weights=network.initial_weights, loss=loss,
-      metrics=metrics, evaluation_batch=128, predict=predict,
-      weight_names=network.weight_names,
+      name=name, initial_weights=network.initial_weights, loss=loss, metrics=metrics,
+      evaluation_batch=128, predict=predict, weight_names=network.weight_names,
       breakdown=task.Breakdown(count=count, **breakdown))
 
 
@@ -273,10 +272,8 @@ def lstm(x: tf.Tensor, kernel: Any, recurrent: Any, bias: Any) -> tf.Tensor:
           parallel_iterations=1)
       dz = tf.reshape(d_gates.stack(), [-1, 4 * units])
       dx = _by_step(tf.matmul(dz, kernel, transpose_b=True), steps)
-      return (tf.transpose(dx, [1, 0, 2]),
-              tf.matmul(rows, dz, transpose_a=True),
-              tf.matmul(tf.reshape(before(outputs), [-1, units]), dz,
-                        transpose_a=True),
+      return (tf.transpose(dx, [1, 0, 2]), tf.matmul(rows, dz, transpose_a=True),
+              tf.matmul(tf.reshape(before(outputs), [-1, units]), dz, transpose_a=True),
               tf.reduce_sum(dz, axis=0))
 
     return tf.transpose(outputs, [1, 0, 2]), gradient

@@ -21,9 +21,8 @@ from tasks import checks
 from tasks.sources import records, rows, values as values_lib
 
 _PYTHON = {records.TEXT: records.TEXT_DTYPE, records.INTEGER: np.dtype(np.int64),
-           records.FLOAT: np.dtype(np.float64),
-           records.CATEGORY: records.TEXT_DTYPE, records.MEASURE: np.dtype(np.float64),
-           records.DATE: np.dtype(np.float64)}
+           records.FLOAT: np.dtype(np.float64), records.CATEGORY: records.TEXT_DTYPE,
+           records.MEASURE: np.dtype(np.float64), records.DATE: np.dtype(np.float64)}
 _GAPS = {records.CATEGORY: '', records.MEASURE: math.nan, records.DATE: math.nan}
 _PHRASES = {records.TEXT: 'a text', records.INTEGER: 'an integer',
             records.FLOAT: 'a float', records.NUMBER: 'a number',

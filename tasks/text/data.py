@@ -333,8 +333,7 @@ class TextTask:
         name=self.name, model=served.model, train=CachedSource(train), held_out=sets,
         held_out_of_clients=of_clients, privacy_unit=data.privacy_unit,
         skips=data.skips, files=served.files, warnings=served.not_private,
-        not_private=served.not_private, reader=served.reader,
-        noised_files=noised_files)
+        not_private=served.not_private, reader=served.reader, noised_files=noised_files)
 
 
 def _some(examples, limit):

@@ -76,8 +76,7 @@ def _rows_in_graph(texts: tf.Tensor, length: int) -> tf.Tensor:
   known = codes.flat_values < 128
   tokens = tf.where(
       known,
-      tf.gather(tf.constant(_TABLE, tf.int32),
-                tf.where(known, codes.flat_values, 0)),
+      tf.gather(tf.constant(_TABLE, tf.int32), tf.where(known, codes.flat_values, 0)),
       _SPECIAL.out_of_vocabulary)
   # The rows of a text also hold its beginning and its end.
   counts = tf.cast(codes.row_lengths(), tf.int32)

@@ -45,7 +45,6 @@ def build_rounds(task: Task, plan: NoisySgdPlan, initial_weights: list[np.ndarra
       learning_rate=learning_rate, momentum=momentum)
   return loop.FedAvgRounds(
       process, task=task, scheme=schemes.Everyone(
-          population=plan.clients, cohort_size=plan.clients,
-          simulation_seed=plan.seed),
+          population=plan.clients, cohort_size=plan.clients, simulation_seed=plan.seed),
       unit_is_client=False, rounds=plan.rounds,
       rounds_per_evaluation=rounds_per_evaluation)

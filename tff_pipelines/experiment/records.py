@@ -260,8 +260,7 @@ class RunRecords:
     checkpoints.write(self._checkpoints, checkpoints.Checkpoint(
         run=self.configuration['run'], rounds=rounds, line=line, metrics=metrics,
         table=metrics_lib.digest_with(self._table.digest, rounds, metrics),
-        repeats_due=self._repeats_due,
-        lost=tuple(lost.to_json() for lost in self.lost),
+        repeats_due=self._repeats_due, lost=tuple(lost.to_json() for lost in self.lost),
         arrays=checkpoints.arrays_of(state, self._derived)))
     # To remove a large file takes as long as to sync the line.
     with futures.ThreadPoolExecutor(1) as thread:

@@ -214,9 +214,8 @@ class Experiment(abc.ABC):
       files.new_key(self.folder)
       identity = self.keyed(identity)
     configuration = {
-        'family': self.family,
-        'settings': self.settings.configuration(), 'identity': identity,
-        'plan': plan.configuration()}
+        'family': self.family, 'settings': self.settings.configuration(),
+        'identity': identity, 'plan': plan.configuration()}
     if self.earlier_rounds:
       configuration['earlier_rounds'] = list(self.earlier_rounds)
       more.append(_caveat('rounds added', self.earlier_rounds[-1]))

@@ -272,8 +272,7 @@ class FolderSettings(Settings):
 
   seed: int | None = setting(
       None, 'Makes the run repeatable, and its noise predictable: voids the guarantee.',
-      group='run', low=0,
-      otherwise='randomness of the operating system')
+      group='run', low=0, otherwise='randomness of the operating system')
   output_dir: str | None = setting(
       None, 'Folder for checkpoints, ledger, metrics, summary and report.',
       group='run', essential=True, free=True, otherwise='a new one below out/')

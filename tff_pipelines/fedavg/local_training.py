@@ -74,8 +74,7 @@ def update(loss_fn: Callable, weights, examples, key: tf.Tensor, config: LocalCo
         # The rate is in the loss: a pass less over the weights.
         scaled_mean = summed * (config.learning_rate / tf.reduce_sum(mask))
       changes = tape.gradient(
-          scaled_mean, current,
-          unconnected_gradients=tf.UnconnectedGradients.ZERO)
+          scaled_mean, current, unconnected_gradients=tf.UnconnectedGradients.ZERO)
       # The gradient of an embedding is sparse until it is converted.
       changes = list(map(tf.convert_to_tensor, changes))
       if config.proximal:

@@ -223,8 +223,7 @@ def build_chunked(
             tf.TensorSpec([], tf.int32)).structured_outputs[1])
     _, total, measured = tf.while_loop(
         lambda i, *_: i < count, step,
-        (tf.constant(0), sum_factory.zero(layout.size), nothing),
-        parallel_iterations=1)
+        (tf.constant(0), sum_factory.zero(layout.size), nothing), parallel_iterations=1)
     if marked:
       total, *measured = marked.results(total, *measured)
     return (total, count, *measured)

@@ -244,8 +244,7 @@ def details(plan: FedAvgPlan) -> dict[str, Any]:
   """Details of a summary, of this family only, that follow from the plan."""
   return {
       'adaptive_clip': plan.adaptive and dataclasses.asdict(plan.adaptive),
-      'column': list(plan.mechanism.column),
-      'scale': plan.params and plan.params.scale,
+      'column': list(plan.mechanism.column), 'scale': plan.params and plan.params.scale,
       'dimension_padded': plan.params and plan.params.padded_dimension,
       'noise_generator': plan.params and plan.params.noise_generator}
 

@@ -205,8 +205,7 @@ def outcome(folder: pathlib.Path, settings: MeanSettings, plan: plan_lib.MeanPla
       'adjacency_in_words': base.ADJACENCY_IN_WORDS[base.ZERO_OUT],
       'secure_aggregation': 'simulated',
       'warnings': [str(caveat) for caveat in (*plan.notes(), *seeded)],
-      'against_gaussian': against_gaussian(rows.values()),
-      'rows': list(rows.values())})
+      'against_gaussian': against_gaussian(rows.values()), 'rows': list(rows.values())})
   asked = [rows[cell.key] for cell in plan.cells]
   groups = against_gaussian(asked)
   sums = [group for group in groups if group['bits'] is not None] or groups

@@ -185,8 +185,7 @@ class FixedSizeSampled(_Sized):
     if self.neighbours == base.ZERO_OUT or self.clients > 1:
       return super().to_dp_accounting()
     return dp_event.SampledWithoutReplacementDpEvent(
-        self.population, self.cohort_size,
-        self.event.replace_one().to_dp_accounting())
+        self.population, self.cohort_size, self.event.replace_one().to_dp_accounting())
 
   def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
     hidden = () if self._is_everyone else (sampled.HIDDEN_COHORT,)

@@ -174,8 +174,7 @@ def bits(build_event: Callable[[int], base.Event], *, epsilon: float, delta: flo
 
 def unreachable_reason(
     params: params_lib.DistributedSumParams,
-    solve: Callable[[params_lib.DistributedSumParams],
-                    params_lib.DistributedSumParams],
+    solve: Callable[[params_lib.DistributedSumParams], params_lib.DistributedSumParams],
     error: Unreachable) -> str:
   """Names the bits that would do, if any, for a target that cannot be met."""
   if params.fixed_scale is None:

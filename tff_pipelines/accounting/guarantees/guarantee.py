@@ -16,8 +16,7 @@ from tff_pipelines.common import caveats, decimals, files
 Caveat = caveats.Caveat
 
 SEEDED = Caveat(
-    'seeded: not private',
-    'seeded run: no privacy guarantee (noise is predictable)')
+    'seeded: not private', 'seeded run: no privacy guarantee (noise is predictable)')
 SIMULATED = Caveat(
     'secure aggregation simulated',
     'secure aggregation is simulated: the sums that a protocol would open are computed '
