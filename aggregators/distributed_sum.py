@@ -79,9 +79,8 @@ def _rotated(clipped: tf.Tensor, key: tf.Tensor, params: DistributedSumParams,
   return rotation.rotate(pad(clipped, None, dim), key, params.rotation)
 
 
-def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor,
-           cohort_size, params: DistributedSumParams, table=None,
-           clip=None) -> Encoded:
+def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor, cohort_size,
+           params: DistributedSumParams, table=None, clip=None) -> Encoded:
   """Encodes a client's vector. Pure: the same arguments give the same integers.
 
   At its peak a call holds 6 vectors of `padded_dimension` 32-bit numbers, the

@@ -157,9 +157,8 @@ class _Split:
     clients: Client -> its index in the order of reading; without bad clients.
   """
 
-  def __init__(self, connection: sqlite3.Connection, name: str,
-               reader: rows_lib.Reader, fields: records.Fields, skips: task.Skips,
-               for_store: bool):
+  def __init__(self, connection: sqlite3.Connection, name: str, reader: rows_lib.Reader,
+               fields: records.Fields, skips: task.Skips, for_store: bool):
     self.name, self._connection, self._reader = name, connection, reader
     self._fields, self._for_store = fields, for_store
     # None before the first good row decides them.

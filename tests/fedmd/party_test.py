@@ -128,13 +128,3 @@ def test_predictions_in_pieces_are_predictions_of_the_whole(count):
   logits = party_lib.predict(ARCHITECTURE, weights, tf.constant(images))
   assert logits.shape == [count, CLASSES]
   np.testing.assert_allclose(logits, ARCHITECTURE.logits(weights, images), atol=1e-5)
-
-
-def test_agreement_is_the_fraction_of_equal_classes():
-  weights, images = ARCHITECTURE.initial_weights(3), _images(700)
-  own = ARCHITECTURE.logits(weights, images).numpy().argmax(-1)
-  consensus = np.eye(CLASSES, dtype=np.float32)[own]
-  consensus[:70] = np.roll(consensus[:70], 1, axis=-1)
-  agreement = party_lib.agreement(
-      ARCHITECTURE, weights, tf.constant(images), tf.constant(consensus))
-  assert float(agreement) == pytest.approx(630 / 700)

@@ -138,7 +138,6 @@ def test_weights_are_hundredths_of_the_heaviest():
   plan = _plan(records=(100, 50, 2), weighting='records', subset_size=1)
   assert [plan.weight(i) for i in range(3)] == [100, 50, 2]
   assert plan.mean.max_total_weight == 300
-  assert _plan(weighting='agreement').weight(0) == -100
   assert _plan().weight(0) == 1 and _plan().mean.max_total_weight == 10
 
 

@@ -267,22 +267,6 @@ def test_consensus_is_the_mean_by_the_weights_of_parties(in_process, process):
   assert np.abs(consensus[0] - consensus[1]).max() > 0.05
 
 
-def test_party_is_weighted_by_its_agreement_with_the_consensus(in_process, process):
-  server, parties = _after_first_round(process, 2)
-  images = _images(RECORDS, 1000)
-  classes = np.asarray(server['consensus']).argmax(-1)
-  agreed = [np.mean(ARCHITECTURES[i].logits(
-      tf.constant(parties[i]['weights']), images).numpy().argmax(-1) == classes)
-            for i in range(2)]
-  output = process.next(server, _announced(1), parties, _data(2, weight=-100))
-  assert int(output['metrics']['total_weight']) == sum(
-      round(100 * fraction) for fraction in agreed)
-  # Before there is a consensus all weights are full.
-  output = process.next(
-      process.initialize(), _announced(0), _parties(2), _data(2, weight=-100))
-  assert int(output['metrics']['total_weight']) == 200
-
-
 def test_seeded_noise_comes_from_the_parties_keys(in_process):
   mean = _mean(noise='gaussian', noise_scale=1.0)
   process = _build(mean, simulation_seed=5)

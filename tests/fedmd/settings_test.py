@@ -43,7 +43,6 @@ def test_setting_without_effect_is_refused(name, value, others):
 @pytest.mark.parametrize('changes, message', [
     (dict(task='cats'), 'task must be one of'),
     (dict(mode='ldp', epsilon=1.0), 'epsilon and delta must be given together'),
-    (dict(mode='ldp', weighting='agreement'), 'agreement needs another mode'),
     (dict(architectures=()), 'architectures must name at least one'),
     (dict(task='cifar'), 'task=cifar needs data_path')])
 def test_impossible_settings_are_named(changes, message):

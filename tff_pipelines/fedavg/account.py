@@ -4,7 +4,6 @@ from collections.abc import Sequence
 import dataclasses
 import itertools
 import json
-import math
 import os
 import textwrap
 from typing import Any
@@ -13,7 +12,6 @@ import numpy as np
 
 from tff_pipelines.accounting.guarantees import (
     answers, explain, ledger as ledger_lib, ledger_query, votes as votes_lib)
-from tff_pipelines.accounting.guarantees.guarantee import FLOATING_POINT
 from tff_pipelines.common import caveats, decimals, files
 from tff_pipelines.fedavg import account_compare, account_settings as settings_lib
 
@@ -25,14 +23,6 @@ _ROUNDED_UP = ('delta', 'noise_multiplier', 'local_stddev_grid')
 DO_NOT_PUBLISH = caveats.Caveat(
     'PRIVATE: do not publish',
     'do not publish: epsilon_data_dependent is computed from the private votes')
-_ESTIMATE = caveats.Caveat(
-    'noisy estimate',
-    'epsilon_released is an estimate, which noise may put below the exact value; '
-    'epsilon is the guarantee, of the labels and the release together')
-_ONCE = caveats.Caveat(
-    'publish one release only',
-    'every run of this query costs as much again; release_order, release_smoothness '
-    'and release_noise must not depend on the votes')
 
 
 def answer(settings: settings_lib.AccountSettings) -> int:
@@ -48,8 +38,7 @@ def answer(settings: settings_lib.AccountSettings) -> int:
   if settings.format == 'text':
     for path, texts in problems.items():
       print(f'ledger: {path}, chain {"broken" if texts else "intact"}')
-    if settings.query == settings_lib.DATA_DEPENDENT and (
-        rows[0].epsilon_data_dependent is not None):
+    if settings.query == settings_lib.DATA_DEPENDENT:
       print(*textwrap.wrap(f'PRIVATE: {DO_NOT_PUBLISH}', 80), '', sep='\n')
   is_table = settings.compare or settings.query == 'table'
   print(formatted(rows, settings.format, is_table,
@@ -85,19 +74,14 @@ class VotesAnswer(answers.Answer):
   """An answer about votes that were counted.
 
   Attributes:
-    epsilon_data_dependent: On these votes alone, as private as they are; None in an
-      answer that may be published.
-    epsilon_released: The same at the order `release_order`, released with noise, the
-      cost of the release included; None if it was not asked for. `epsilon` then is of
-      the labels and this release together, whatever the votes are.
+    epsilon_data_dependent: On these votes alone, as private as they are; None if it is
+      infinite.
   """
 
   epsilon_data_dependent: float | None = None
-  epsilon_released: float | None = None
 
   def to_json(self) -> dict[str, Any]:
-    return {**super().to_json(), 'epsilon_data_dependent': self.epsilon_data_dependent,
-            'epsilon_released': self.epsilon_released}
+    return {**super().to_json(), 'epsilon_data_dependent': self.epsilon_data_dependent}
 
 
 def read_votes(path: str | os.PathLike[str]) -> np.ndarray:
@@ -128,37 +112,20 @@ def read_votes(path: str | os.PathLike[str]) -> np.ndarray:
 
 
 def answer_votes(settings: settings_lib.AccountSettings) -> VotesAnswer:
-  """Epsilon on the votes of a file, or its release with noise; raises as `answer`."""
-  is_release = any(getattr(settings, name) is not None for name in settings_lib.RELEASE)
-  for name in ('delta', 'votes', *settings_lib.RELEASE * is_release):
+  """Epsilon on the votes of a file; raises as `answer`."""
+  for name in ('delta', 'votes'):
     if getattr(settings, name) is None:
       raise ValueError(f'{name} must be given for query=data_dependent')
   votes = read_votes(settings.votes)
   mechanism = settings.about.replace(queries=len(votes))
-  event = mechanism.release()
   independent = answers.answer(answers.Query(
       delta=settings.delta, accountant=settings.accountant), mechanism)
-  if is_release:
-    order, beta = settings.release_order, settings.release_smoothness
-    cost = votes_lib.release(
-        event, votes, order=order, beta=beta, noise=settings.release_noise,
-        random=np.random.default_rng())
-    # The labels and this release together. Divergences do not fall with their order.
-    labels = len(votes) * event.curve(math.ceil(order), 'tight')[-1]
-    both = labels + votes_lib.release_cost(beta, settings.release_noise, order)
-    fields = dict(
-        outsiders=dataclasses.replace(
-            independent.outsiders, order=order, accountant='rdp',
-            epsilon=votes_lib.epsilon_of_cost(both, order, settings.delta)),
-        epsilon_released=votes_lib.epsilon_of_cost(cost, order, settings.delta),
-        caveats=(_ESTIMATE, _ONCE, FLOATING_POINT, *independent.caveats))
-  else:
-    epsilon = votes_lib.data_dependent_epsilon(event, votes, settings.delta)
-    if independent.epsilon is not None:
-      epsilon = min(epsilon, independent.epsilon)
-    fields = dict(epsilon_data_dependent=files.finite(epsilon),
-                  caveats=(DO_NOT_PUBLISH, *independent.caveats))
-  return VotesAnswer(**{**vars(independent), **fields})
+  epsilon = votes_lib.data_dependent_epsilon(mechanism.release(), votes, settings.delta)
+  if independent.epsilon is not None:
+    epsilon = min(epsilon, independent.epsilon)
+  return VotesAnswer(**{
+      **vars(independent), 'epsilon_data_dependent': files.finite(epsilon),
+      'caveats': (DO_NOT_PUBLISH, *independent.caveats)})
 
 
 def as_text(row: answers.Answer) -> str:

@@ -11,8 +11,7 @@ from tff_pipelines.experiment import settings
 from tff_pipelines.fedavg import settings as training
 
 DATA_DEPENDENT = 'data_dependent'
-RELEASE = ('release_order', 'release_smoothness', 'release_noise')
-_WITH_MECHANISM = {'query', 'mechanism', 'format', 'votes', 'explain', *RELEASE}
+_WITH_MECHANISM = {'query', 'mechanism', 'format', 'votes', 'explain'}
 # With --compare rows have values of their own, or numbers alone.
 _NOT_COMPARED = ('query', 'sampling', 'adaptive_clipping', 'explain')
 OF_LEDGERS = ('delta', 'accountant', 'amplification', 'colluders', 'clients_per_person')
@@ -26,14 +25,6 @@ class _VotesFile:
   votes: str | None = _data_dependent(
       None, 'CSV or .npz file of the vote counts: a line for each query, a column for '
       'each label. What is computed from them is private.')
-  release_order: float | None = _data_dependent(
-      None, 'Release epsilon on the votes with noise (smooth sensitivity), at this '
-      'Renyi order. For ae_vote with --level=instance and --noise=gaussian.', above=1)
-  release_smoothness: float | None = _data_dependent(
-      None, 'Smoothness beta of that release.', above=0)
-  release_noise: float | None = _data_dependent(
-      None, 'Noise standard deviation of that release over the smooth sensitivity.',
-      above=0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -328,8 +328,7 @@ def weakest(described: Mapping[str, Any]) -> str | None:
 
 
 def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str, Any],
-            initial_weights_seed: int,
-            best: Mapping[str, Any] | None = None,
+            initial_weights_seed: int, best: Mapping[str, Any] | None = None,
             evaluated: Mapping[str, Any] | None = None,
             encoder: str | None = None) -> report.Outcome:
   """Outcome of a run.

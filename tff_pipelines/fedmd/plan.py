@@ -86,14 +86,10 @@ class FedMdPlan(guarantee.Plan):
     return self.recorded.get('public_per_round', self.settings.public_records)
 
   def weight(self, party: int) -> int:
-    """Weight of a party; negative where its agreement decides.
-
-    weighting=records: `FULL_WEIGHT` of the largest party's records, rounded up.
-    """
-    weighting = self.settings.weighting
-    if weighting == 'records':
-      return -(-FULL_WEIGHT * self.records[party] // max(self.records))
-    return 1 if weighting == 'equal' else -FULL_WEIGHT
+    """Weight: 1, or `FULL_WEIGHT` of the largest party's records, rounded up."""
+    if self.settings.weighting == 'equal':
+      return 1
+    return -(-FULL_WEIGHT * self.records[party] // max(self.records))
 
   def draw(self, party: int) -> events.Nfdp:
     """The event of a party's draw; ValueError if it takes a record for certain."""

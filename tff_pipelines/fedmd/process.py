@@ -117,14 +117,6 @@ def predict(architecture: Architecture, weights: tf.Tensor,
   return logits.concat()
 
 
-def agreement(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,
-              consensus: tf.Tensor) -> tf.Tensor:
-  """Fraction of the images on which the model's class is that of the consensus."""
-  own = tf.argmax(predict(architecture, weights, images), axis=-1)
-  agreed = tf.equal(own, tf.argmax(consensus, axis=-1))
-  return tf.reduce_mean(tf.cast(agreed, tf.float32))
-
-
 def new_party(number: int, architecture: int, weights: np.ndarray, key: np.ndarray):
   """The state of a party that has not participated; `number` tells it from others'."""
   return collections.OrderedDict(
@@ -148,11 +140,8 @@ def build(architectures: Sequence[Architecture], *,
 
   The announcement has `digest_images`, which the consensus is about, and
   `predict_images`; numbers of epochs; `rate_factor`, of the learning rates of digest
-  and revisit; and `share`, False where parties send nothing of their predictions. A
-  negative weight -w of a party's data stands for w times the fraction of
-  `digest_images` on which its model, before it digests, agrees with the consensus,
-  rounded; or for w where there is none. The noise of seeded runs derives from the
-  parties' keys.
+  and revisit; and `share`, False where parties send nothing of their predictions. The
+  noise of seeded runs derives from the parties' keys.
   """
   seeded = simulation_seed is not None and mean.has_noise
   shape = [mean.records, mean.classes]
@@ -203,11 +192,6 @@ def build(architectures: Sequence[Architecture], *,
         weights = tf.ensure_shape(state['weights'], [architecture.size])
         weights = fit_own(
             weights, own_epochs, keys.derive(key, _INITIAL), tf.constant(1.0))
-        agreed = tf.cond(
-            server['known'] & (data['weight'] < 0),
-            lambda: agreement(architecture, weights, round_['digest_images'],
-                              server['consensus']),
-            lambda: tf.constant(1.0))
         weights = fit(
             architecture, weights, round_['digest_images'], server['consensus'],
             digest_epochs, keys.derive(key, _DIGEST), kind=mean.knowledge,
@@ -221,11 +205,11 @@ def build(architectures: Sequence[Architecture], *,
             lambda: tf.zeros(shape))
         # Branches of different sizes must have results of one type.
         return (tf.gather(weights, tf.range(tf.size(weights))),
-                tf.ensure_shape(logits, shape), agreed)
+                tf.ensure_shape(logits, shape))
 
       return run
 
-    weights, logits, agreed = tf.switch_case(
+    weights, logits = tf.switch_case(
         state['architecture'], list(map(branch, architectures)))
     is_good = (tf.reduce_all(tf.math.is_finite(weights)) &
                tf.reduce_all(tf.math.is_finite(logits)))
@@ -234,12 +218,9 @@ def build(architectures: Sequence[Architecture], *,
         rounds=state['rounds'] + tf.cast(is_good, tf.int32),
         weights=tf.where(is_good, weights, state['weights']))
     logits = tf.where(is_good, logits, tf.fill(shape, np.float32(np.nan)))
-    by_agreement = tf.cast(
-        tf.round(agreed * tf.cast(-data['weight'], tf.float32)), tf.int32)
-    weight = tf.where(data['weight'] < 0, by_agreement, data['weight'])
     if seeded:
       logits = collections.OrderedDict(value=logits, key=keys.derive(key, _NOISE))
-    return collections.OrderedDict(state=new_state, value=logits, weight=weight)
+    return collections.OrderedDict(state=new_state, value=logits, weight=data['weight'])
 
   @tff.tensorflow.computation(tff.TensorType(np.float32, shape), tf.int32, tf.bool)
   def know(consensus, total_weight, share):

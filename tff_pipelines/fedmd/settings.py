@@ -61,8 +61,8 @@ class FedMdSettings(settings.RunSettings):
   revisit_epochs: int = _rounds(2, 'Epochs of a round on own records.', low=0)
   public_per_round: int | None = _shared(None, 'Public records of a round.', low=1,
       unit='records', otherwise='5000; 200 of digits')
-  weighting: str = _shared('equal', 'Weights of parties; agreement: with consensus.',
-      choices=('equal', 'records', 'agreement'))
+  weighting: str = _shared('equal', 'Weights of parties.',
+      choices=('equal', 'records'))
   bits: int = _shared(20, 'Bits of an entry of the sum of predictions.', low=4, high=30)
   logit_bound: float = _rounds(30.0, 'Bound that logits are clipped to.', low=1e-3,
       high=1e6, when={**_SHARED, 'knowledge': ('logits',)})
@@ -95,9 +95,6 @@ class FedMdSettings(settings.RunSettings):
     if (self.epsilon is None) != (self.delta is None):
       raise ValueError('epsilon and delta must be given together, found '
                        f'epsilon={self.epsilon!r} and delta={self.delta!r}')
-    if self.mode == 'ldp' and self.weighting == 'agreement':
-      raise ValueError('weighting=agreement needs another mode than ldp: agreement is '
-                       'computed without noise')
     if self.task in _WITH_FILES['task'] and self.data_path is None:
       raise ValueError(f'task={self.task} needs data_path, the folder of its files')
 

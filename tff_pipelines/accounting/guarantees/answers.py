@@ -218,8 +218,7 @@ def explained(query: Query, mechanism: Mechanism
       'rounds': getattr(solved, counter) if counter else 1, **fields}), views, method
 
 
-def _of_numbers(query: Query, mechanism: Mechanism,
-                views: Mapping[str, observers.View],
+def _of_numbers(query: Query, mechanism: Mechanism, views: Mapping[str, observers.View],
                 method: observers.Method) -> dict[str, Any]:
   """The fields of an answer that the accountant gives."""
   event, is_sum = views[bounds.OUTSIDERS].event, 'cohort_size' in mechanism.family.uses
