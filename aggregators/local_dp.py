@@ -2,11 +2,11 @@
 
 Pure TensorFlow functions of values and a key. A value is a row of `dimension`
 coordinates in [-1, 1], and every row is a separate release: two rows of one client
-cost twice. Some mechanisms take any row of that cube, some a soft label, that is a
-point of the simplex: probabilities p as 2 p - 1, of which no two are farther apart than
-4 in L1 and 2 sqrt(2) in L2, so that noise is smaller, too. Outputs follow the distributions of `local_dp_distributions`, drawn with
-integers only, so that the guarantee is exact and not one of ideal arithmetic.
-Coordinates outside [-1, 1] are clipped; NaN counts as 0.
+cost twice. Soft labels are of the simplex, probabilities p as 2 p - 1: no two are more
+than 4 apart in L1 and 2 sqrt(2) in L2, and need less noise. Outputs follow the
+distributions of `local_dp_distributions`, drawn with integers only, so that the
+guarantee is exact and not one of ideal arithmetic. Coordinates outside [-1, 1] are
+clipped; NaN counts as 0.
 """
 
 import abc
@@ -169,9 +169,7 @@ class Duchi(distributions.DuchiDistribution, LocalMechanism):
 class SubsetSelection(distributions.SubsetDistribution, LocalMechanism):
   """Subset selection of the class that a row names; see `SubsetDistribution`.
 
-  It names that of the largest coordinate, the first one if there are several. Without
-  `size` sets have the size that is best for epsilon; with size 1 it is k-ary randomized
-  response.
+  It names that of the largest coordinate, the first one if there are several.
 
   Formal guarantees. A row is epsilon-DP for any two inputs, exactly. Unbiased, up to
   2^-40, for the row with 1 for the class that is named and -1 for others.
@@ -194,9 +192,8 @@ class SubsetSelection(distributions.SubsetDistribution, LocalMechanism):
 def _on_simplex(values: tf.Tensor, key: tf.Tensor, steps: int) -> tf.Tensor:
   """int64, values times `steps` rounded at random to every second unit, unbiased.
 
-  Rows are scaled to be those of probabilities. `steps` pairs of units are dealt to the
-  coordinates, at the ends of their cumulative sums; in integers, so that none is
-  negative and none is lost, whatever the input.
+  Rows are scaled to be probabilities, whose cumulative sums deal `steps` pairs of units
+  to the coordinates: none is negative, and none is lost, whatever the input.
   """
   parts = tf.cast((values + 1) * 2.0**_PART_BITS, tf.int64)
   lost = tf.equal(tf.reduce_sum(parts, axis=1, keepdims=True), 0)
@@ -244,8 +241,6 @@ class Gaussian(distributions.GaussianDistribution, _Additive):
 _CLASSES = {'krr': functools.partial(SubsetSelection, size=1),
             'subset': SubsetSelection, 'laplace': Laplace, 'gaussian': Gaussian,
             'piecewise': Piecewise, 'duchi': Duchi}
-# Mechanisms by what they know of a row: all of the cube, or the simplex alone.
-_OF_CUBE, _OF_SIMPLEX = ('piecewise', 'duchi'), ('krr', 'subset')
 
 
 def build(name: str, *, dimension: int, epsilon: float | None = None,
@@ -268,10 +263,10 @@ def build(name: str, *, dimension: int, epsilon: float | None = None,
   given = {field: value for field, value in given.items() if value is not None}
   if list(given) != [wanted]:
     raise ValueError(f'mechanism={name} needs {wanted} and nothing else, found {given}')
-  if name in _OF_SIMPLEX and not simplex:
-    raise ValueError(f'mechanism={name} needs simplex=True: it answers with classes')
-  if name not in _OF_CUBE + _OF_SIMPLEX:
+  if name in ('laplace', 'gaussian'):
     given['simplex'] = simplex
+  elif name in ('krr', 'subset') and not simplex:
+    raise ValueError(f'mechanism={name} needs simplex=True: it answers with classes')
   return _CLASSES[name](**given, dimension=dimension)
 
 

@@ -39,20 +39,18 @@ _FINENESS, _MAX_STEPS = 64, 2**20
 _REACH = 30
 _LAPLACE_BITS = 120
 # Epsilon that the table of Laplace noise leaves for its last digits. With E = 2 epsilon
-# / distance, the part of one coordinate, and x = E / 2 + _REACH, the smallest probability is x e^-x 2^86 units of
-# the table or more, and a probability is off by half a unit (that of 0 by less than
-# e^-x of itself). So the log of a ratio is off by e^x / (x 2^86) at most: 1.9e-7 at the
-# largest E, 36, which has 5.4e-7 left; 5e-15 at the smallest that there is a table for,
-# 2e-4, which has 3e-12 left; and in between too, as the quotient by E is convex. On the
-# simplex, where E is at most 18 and many coordinates may differ by little, each unit has
-# as much left as it needs.
+# / distance, the part of one coordinate, and x = E / 2 + _REACH, the smallest
+# probability is x e^-x 2^86 units of the table or more, and a probability is off by
+# half a unit (that of 0 by less than e^-x of itself). So the log of a ratio is off by
+# e^x / (x 2^86) at most: 1.9e-7 at the largest E, 36, which has 5.4e-7 left; 5e-15 at
+# the smallest that there is a table for, 2e-4, which has 3e-12 left; and in between
+# too, as the quotient by E is convex. On the simplex, where E is 18 at most, a unit of
+# the grid alone has as much left as it needs.
 _LAPLACE_SLACK = 2.0**-26
 
-# Classes of the vectors that are points of a simplex.
 MAX_CLASSES = 1024
-# The sets that the largest of k <= MAX_CLASSES random integers below M = 2^COIN_BITS
-# are in have probabilities whose ratios are at most the product of (M + i) / (M - i)
-# for i < k, whatever is done with ties.
+# Sets of the largest of k random integers below M = 2^COIN_BITS differ in probability
+# by a factor of (M + i) / (M - i), for each i < k, at most, whatever ties do.
 _EVEN = 1 + Fraction(1, 2**40)
 
 
@@ -66,19 +64,14 @@ def check_epsilon(**arguments: float) -> None:
           f'coordinate, found {value!r}')
 
 
-def _growth(epsilon: float) -> Fraction:
-  """e^epsilon, rounded down by no more than one part in 2^39."""
-  return Fraction(math.exp(epsilon)) * (1 - _SLACK)
+def _coin_threshold(epsilon: float, rounding: Fraction = Fraction(1),
+                    lost: int = 0) -> int:
+  """The largest t: t / (2^62 - t) is at most (e^epsilon - lost) / rounding.
 
-
-def _coin_threshold(odds: Fraction) -> int:
-  """The largest t such that t / (2^62 - t) is at most the odds."""
+  e^epsilon is rounded down by no more than one part in 2^39.
+  """
+  odds = (Fraction(math.exp(epsilon)) * (1 - _SLACK) - lost) / rounding
   return math.floor(odds * 2**COIN_BITS / (1 + odds))
-
-
-def check_simplex(dimension: int) -> None:
-  """Raises ValueError for a number of classes that no mechanism supports."""
-  validate.integer(dimension=dimension, low=2, high=MAX_CLASSES)
 
 
 def _index_probabilities(count: int) -> tuple[Fraction, Fraction]:
@@ -115,7 +108,7 @@ class PiecewiseDistribution:
     # An output inside is likelier than one outside by this factor at most.
     rounding = (
         _index_probabilities(self.window)[1] / _index_probabilities(self.starts)[0])
-    self.threshold = _coin_threshold(_growth(epsilon) / rounding)
+    self.threshold = _coin_threshold(epsilon, rounding)
     inside = self._inside = self.threshold / 2**COIN_BITS
     per_start = inside - (1 - inside) * self.window / self.starts
     self.unit = 2.0 / (self.starts * per_start)
@@ -158,7 +151,7 @@ class DuchiDistribution:
     check_epsilon(epsilon=epsilon)
     validate.integer(dimension=dimension, low=1)
     self.dimension = dimension
-    self.threshold = _coin_threshold(_growth(epsilon))
+    self.threshold = _coin_threshold(epsilon)
     # E|t.v| / d is the probability that a walk of 2 m steps ends where it began.
     m = dimension // 2
     agreement = math.exp(
@@ -174,28 +167,22 @@ class DuchiDistribution:
 class SubsetDistribution:
   """Subset selection: a set of `size` of k classes that tends to hold the own one.
 
-  With probability `threshold` / 2^62 the set holds the own class and any others, else
-  it is any set. So the probability of a set is e^epsilon times as large if it holds the
-  own class, at most (Ye and Barg, arXiv 1702.00610; Wang et al., arXiv 1607.08025).
-  With one class in the set it is k-ary randomized response. Outputs are linear in the
-  indicator of the set, and in the mean 1 for the own class and -1 for others.
-
-  Attributes:
-    dimension: k.
-    size: Classes of a set.
-    threshold: Threshold of the coin that says "with the own class".
-    inside, outside: Probability that a set holds the own class, and another one.
+  If a coin is below `threshold`, the set holds the own class and any others, else it is
+  any set; e^epsilon times likelier, at most, if it holds the own class (arXiv
+  1702.00610, 1607.08025). With `size` 1 it is k-ary randomized response. `inside` and
+  `outside` are the probabilities that it holds the own class, and another. Outputs are
+  linear in its indicator: in the mean 1 for the own class, -1 for others.
   """
 
   def __init__(self, epsilon: float, dimension: int, size: int | None = None):
     """Initializes the distribution; `size` is `subset_size` if it is None."""
     check_epsilon(epsilon=epsilon)
-    check_simplex(dimension)
+    validate.integer(dimension=dimension, low=2, high=MAX_CLASSES)
     self.dimension = dimension
     self.size = subset_size(epsilon, dimension) if size is None else size
     validate.integer(size=self.size, low=1, high=dimension - 1)
     self.threshold = _coin_threshold(
-        (_growth(epsilon) - 1) * self.size / (dimension * _EVEN))
+        epsilon, _EVEN * Fraction(dimension, self.size), lost=1)
     own = self.threshold / 2**COIN_BITS
     any_set = (1 - own) * self.size / dimension
     self.inside = own + any_set
@@ -208,36 +195,27 @@ class SubsetDistribution:
 
 
 def subset_size(epsilon: float, classes: int) -> int:
-  """The size of sets with the minimum variance over all classes together.
-
-  About k / (1 + e^epsilon): 1 if epsilon is log(k - 1) or more.
-  """
+  """The size of sets, about k / (1 + e^epsilon), with the minimum total variance."""
   def total(size: int) -> float:
     dist = SubsetDistribution(epsilon, classes, size)
     return dist.variance(1) + (classes - 1) * dist.variance(-1)
 
-  usual = classes / (1 + math.exp(epsilon))
-  return min((max(1, math.floor(usual)), max(1, math.ceil(usual))), key=total)
+  least = max(1, int(classes / (1 + math.exp(epsilon))))
+  return min((least, min(least + 1, classes - 1)), key=total)
 
 
 class _NoiseDistribution:
-  """Noise that is added on a grid.
+  """Noise that is added on a grid, `steps` units to 1, of `dimension` d.
 
-  An input is rounded to the grid at random, `steps` units to 1: each coordinate
-  alone, or, if it is a point of the `simplex`, together. Then coordinates in units,
-  plus `steps`, are even integers that are not negative and have the sum 2 `steps`. So
-  no two roundings are farther apart than the farthest points of the domain.
-
-  Attributes:
-    dimension: d.
-    simplex: Whether inputs are probabilities p, as 2 p - 1, and not any of [-1, 1]^d.
-    steps: Units of the grid to 1.
+  Inputs are rounded at random, each coordinate alone; if they are probabilities p, as 2
+  p - 1, of the `simplex`, together, to even numbers of units, not negative, from -1 on,
+  with the sum 2 `steps`. So none are farther apart than points of the domain can be.
   """
 
   def _use(self, dimension: int, simplex: bool, scale: float) -> None:
     validate.integer(dimension=dimension, low=1)
     if simplex:
-      check_simplex(dimension)
+      validate.integer(dimension=dimension, low=2, high=MAX_CLASSES)
     self.dimension, self.simplex = dimension, simplex
     self.steps = max(1, math.ceil(_FINENESS / scale))
     if self.steps > _MAX_STEPS:

@@ -72,12 +72,9 @@ def _spread(scores: np.ndarray) -> float:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Noise:
-  """Noise of the mean answer of several owners, who each name classes or add noise.
+  """Noise of the mean answer of `owners`, of a coordinate up to `variance`.
 
-  Attributes:
-    variance: That of a coordinate, at most.
-    owners: Owners of a mean.
-    sets: The distribution of sets of classes that owners send, or None.
+  `sets` is the distribution of the sets of classes that they send, if they do.
   """
 
   variance: float
@@ -94,9 +91,9 @@ class Noise:
   def weight(self, answers: np.ndarray, labels: np.ndarray) -> float:
     """The growth of log P[answers | class] with the answer's coordinate of the class.
 
-    Owners' sets tell how often they hold the class that probable labels [n, classes]
-    name, which errs as teachers do, too: the step of expectation maximisation for a
-    channel that confuses all other classes alike. Other noise is taken for Gaussian.
+    Of sets that is a step of expectation maximisation, given probable labels [n,
+    classes], for a channel, teachers' mistakes included, that confuses all wrong
+    classes alike. Other noise is taken for Gaussian.
     """
     if self.sets is None:
       return 1 / self.variance
@@ -156,10 +153,8 @@ class Trainer:
              noise: Noise) -> bool:
     """Whether held-out answers do not speak against refinement.
 
-    Where both students name different classes, unbiased answers say how many more of
-    the second's are meant. It takes `_DOUBTS` standard errors, which come from noise
-    and from teachers that differ, to reject what as a rule helps; few answers, which
-    can't be divided, do not.
+    It takes `_DOUBTS` standard errors, of noise and of teachers that differ, to reject
+    what as a rule helps; answers that are too few to be divided do not.
     """
     if len(rows) < _FEWEST_ANSWERS:
       return True

@@ -177,8 +177,7 @@ class Piecewise(_LikeLaplace):
 class LocalLaplace(_LikeLaplace):
   """Laplace noise whose scale is the L1 distance of any two inputs over epsilon.
 
-  That is 2d/epsilon on d coordinates in [-1, 1], and 2/epsilon on probabilities, of
-  which 4/epsilon is where they are scaled to [-1, 1].
+  That is 2d/epsilon on d coordinates in [-1, 1], and 2/epsilon on probabilities.
   """
 
   source = 'Dwork et al. 2006, Proposition 1; arXiv 2311.01553; docs/proofs.md'
@@ -205,12 +204,8 @@ class Duchi(_PureLocal):
 class SubsetSelection(_PureLocal):
   """Subset selection of one of k classes; k-ary randomized response if `size` is 1.
 
-  Its losses are epsilon, -epsilon and 0, so the randomized response that dominates it
-  is no more than it is itself.
-
-  Attributes:
-    classes: k >= 2.
-    size: Classes of a set, less than k.
+  Its losses are epsilon, -epsilon and 0: its pair is itself. `classes` is k >= 2, and
+  `size`, less than k, the number of classes in a set.
   """
 
   classes: validate.Count
