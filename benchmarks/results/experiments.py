@@ -1,11 +1,14 @@
 """All rows, and tiny ones that show that the script runs."""
 
-from benchmarks.results import emnist, fedmd, mean, rows, text
+from benchmarks.results import emnist, fedmd, ldp, mean, rows, text, voting
 from benchmarks.results.rows import Row
 
-ROWS = rows.by_name([*emnist.ROWS, *text.ROWS, *mean.ROWS, *fedmd.ROWS])
-TABLES = (*emnist.TABLES, *text.TABLES, *mean.TABLES, *fedmd.TABLES)
-FIGURES = {**emnist.FIGURES, **mean.FIGURES, **fedmd.FIGURES}
+ROWS = rows.by_name([*emnist.ROWS, *text.ROWS, *mean.ROWS, *voting.ROWS, *ldp.ROWS,
+                     *fedmd.ROWS])
+TABLES = (*emnist.TABLES, *text.TABLES, *mean.TABLES, *voting.TABLES, *ldp.TABLES,
+          *fedmd.TABLES)
+FIGURES = {**emnist.FIGURES, **mean.FIGURES, **voting.FIGURES, **ldp.FIGURES,
+           **fedmd.FIGURES}
 _TINY = dict(task='emnist', num_clients=12, cohort_size=4, rounds=1, sampling='poisson')
 QUICK = rows.by_name([
     Row(name='quick/none', label='none', flags=dict(_TINY, mechanism='none'),

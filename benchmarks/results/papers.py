@@ -453,7 +453,7 @@ def _fedmd(place: str, what: str, setting: str, **values) -> Claim:
 
 def _party(place: str, task: str, what: str, setting: str, row: str, flags: str = '',
            more: tuple[str, ...] = (), **values) -> Claim:
-  """A claim that is answered by a case of benchmarks.fedmd_cases."""
+  """A claim that is answered by rows of benchmarks.results.fedmd."""
   source = ' --cache_dir=$CACHE_DIR' if task == 'mnist_letters' else ''
   return _fedmd(
       place, f'{what}, {TASKS[task]}', setting, reason=_DATA[task],
