@@ -1,12 +1,12 @@
 """Trains with several settings, several times each, and draws all curves.
 
-  python -m tff_pipelines.sweep --output_dir=out/sweep --repeats=3 --seeded \\
+  python -m tff_pipelines.sweep       # three mechanisms on digits that ship, in out/sweep
+  python -m tff_pipelines.sweep --output_dir=out/mine --repeats=3 --seeded \\
       --common="--task=emnist --rounds=20" \\
       --setting="none: --mechanism=none" \\
       --setting="gaussian: --mechanism=gaussian" \\
       --setting="Skellam, 16 bits: --bits=16"
-  python -m tff_pipelines.sweep --output_dir=out/sweep \\
-      --flagfile=sweep_shakespeare \\
+  python -m tff_pipelines.sweep --flagfile=sweep_shakespeare \\
       --common=--data_path=shakespeare_roles.jsonl.gz
 
 Every run has its own process and its own folder. A sweep that was stopped, in

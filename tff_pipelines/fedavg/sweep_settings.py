@@ -15,6 +15,8 @@ _settings, _run = (functools.partial(declarations.setting, group=name, essential
                    for name in ('settings', 'run'))
 _FLAG = re.compile(r'--?(?:no)?(\w+)(=.*)?', re.DOTALL)
 _UNUSED = re.compile(r'(\w+) is not used with ')
+_MECHANISMS = tuple(f'{name}: --rounds=30 --mechanism={mechanism}' for name, mechanism in (
+    ('no privacy', 'none'), ('central Gaussian', 'gaussian'), ('Skellam', 'skellam')))
 # Flags that a sweep sets itself.
 _OWN = ('output_dir', 'resume', 'initial_weights_seed', 'seed')
 
@@ -78,20 +80,18 @@ def _used(shared: Sequence[str], own: Sequence[str]) -> Sequence[str]:
 class SweepSettings(settings.Settings):
   """Settings of the trainer, each run several times."""
 
-  setting: tuple[str, ...] = _settings(
-      (), 'A name, a colon and flags; once for each setting.', repeated=True)
+  setting: tuple[str, ...] = _settings(_MECHANISMS, 'A name, a colon and flags; once '
+      'for each setting.', repeated=True, otherwise='three mechanisms')
   common: tuple[str, ...] = _settings((), 'Flags for all settings.', repeated=True)
   repeats: int = _settings(1, 'Runs of each setting.', low=1)
   seeded: bool = _settings(False, 'Cohorts and noise follow from the index of the '
       'repeat: the same clients under all settings, and no privacy guarantee.')
-  output_dir: str | None = _run(None, 'Folder of all runs, the table and the figure.')
+  output_dir: str = _run('out/sweep', 'Folder of all runs, the table and the figure.')
   at_once: int = _run(1, 'Runs at a time.', low=1)
   title: str | None = _run(None, 'Title of the figure.', otherwise='none')
 
   def check(self) -> None:
     super().check()
-    if self.output_dir is None:
-      raise ValueError('output_dir must be given')
     for setting in self.parsed:
       try:
         cli.parsed(TrainSettings, setting.flags)
