@@ -1,12 +1,12 @@
 """All rows, and tiny ones that show that the script runs."""
 
-from benchmarks.results import emnist, fedmd, ldp, mean, rows, text, voting
+from benchmarks.results import emnist, emnist62, fedmd, ldp, mean, rows, text, voting
 from benchmarks.results.rows import Row
 
 ROWS = rows.by_name([*emnist.ROWS, *text.ROWS, *mean.ROWS, *voting.ROWS, *ldp.ROWS,
-                     *fedmd.ROWS])
+                     *fedmd.ROWS, *emnist62.ROWS])
 TABLES = (*emnist.TABLES, *text.TABLES, *mean.TABLES, *voting.TABLES, *ldp.TABLES,
-          *fedmd.TABLES)
+          *fedmd.TABLES, *emnist62.TABLES)
 FIGURES = {**emnist.FIGURES, **mean.FIGURES, **voting.FIGURES, **ldp.FIGURES,
            **fedmd.FIGURES}
 _TINY = dict(task='emnist', num_clients=12, cohort_size=4, rounds=1, sampling='poisson')

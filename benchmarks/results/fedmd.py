@@ -30,7 +30,7 @@ def _row(task: str, key: str, label: str, tuned: str | None = None, **flags) -> 
       grid=() if tuned else _ALONE if is_alone else GRID,
       tuned_as=f'fedmd/{task}-{tuned}' if tuned else '',
       curve=_PARTIES if key in ('kall', 'k16-softmax-10') else (),
-      seeded=('initial_weights_seed', 'data_seed'))
+      trial=dict(rounds=5), seeded=('initial_weights_seed', 'data_seed'))
 
 
 def _rows(task: str) -> Iterator[Row]:

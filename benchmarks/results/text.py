@@ -14,17 +14,23 @@ TASKS = {
         data='stackoverflow', flags=dict(task='stackoverflow_tag', clip=1.0,
                                          max_examples_per_client=16,
                                          client_learning_rate=0.5),
+        poisson=dict(cohort_size=200, rounds=40), turns=dict(cohort_size=50, rounds=200)),
+    'words': dict(
+        data='stackoverflow', flags=dict(task='stackoverflow_word', clip=0.3,
+                                         max_examples_per_client=16,
+                                         client_learning_rate=1.0),
         poisson=dict(cohort_size=200, rounds=40), turns=dict(cohort_size=50, rounds=200))}
-# The server's optimizer and its rate.
-GRIDS = {
-    'shakespeare': (*(dict(server_optimizer='sgdm', server_learning_rate=rate)
-                      for rate in (3.0, 5.0, 10.0, 20.0)),
-                    *(dict(server_optimizer='adam', server_learning_rate=rate)
-                      for rate in (0.1, 0.2, 0.4, 0.8))),
-    'tags': (*(dict(server_optimizer='sgdm', server_learning_rate=rate)
-               for rate in (1.0, 2.0, 4.0, 8.0)),
-             *(dict(server_optimizer='adam', server_learning_rate=rate)
-               for rate in (0.05, 0.1, 0.2, 0.4)))}
+
+
+def _grid(momentum, adam):
+  """The server's optimizer and its rate."""
+  return tuple(dict(server_optimizer=name, server_learning_rate=rate)
+               for name, rates in (('sgdm', momentum), ('adam', adam)) for rate in rates)
+
+
+GRIDS = {'shakespeare': _grid((3.0, 5.0, 10.0, 20.0), (0.1, 0.2, 0.4, 0.8)),
+         'tags': _grid((1.0, 2.0, 4.0, 8.0), (0.05, 0.1, 0.2, 0.4)),
+         'words': _grid((1.0, 3.0, 10.0, 30.0), (0.03, 0.1, 0.3, 1.0))}
 
 
 def _rows(task: str):
@@ -40,7 +46,7 @@ def _rows(task: str):
 
   yield row('none', 'no privacy', mechanism='none')
   yield row('none-turns', 'no privacy, in turns', kind='turns', mechanism='none')
-  for epsilon in EPSILONS:
+  for epsilon in EPSILONS if task != 'words' else (8,):
     poisson = dict(epsilon=epsilon, tuned=f'gaussian-{epsilon}')
     turns = dict(kind='turns', epsilon=epsilon)
     yield row(f'gaussian-{epsilon}', 'central Gaussian', mechanism='gaussian',
@@ -67,19 +73,20 @@ def _table(task: str) -> Table:
     return Comparison(one=f'{task}/{one}', other=f'{task}/{other}', words=words)
 
   gaussian = 'against the central Gaussian'
+  epsilons = EPSILONS if task != 'words' else (8,)
   return Table(
       page='text_tasks.md', mark=task,
       rows=[row.name for row in ROWS if row.section == task], comparisons=[
           *(against(f'skellam-18-{epsilon}', f'gaussian-{epsilon}',
                     f'Skellam at 18 bits {gaussian}, ε = {epsilon}')
-            for epsilon in EPSILONS),
+            for epsilon in epsilons),
           *(against(f'skellam-{bits}-8', 'gaussian-8',
                     f'Skellam at {bits} bits {gaussian}, ε = 8') for bits in (16, 14)),
           against('discrete_gaussian-18-8', 'gaussian-8',
                   f'Discrete Gaussian at 18 bits {gaussian}, ε = 8'),
           *(against(f'rows-skellam-{epsilon}', f'rows-gaussian-{epsilon}',
                     f'Skellam against the Gaussian, correlated noise, ε = {epsilon}')
-            for epsilon in EPSILONS)])
+            for epsilon in epsilons)])
 
 
 TABLES = tuple(map(_table, TASKS))

@@ -164,10 +164,11 @@ def _figure_2() -> Iterator[Row]:
       ('letters-', 'letters', dict(task='npz', public_fraction=0.19,
                                    labels_per_client=15))):
     first = f'voting/ablation-{kind}ae-records600'
+    few = {100, 400} if kind else set()
     settings = [(f'records{count}', dict(records_per_client=count, num_clients=100))
-                for count in reversed(RECORDS)]
+                for count in reversed(RECORDS) if count not in few]
     settings += [(f'agents{count}', dict(num_clients=count))
-                 for count in AGENTS if count != 100]
+                 for count in AGENTS if count not in few | {100}]
     for name, given in settings:
       for method, label, base, grid in (
           ('ae', 'AE-DPFL', _AE, _ASKED),
@@ -251,7 +252,8 @@ def _draw(records, runs, path) -> None:
       panels.append((f'{what}, by {axis}', axis, {
           label: {count: f'voting/ablation-{kind}{method}-' + (
               'records600' if (axis, count) == ('agents', 100) else f'{axis}{count}')
-                  for count in counts}
+                  for count in counts if (axis, count) == ('agents', 100) or (
+                      f'voting/ablation-{kind}{method}-{axis}{count}' in _NAMES)}
           for method, label in (('ae', 'AE-DPFL'), ('dp_fedavg', 'DP-FedAvg, features'),
                                 ('dp_fedavg-student', 'the same, and student'))}))
   figures.panels(records, path, panels, metric='accuracy (%), ε = 5')
