@@ -25,7 +25,7 @@ import numpy as np
 from tests.programs import launcher as launcher_lib
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.experiment import checkpoints as checkpoints_lib
-from tff_pipelines.voting import features, run as vote_run, student
+from tff_pipelines.voting import baselines as voting_baselines, features, student
 
 WORKERS_END_SECONDS = 15
 _TIMEOUT = 400
@@ -133,7 +133,7 @@ FAMILIES = {
         lines=1,
         moments=(
             _exists('configuration.json'), _exists(features.MAP),
-            _exists(vote_run.QUERIES),  # While agents vote.
+            _exists(voting_baselines.QUERIES),  # While agents vote.
             # The checkpoint is there; ledger and metrics may not be.
             _exists('private/checkpoints/round_000001'),
             _lines(student.CURVE, 2), _lines(student.CURVE, 10)),

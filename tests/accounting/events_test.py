@@ -43,6 +43,7 @@ LEAVES = [
     events.Nfdp(records=1000, subset_size=10, replacement=False),
     events.Piecewise(epsilon=0.3),
     events.Duchi(epsilon=0.3),
+    events.SubsetSelection(epsilon=0.3, classes=10, size=4),
     events.LocalLaplace(epsilon=0.3),
     events.LocalGaussian(noise_multiplier=2.0),
     events.LocalDiscreteGaussian(noise_multiplier=2.0),

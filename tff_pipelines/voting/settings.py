@@ -64,9 +64,9 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
 
   options_by_task = voting_tasks.OPTIONS
 
-  task: str = _data('embedded', 'embedded: scikit-learn\'s digits. mnist: agents with '
+  task: str = _data('embedded', 'embedded: digits that ship. mnist: agents with '
       'few digits. digits: MNIST and SVHN for USPS. office: domains of Office-Caltech. '
-      'npz: a file with agents\' ids.', choices=voting_tasks.TASKS, essential=True)
+      'npz: any file.', choices=voting_tasks.TASKS, essential=True)
   data_path: str | None = _data(
       None, 'Folder of the task\'s files; file of npz.', essential=True, free=True)
   target: str | None = _data(None, 'The server\'s domain, for task=office.',
@@ -126,8 +126,8 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
   assumed_colluders: int = train.like('assumed_colluders', when=_SHARES)
   allow_degenerate: bool = _noise(False, 'Only warn of noise that drowns the votes.')
 
-  queries: int = _features(50, 'Public records that agents vote on, or that a '
-      'baseline\'s model labels.', low=1, essential=True)
+  queries: int = _features(50, 'Public records that are labelled by votes, or by a '
+      'baseline.', low=1, essential=True)
   query_choice: str = _features('spread', 'spread: nearest to the centres of clusters of '
       'public features. random: any.', choices=('random', 'spread'))
   neighbours: int | None = _vote(None, 'Nearest records that vote for an agent.',
@@ -174,10 +174,9 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
   server_momentum: float = train.like('server_momentum', 0.0, when=_ROUNDS)
   initial_weights_seed: int = train.like('initial_weights_seed', when=_MODELLED)
 
-  student: str | None = _student(None, 'Student of released labels, or of queries that '
-      'a baseline\'s model labels. labels: it learns from answered queries alone. '
-      'spread: from all public records.', choices=('labels', 'spread'), essential=True,
-      otherwise='spread; none in baselines')
+  student: str | None = _student(None, 'Student of released labels: of these alone '
+      '(labels), or of all public records (spread).', choices=('labels', 'spread'),
+      essential=True, otherwise='spread; none in baselines')
   student_model: str | None = _student(None, 'Model of the student.',
       choices=(*MODELS, 'encoder'),
       otherwise='encoder, for features=contrastive; else cnn or softmax')
