@@ -1,6 +1,6 @@
 """Trains with several settings, several times each, and draws all curves.
 
-  python -m tff_pipelines.sweep    # three mechanisms, digits that ship, in out/sweep
+  python -m tff_pipelines.sweep    # three mechanisms on embedded digits
   python -m tff_pipelines.sweep --output_dir=out/mine --repeats=3 --seeded \\
       --common="--task=emnist --rounds=20" \\
       --setting="none: --mechanism=none" \\
