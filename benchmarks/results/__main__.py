@@ -1,4 +1,4 @@
-"""Makes the tables and figures of the documents anew, from one list of experiments.
+"""Makes the tables and figures of the documents again, from one list of experiments.
 
   make results DATA_DIR=FOLDER                       # all that is not done yet
   make results DATA_DIR=FOLDER ONLY=voting,emnist/none
@@ -24,6 +24,7 @@ import json
 import os
 import pathlib
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -37,6 +38,7 @@ from tff_pipelines.common import files
 from tff_pipelines.experiment import report
 
 ROOT = pathlib.Path(__file__).parents[2]
+_PARENT = os.getppid()
 # Kept of a summary, beside the numbers, texts and truth values of its details.
 _KEPT = ('value', 'headline', 'headline_of', 'held_out', 'mechanism', 'sampling',
          'population', 'cohort_size', 'rounds', 'epsilon', 'epsilon_server',
@@ -74,22 +76,35 @@ class Runner:
   """
 
   def __init__(self, row: Row, folder: pathlib.Path, data_dir: pathlib.Path | None):
-    """Reads the record; one of other settings is begun anew."""
+    """Reads the record; for other settings or data the row starts over."""
     self._row, self._folder, self._data_dir = row, folder, data_dir
     self._path = folder / 'records' / f'{row.name}.json'
     self._path.parent.mkdir(parents=True, exist_ok=True)
+    self._digests = splits.DATA[row.data].digests(data_dir) if row.data else {}
     self.record = read_record(self._path)
-    if self.record is None or self.record['identity'] != row.identity():
-      self.record = {
-          'name': row.name, 'identity': row.identity(),
-          'data': splits.DATA[row.data].digests(data_dir) if row.data else {},
-          'lock': hashlib.sha256(
-              (ROOT / 'requirements.txt').read_bytes()).hexdigest()[:16],
-          'tried': [], 'chosen': None, 'runs': []}
+    if self.record is None:
+      self._start_over()
+    elif (self.record['identity'], self.record['data']) != (
+        row.identity(), self._digests):
+      self._start_over()
+
+  def _start_over(self) -> None:
+    """Writes an empty record; runs of an earlier one, which would be resumed, go."""
+    if self.record is not None:
+      shutil.rmtree(self._folder / 'runs' / self._row.name, ignore_errors=True)
+    self.record = {
+        'name': self._row.name, 'identity': self._row.identity(),
+        'data': self._digests, 'lock': hashlib.sha256(
+            (ROOT / 'requirements.txt').read_bytes()).hexdigest()[:16],
+        'tried': [], 'chosen': None, 'runs': []}
+    files.write_json(self._path, self.record)
 
   def run(self, chosen: dict[str, Any] | None) -> None:
     """Tries settings unless the best is `chosen` elsewhere, and runs all seeds."""
-    row, record = self._row, self.record
+    row = self._row
+    if not row.grid and self.record['runs'] and self.record['chosen'] != (chosen or {}):
+      self._start_over()
+    record = self.record
     for number, flags in enumerate(row.grid):
       if number >= len(record['tried']):
         found = self._execute(f'trial-{number}', flags, row.seeds[0],
@@ -109,6 +124,7 @@ class Runner:
   def repeated(self) -> list[tuple[str, Any, Any]]:
     """Runs the first seed once more; what differs, as (name, before, now)."""
     before = self.record['runs'][0]
+    shutil.rmtree(self._folder / 'runs' / self._row.name / 'repeated', ignore_errors=True)
     found = self._execute('repeated', self.record['chosen'], before['seed'],
                           is_trial=False, resume=False)
     return [(name, before[name], found[name]) for name in ('value', 'held_out')
@@ -129,6 +145,8 @@ class Runner:
 
   def _execute(self, name: str, chosen: dict[str, Any], seed: int, *, is_trial: bool,
                resume: bool = True) -> dict[str, Any]:
+    if os.getppid() != _PARENT:
+      raise RuntimeError('the process that started this one has ended')
     folder = self._folder / 'runs' / self._row.name / name
     folder.parent.mkdir(parents=True, exist_ok=True)
     start, cpu = time.monotonic(), _cpu_seconds()
@@ -166,9 +184,14 @@ def _is_tried(row: Row, record: dict[str, Any] | None) -> bool:
           and len(record['tried']) == len(row.grid))
 
 
-def _is_done(row: Row, record: dict[str, Any] | None) -> bool:
-  return (_is_tried(row, record)
-          and {run['seed'] for run in record['runs']} >= set(row.seeds))
+def _is_done(row: Row, records: pathlib.Path) -> bool:
+  """Whether all seeds are recorded, with the settings that are the best by now."""
+  record = read_record(records / f'{row.name}.json')
+  if not _is_tried(row, record) or not {
+      run['seed'] for run in record['runs']} >= set(row.seeds):
+    return False
+  other = row.tuned_as and read_record(records / f'{row.tuned_as}.json')
+  return not other or not other['tried'] or record['chosen'] == _best(other)
 
 
 def _run_all(wanted: Sequence[Row], folder: pathlib.Path, flags) -> list[str]:
@@ -182,7 +205,7 @@ def _run_all(wanted: Sequence[Row], folder: pathlib.Path, flags) -> list[str]:
     while ready and len(running) < flags.jobs:
       row = ready.pop(0)
       waiting.remove(row)
-      if _is_done(row, read_record(folder / 'records' / f'{row.name}.json')):
+      if _is_done(row, folder / 'records'):
         continue
       running[row.name] = subprocess.Popen([
           sys.executable, '-m', 'benchmarks.results', f'--row={row.name}',
@@ -244,12 +267,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
   folder.mkdir(parents=True, exist_ok=True)
   with open(folder / '.lock', 'w', encoding='utf-8') as lock:
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      print(f'error: output_dir={folder} is in use by another process', file=sys.stderr)
+      return 2
     failed = []
     if flags.repeat:
       for row in wanted:
-        if 'seed' in row.seeded and _is_done(row, read_record(
-            records / f'{row.name}.json')):
+        if 'seed' in row.seeded and _is_done(row, records):
           found = Runner(row, folder, data_dir).repeated()
           print(f'{row.name}: {found or "the same"}')
           failed += [row.name] * bool(found)

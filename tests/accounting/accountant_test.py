@@ -216,8 +216,10 @@ def test_the_default_delta_is_well_below_one_over_the_population(population, del
 def test_a_delta_is_warned_of_from_one_over_the_number_on(units, of):
   at = accountant.warnings_about(1.0, 1 / units, units, of)
   assert [caveat.name for caveat in at] == [f'delta not below 1/{of}']
+  # Three digits are printed, rounded up.
   below = math.nextafter(1 / units, 0)
-  assert accountant.warnings_about(1.0, below, units, of) == []
+  assert accountant.warnings_about(1.0, below, units, of) == at
+  assert accountant.warnings_about(1.0, 0.99 / units, units, of) == []
 
 
 def test_a_delta_is_judged_by_what_neighbouring_inputs_differ_in():

@@ -135,6 +135,15 @@ def test_earlier_releases_are_in_the_verdict(tmp_path, epsilon, delta, word):
       content['reasons'])
 
 
+@pytest.mark.parametrize('delta, word', [(0.01, None), (0.02, 'below 1 over')])
+def test_earlier_delta_of_records_is_at_most_the_one_that_was_judged(
+    tmp_path, delta, word):
+  summary = {**_summary(tmp_path), 'adjacency': base.INSTANCE, 'delta': 0.01}
+  reasons = statement.statement(summary, earlier={
+      'count': 1, 'epsilon': 4.0, 'delta': delta})['reasons']
+  assert len(reasons) == (word is not None) and all(word in text for text in reasons)
+
+
 def test_run_by_turns_states_that_the_server_has_the_same_number(tmp_path):
   content = statement.statement(_summary(tmp_path))
   assert content['private'] and content['sampling'] == 'turns'

@@ -68,10 +68,11 @@ def _rules(summary: Mapping[str, Any], earlier: Mapping[str, Any] | None
   pairs = [(summary['epsilon'], delta)] * has_noise * (not is_seeded) + (
       [(earlier['epsilon'], earlier['delta'])] if earlier else [])
   finite = [pair for pair in pairs if pair[0] is not None]
-  # How many records are protected may be private; the accountant judged what it knew.
-  known = 0 if summary['adjacency'] in base.OF_RECORDS else summary['population'] or math.inf
+  # Number of records may be private: the accountant judged the run's own delta by it.
+  clients = summary['population'] or math.inf
   large_delta = bool(named.keys() & _LARGE_DELTA) or any(
-      float(decimals.rounded_up(delta, 3)) * known >= 1 for _, delta in finite)
+      other > delta if summary['adjacency'] in base.OF_RECORDS else
+      float(decimals.rounded_up(other, 3)) * clients >= 1 for _, other in finite)
   certain = [epsilon for epsilon, delta in finite
              if detected(epsilon, delta, FALSE_ALARMS) == 100]
   stopped = named.keys() & {_STOPPED, 'rounds added'} and (

@@ -329,8 +329,8 @@ def warnings_about(epsilon: float, delta: float, units: int | None,
 
   Args:
     epsilon, delta: The values.
-    units, of: Number of clients or records, to judge delta by, or None; 'population' or
-      'records'.
+    units, of: Number of clients or records, to judge delta by, as it is printed with
+      three digits, or None; 'population' or 'records'.
   """
   shown = decimals.rounded_up(delta, 6)
   return [caveats_lib.Caveat(name, text) for applies, name, text in (
@@ -343,7 +343,8 @@ def warnings_about(epsilon: float, delta: float, units: int | None,
        'delta to be compared with the records',
        f'delta={shown} says little unless it is well below 1 over the number of '
        'records'),
-      (units is not None and delta >= 1 / units, f'delta not below 1/{of}',
+      (units is not None and float(decimals.rounded_up(delta, 3)) >= 1 / units,
+       f'delta not below 1/{of}',
        f'delta={shown} is not below 1/{of}: publishing the data of one outright would '
        'satisfy it')
       ) if applies]
