@@ -60,8 +60,7 @@ def _named(summary: Mapping[str, Any]) -> dict[str, str]:
   return dict(zip(summary['caveats'], summary['warnings'], strict=True))
 
 
-def _rules(summary: Mapping[str, Any], earlier: Mapping[str, Any] | None
-           ) -> dict[str, list[str]]:
+def _rules(summary: Mapping[str, Any], earlier: Mapping | None) -> dict[str, list[str]]:
   """The rules of the verdict, each with the reasons why a summary breaks it."""
   named, delta = _named(summary), summary['delta']
   is_seeded, has_noise = 'seeded: not private' in named, bool(summary['adjacency'])
