@@ -24,8 +24,7 @@ def sampled(event, rate, rounds):
 
 
 def test_auto_takes_pld_where_the_worst_pair_is_known_and_rdp_elsewhere():
-  known = [GAUSSIAN, sampled(GAUSSIAN, 0.1, 5),
-           events.SkellamCount(noise_variance=9.0),
+  known = [GAUSSIAN, sampled(GAUSSIAN, 0.1, 5), events.SkellamCount(noise_variance=9.0),
            events.Vote(scheme='ae', noise_stddev=4.0, level='instance'),
            events.Nfdp(records=100, subset_size=3),
            events.FixedSizeSampled(event=GAUSSIAN, cohort_size=1, population=10),

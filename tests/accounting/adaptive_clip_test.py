@@ -84,10 +84,9 @@ def test_calibrated_noise_never_exceeds_the_target(name, target):
 
 
 def test_account_takes_the_flags_of_the_clip_and_the_rotation(capsys):
-  flags = ['--mechanism=skellam', '--delta=1e-3', '--noise_multiplier=1',
-           '--clip=0.3', '--bits=14', '--dimension=1001', '--cohort_size=50',
-           '--population=1000', '--rounds=20', '--sampling=poisson',
-           '--format=json']
+  flags = ['--mechanism=skellam', '--delta=1e-3', '--noise_multiplier=1', '--clip=0.3',
+           '--bits=14', '--dimension=1001', '--cohort_size=50', '--population=1000',
+           '--rounds=20', '--sampling=poisson', '--format=json']
   def run(*more):
     assert account.main([*flags, *more]) == 0
     return json.loads(capsys.readouterr().out)

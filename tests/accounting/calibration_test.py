@@ -132,8 +132,7 @@ def answered(kind, bits=None, **query):
       answers.Query(kind=kind, epsilon=10.0, delta=DELTA, **query),
       mechanisms.SumMechanism(
           mechanism='skellam', clip=0.03, bits=bits, dimension=1018174,
-          cohort_size=COHORT, population=POPULATION, rounds=ROUNDS,
-          sampling='poisson'))
+          cohort_size=COHORT, population=POPULATION, rounds=ROUNDS, sampling='poisson'))
 
 
 def test_suggested_bits_are_the_minimum_within_one_percent_of_the_gaussian():

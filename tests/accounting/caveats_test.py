@@ -72,8 +72,7 @@ GRID = dict(clip=10.0, dimension=250, cohort_size=100.0, population=1000, bits=8
     ('skellam', {**GRID, 'bits': 20, 'min_honest_fraction': 0.9,
                  'dropout_rate': 0.1}, [
         'cohorts assumed to be hidden', 'suppression depends on single clients',
-        'shares of all clients counted on',
-        'little noise if all others collude']),
+        'shares of all clients counted on', 'little noise if all others collude']),
     ('gaussian', dict(noise_multiplier=0.1, sampling='poisson', cohort_size=1.0,
                       population=1000), [
         'cohorts assumed to be hidden', 'large epsilon',

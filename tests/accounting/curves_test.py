@@ -116,8 +116,7 @@ def test_tight_bound_is_the_divergence_of_the_mixture(variance, rate, shift):
 
 
 BOUNDS = pytest.mark.parametrize('bound', [
-    curves.poisson, functools.partial(curves.poisson, generic=True),
-    curves.fixed_size])
+    curves.poisson, functools.partial(curves.poisson, generic=True), curves.fixed_size])
 
 
 def test_generic_bound_is_between_tight_and_three_times_its_moment():

@@ -19,10 +19,9 @@ def _forwarded(name):
 
 # The answers of a mechanism whose noise is a server's.
 _MECHANISM = dict(
-    __annotations__={'noise_multiplier': float}, source='here',
-    adjacency=base.ZERO_OUT, curve=_curve, pure_epsilon=base.not_pure,
-    failure_probability=base.never_fails, factors=base.no_known_pair,
-    caveats=base.no_caveats, scaled=base.no_known_group)
+    __annotations__={'noise_multiplier': float}, source='here', adjacency=base.ZERO_OUT,
+    curve=_curve, pure_epsilon=base.not_pure, failure_probability=base.never_fails,
+    factors=base.no_known_pair, caveats=base.no_caveats, scaled=base.no_known_group)
 # The answers of a way to sample clients that amplifies nothing.
 _SAMPLING = dict(
     source='here', adjacency=property(lambda self: self.event.adjacency),

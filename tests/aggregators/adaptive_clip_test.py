@@ -20,8 +20,7 @@ _params = DistributedSumParams(
 
 def _factory(params=None, count_stddev=0.0, seed=None, **settings):
   return AdaptiveClipSumFactory(
-      params or _params(),
-      AdaptiveClipParams(count_stddev=count_stddev, **settings),
+      params or _params(), AdaptiveClipParams(count_stddev=count_stddev, **settings),
       simulation_seed=seed)
 
 

@@ -289,8 +289,7 @@ def test_measurements_are_public_unless_diagnostics_are_asked_for():
   measured = lambda **k: _process(
       _params(), **k).next.type_signature.result.measurements
   public = tff.to_type(collections.OrderedDict(
-      scale=np.float32, estimated_wrapped_fraction=np.float32,
-      suppressed=np.bool_))
+      scale=np.float32, estimated_wrapped_fraction=np.float32, suppressed=np.bool_))
   off = measured()
   assert off.is_equivalent_to(tff.FederatedType(public, tff.SERVER))
   on = measured(diagnostics=True)

@@ -24,8 +24,7 @@ def test_the_divisor_is_the_constant_and_not_the_number_reporting(in_process, cl
 
 def test_structures_and_dtypes_are_kept_even_where_the_divisor_exceeds_them(in_process):
   value_type = tff.to_type(collections.OrderedDict(
-      a=[(np.float16, [2]), (np.float64, [])],
-      b=(tf.bfloat16.as_numpy_dtype, [1])))
+      a=[(np.float16, [2]), (np.float64, [])], b=(tf.bfloat16.as_numpy_dtype, [1])))
   process = ExpectedMeanFactory(PlainSumFactory(), 100_000).create(value_type)
   value = collections.OrderedDict(
       a=[np.array([1000, -3000], np.float16), np.float64(7)],

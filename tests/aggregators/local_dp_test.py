@@ -364,8 +364,7 @@ MANY = [local_dp.Piecewise(epsilon=1.0, dimension=4),
 LABELS = [local_dp.SubsetSelection(epsilon=1.5, dimension=10),
           local_dp.SubsetSelection(epsilon=1.5, dimension=10, size=1)]
 ANY = pytest.mark.parametrize(
-    'mechanism', ONE + MANY + LABELS,
-    ids=lambda m: f'{type(m).__name__}_{m.dimension}')
+    'mechanism', ONE + MANY + LABELS, ids=lambda m: f'{type(m).__name__}_{m.dimension}')
 
 
 @pytest.mark.parametrize(

@@ -68,8 +68,7 @@ def _bound(clip_grid, dim, beta):
 
 
 @pytest.mark.parametrize('clip_grid, dim, beta', itertools.product(
-    [0.01, 1.0, 100.0, 12345.6], [1, 16, 2**20],
-    [0.0, 1e-6, math.exp(-0.5), 0.99]))
+    [0.01, 1.0, 100.0, 12345.6], [1, 16, 2**20], [0.0, 1e-6, math.exp(-0.5), 0.99]))
 def test_sensitivities_are_those_of_the_paper(clip_grid, dim, beta):
   params = _params(clip=1.0, fixed_scale=clip_grid, dimension=dim, beta=beta)
   assert params.l2_sensitivity_squared == _bound(clip_grid, dim, beta)
@@ -82,8 +81,7 @@ def test_sensitivities_are_those_of_the_paper(clip_grid, dim, beta):
 
 @pytest.mark.parametrize('changes', [
     dict(noise_multiplier=1e9), dict(noise_multiplier=1e-6),
-    dict(bits=30, k_stddevs=1e-3, noise_multiplier=0.0),
-    dict(k_stddevs=1e-200)])
+    dict(bits=30, k_stddevs=1e-3, noise_multiplier=0.0), dict(k_stddevs=1e-200)])
 def test_the_clip_is_within_the_grid_that_integers_hold(changes):
   params = _params(**changes)
   assert 2.0**-60 <= params.clip_grid <= 2.0**30

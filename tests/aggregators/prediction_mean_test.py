@@ -97,8 +97,7 @@ def test_predictions_of_nan_or_infinities_change_nothing_but_their_part(value):
   assert int(sent.rejected) == 1 and int(sent.weight) == 0
   assert not np.any(sent.values)
   np.testing.assert_array_equal(
-      _consensus(bad, (2, 9, 3), params),
-      _consensus(logits[[0, 2]], (2, 3), params))
+      _consensus(bad, (2, 9, 3), params), _consensus(logits[[0, 2]], (2, 3), params))
 
 
 def test_weights_beyond_their_range_are_cut():

@@ -57,8 +57,7 @@ def test_transform_is_the_sylvester_matrix(dim):
   # Of integers it is exact.
   integers = np.arange(dim, dtype=np.float32) % 7
   np.testing.assert_array_equal(
-      rotation.walsh_hadamard(tf.constant(integers)),
-      linalg.hadamard(dim) @ integers)
+      rotation.walsh_hadamard(tf.constant(integers)), linalg.hadamard(dim) @ integers)
 
 
 def test_signs_are_fair_and_independent_of_their_neighbours():

@@ -230,8 +230,7 @@ def test_only_labels_leave_the_server(in_process):
         tff.StructWithPythonType([('suppressed', np.bool_)], collections.OrderedDict))
     assert types.state == _at_server(
         tff.StructWithPythonType(
-            [('server_key', tff.TensorType(np.int64, [2]))],
-            collections.OrderedDict))
+            [('server_key', tff.TensorType(np.int64, [2]))], collections.OrderedDict))
     state = process.next(
         process.initialize(), [_one_hot([3] * Q)] * params.agents).state
     assert not np.any(state['server_key'])

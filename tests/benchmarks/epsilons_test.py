@@ -21,8 +21,7 @@ EMNIST = worlds.World(
 
 
 @pytest.mark.parametrize('world, attack, changes, expected', [
-    (WRITERS, worlds.outsiders, {}, 8.00),
-    (WRITERS, worlds.server, {}, 18.75),
+    (WRITERS, worlds.outsiders, {}, 8.00), (WRITERS, worlds.server, {}, 18.75),
     (WRITERS, worlds.server, {'limit': 13}, 17.75),
     (WRITERS, worlds.server_any_cohorts, {}, 56.46),
     (WRITERS, worlds.server_any_cohorts, {'limit': 13}, 20.09),
@@ -30,8 +29,7 @@ EMNIST = worlds.World(
     (WRITERS, worlds.participant, {'limit': 13}, 17.89),
     (WRITERS, worlds.person_server, {'person': 2}, 36.5),
     (WRITERS, worlds.person_server, {'person': 2, 'limit': 13}, 34.7),
-    (EMNIST, worlds.outsiders, {}, 10.0),
-    (EMNIST, worlds.server, {}, 71.8),
+    (EMNIST, worlds.outsiders, {}, 10.0), (EMNIST, worlds.server, {}, 71.8),
     (EMNIST, worlds.server_any_cohorts, {}, 1364.7)])
 def test_attacks_attain_the_known_numbers(world, attack, changes, expected):
   found = attack(dataclasses.replace(world, **changes))

@@ -134,8 +134,7 @@ def test_fault_of_the_program_keeps_its_traceback():
     (['--shout=perhaps'], 'shout'),
     (['--resume'], 'resume needs output_dir, the folder of the run to continue'),
     (['--output_dir='], 'output_dir must be a non-empty text'),
-    (['--output_dir=/proc/run'], '/proc/run'),
-    (['--verbosity=loud'], 'verbosity')])
+    (['--output_dir=/proc/run'], '/proc/run'), (['--verbosity=loud'], 'verbosity')])
 def test_wrong_argument_is_named_in_one_line(capsys, arguments, named):
   assert named in _one_line(capsys, _start('succeed', *arguments))
   assert not _seen

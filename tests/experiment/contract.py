@@ -20,8 +20,7 @@ from tff_pipelines import report as page_program
 from tff_pipelines.accounting.guarantees import ledger_query
 from tff_pipelines.common import decimals, files
 from tff_pipelines.experiment import (
-    charged_records, configurations, failures, models, records as records_lib,
-    report)
+    charged_records, configurations, failures, models, records as records_lib, report)
 
 
 class _Killed(BaseException):

@@ -13,8 +13,7 @@ from tests.programs import in_process
 from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.common import files
 from tff_pipelines.experiment import (
-    charged_records, configurations, metrics as metrics_lib,
-    records as records_lib)
+    charged_records, configurations, metrics as metrics_lib, records as records_lib)
 
 EVENT = events.PoissonSampled(
     event=events.CentralGaussian(noise_multiplier=1.0), sampling_rate=0.1)

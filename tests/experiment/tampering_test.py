@@ -199,8 +199,7 @@ def test_ledger_without_its_rounds_is_refused_by_what_they_left(
     (folder / 'private/checkpoints').mkdir()
     one = records_lib.checkpoints.read(new / 'private/checkpoints/round_000000')
     records_lib.checkpoints.write(
-        folder / 'private/checkpoints',
-        dataclasses.replace(one, run=recorded['run']))
+        folder / 'private/checkpoints', dataclasses.replace(one, run=recorded['run']))
   if left == 'metrics.csv':
     shutil.rmtree(folder / 'tensorboard')
   else:

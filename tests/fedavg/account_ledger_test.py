@@ -31,8 +31,7 @@ def test_ledger_alone_gives_epsilon_and_says_whether_its_chain_holds(path):
   result = account_test.as_json(f'--ledger={path}')
   expected = account_test.as_json(
       '--mechanism=gaussian', '--noise_multiplier=0.848', '--rounds=20',
-      '--delta=0.00013', '--cohort_size=100', '--population=3400',
-      '--sampling=poisson')
+      '--delta=0.00013', '--cohort_size=100', '--population=3400', '--sampling=poisson')
   assert list(result) == account_test.KEYS
   assert result['epsilon'] == pytest.approx(expected['epsilon'], rel=1e-7)
   for key in ('epsilon_server', 'epsilon_server_any_cohorts'):

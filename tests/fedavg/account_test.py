@@ -244,9 +244,8 @@ def test_text_never_shows_less_than_what_was_computed(epsilon, server, delta, no
   text = run_lib.as_text(answer)
   numbers = dict(re.findall(r'(\w+): (\S+)', text))
   text = ' '.join(text.split())
-  for key, value in (('epsilon', epsilon), ('epsilon_server', server),
-                     ('delta', delta), ('noise_multiplier', noise),
-                     ('local_stddev_grid', noise)):
+  for key, value in (('epsilon', epsilon), ('epsilon_server', server), ('delta', delta),
+                     ('noise_multiplier', noise), ('local_stddev_grid', noise)):
     assert value <= float(numbers[key]) <= 1.000002 * value
   sentences = re.search(r'at most (.+) times .* plus (\S+)\. ', text)
   odds = sentences[1].replace(',', '').replace('more than a million', 'inf')

@@ -13,13 +13,10 @@ class TestExperiment(contract.ExperimentContract):
 
   commits = 3
   in_vain = (
-      ('clip', 0.1, {'mechanism': 'none'}),
-      ('epsilon', 1.0, {'mechanism': 'none'}),
-      ('bits', 16, {'mechanism': 'gaussian'}),
-      ('clip_learning_rate', 0.1, {}),
+      ('clip', 0.1, {'mechanism': 'none'}), ('epsilon', 1.0, {'mechanism': 'none'}),
+      ('bits', 16, {'mechanism': 'gaussian'}), ('clip_learning_rate', 0.1, {}),
       ('min_honest_fraction', 0.5, {'mechanism': 'skellam_central'}),
-      ('vocabulary', 'words.json', {}),
-      ('bands', 2, {'sampling': 'poisson'}))
+      ('vocabulary', 'words.json', {}), ('bands', 2, {'sampling': 'poisson'}))
   sampling = 'turns'
 
   def settings_class(self):

@@ -33,9 +33,8 @@ def _factory(mechanism, seed=None):
 @functools.lru_cache(maxsize=None)
 def _process(factory, rate=1.0, momentum=0.0):
   return process_lib.build_chunked(
-      UPDATE, TASK.train.element_spec,
-      initial_weights=tiny_task.initial_weights(0), sum_factory=factory,
-      expected_cohort_size=COHORT,
+      UPDATE, TASK.train.element_spec, initial_weights=tiny_task.initial_weights(0),
+      sum_factory=factory, expected_cohort_size=COHORT,
       server=ServerConfig(learning_rate=rate, momentum=momentum))
 
 

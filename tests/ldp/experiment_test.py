@@ -26,8 +26,7 @@ class TestLdp(contract.ExperimentContract):
 
   commits = 4
   in_vain = (
-      ('refine_steps', 3, {'refine': 'never'}),
-      ('trust', 0.5, {'refine': 'never'}),
+      ('refine_steps', 3, {'refine': 'never'}), ('trust', 0.5, {'refine': 'never'}),
       ('sharpness', 2.0, {'refine': 'never', 'sampling': 'random'}),
       ('num_classes', 10, {}), ('data_path', 'digits.npz', {}),
       ('records_per_client', 5, {}), ('size_exponent', 2.0, {'partition': 'labels'}),

@@ -33,8 +33,7 @@ def only_cell(**changes):
 
 
 @pytest.mark.parametrize('bits, epsilon, expected', [
-    (10, 1.0, 0.1787), (16, 1.0, 0.1637), (10, 6.0, 0.00713),
-    (16, 6.0, 0.00667)])
+    (10, 1.0, 0.1787), (16, 1.0, 0.1637), (10, 6.0, 0.00713), (16, 6.0, 0.00667)])
 def test_skellam_noise_is_that_of_the_published_implementation(bits, epsilon, expected):
   cell = only_cell(bits=(bits,), epsilon=(epsilon,), accountant='rdp')
   assert cell.noise_mse == pytest.approx(expected, rel=1e-3)

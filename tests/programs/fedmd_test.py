@@ -70,11 +70,10 @@ def test_guarantee_of_a_draw_is_reported_in_numbers_and_words(runs):
   assert summary['adjacency'] == 'record' and summary['rounds'] == ROUNDS + 1
   assert summary['details']['communication_rounds'] == ROUNDS
   report = (folder / 'report.txt').read_text(encoding='utf-8')
-  for words in ('chance that a given record is drawn',
-                'may be exposed entirely', 'not a meaningful guarantee',
-                'with the same delta epsilon 0 holds', 'epsilon tighter: 0',
-                'natural logarithm', 'trust model: no one is trusted',
-                'secure aggregation: simulated',
+  for words in ('chance that a given record is drawn', 'may be exposed entirely',
+                'not a meaningful guarantee', 'with the same delta epsilon 0 holds',
+                'epsilon tighter: 0', 'natural logarithm',
+                'trust model: no one is trusted', 'secure aggregation: simulated',
                 'party 2: dense3, 286 records, 20 draws'):
     assert words in report
   printed = runs['nfdp'][0].stdout.splitlines()

@@ -35,9 +35,8 @@ def finished(programs, tmp_path_factory):
 def test_run_leaves_all_its_files(finished):
   run, folder = finished
   assert {path.name for path in folder.iterdir()} >= {
-      'answers', 'configuration.json', 'ledger.jsonl', 'metrics.csv',
-      'progress.png', 'report.html', 'report.txt', 'starts.log', 'student.npz',
-      'summary.json'}
+      'answers', 'configuration.json', 'ledger.jsonl', 'metrics.csv', 'progress.png',
+      'report.html', 'report.txt', 'starts.log', 'student.npz', 'summary.json'}
   _check_figure(folder / 'progress.png')
   assert len(list((folder / 'answers').iterdir())) == 8
   assert 'Traceback' not in run.stderr and 'Warning' not in run.stderr

@@ -123,10 +123,9 @@ def test_seeded_run_of_another_interpreter_is_the_same_to_the_last_bit(runs, tmp
 def test_real_digits_are_learnt_under_privacy(tmp_path):
   path = data_dir.require('mnist.npz')
   run = in_process.run(
-      TRAIN, '--data_source=npz', f'--data_path={path}', '--rounds=5',
-      '--epsilon=8', '--cohort_size=100', '--server_learning_rate=0.5',
-      '--client_learning_rate=0.1', '--output_dir=run',
-      '--rounds_per_evaluation=5', folder=tmp_path)
+      TRAIN, '--data_source=npz', f'--data_path={path}', '--rounds=5', '--epsilon=8',
+      '--cohort_size=100', '--server_learning_rate=0.5', '--client_learning_rate=0.1',
+      '--output_dir=run', '--rounds_per_evaluation=5', folder=tmp_path)
   assert run.code == 0, run.stderr
   summary = in_process.summary(tmp_path / 'run')
   # 539^-1.1 = 0.000989...

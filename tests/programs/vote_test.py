@@ -66,8 +66,7 @@ def test_run_leaves_all_its_files(runs, name):
   folder = in_process.folder_of(runs, name)
   expected = {'configuration.json', 'features.npz', 'ledger.jsonl', 'metrics.csv',
               'model.json', 'model.npz', 'paths.json', 'private', 'progress.png',
-              'report.html', 'report.txt', 'starts.log',
-              'summary.json', 'tensorboard'}
+              'report.html', 'report.txt', 'starts.log', 'summary.json', 'tensorboard'}
   if '--student' in ' '.join(RUNS[name]) or name in VOTES:
     expected |= {'queries.npz', 'student.npz', 'student.csv'}
   assert {path.name for path in folder.iterdir()} == expected
@@ -95,8 +94,7 @@ def test_epsilon_is_just_below_the_target(runs, name, epsilon, level, adjacency)
   summary = in_process.summary(in_process.folder_of(runs, name))
   assert 0.99 * epsilon < summary['epsilon'] <= epsilon
   assert (summary['details']['level'], summary['adjacency']) == (level, adjacency)
-  for key in ('adjacency_in_words', 'trust_model', 'observers', 'source',
-              'accountant'):
+  for key in ('adjacency_in_words', 'trust_model', 'observers', 'source', 'accountant'):
     assert summary[key]
   shown = f"epsilon     {decimals.epsilon(summary['epsilon'])} at delta"
   assert runs[name][0].stdout.count(shown) == 2

@@ -377,8 +377,7 @@ def test_loops_of_the_old_kind_draw_a_fresh_key_in_each_round(in_process, monkey
     tf.compat.v1.disable_control_flow_v2()
     try:
       return tf.while_loop(
-          lambda i, _: i < 4,
-          lambda i, result: (i + 1, result.write(i, keys.fresh())),
+          lambda i, _: i < 4, lambda i, result: (i + 1, result.write(i, keys.fresh())),
           [0, tf.TensorArray(tf.int64, 4, element_shape=[2])])[1].stack()
     finally:
       tf.compat.v1.enable_control_flow_v2()

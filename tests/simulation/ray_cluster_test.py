@@ -43,9 +43,8 @@ def _clients(count, seed):
 
 def _flags(data, output):
   return ['--task=images', '--model=softmax', '--num_classes=3', '--data_source=sqlite',
-          f'--data_path={data / "x.sqlite"}', '--cohort_size=6',
-          '--sampling=fixed', '--rounds=3', '--seed=5', '--noise_multiplier=0.5',
-          f'--output_dir={output}']
+          f'--data_path={data / "x.sqlite"}', '--cohort_size=6', '--sampling=fixed',
+          '--rounds=3', '--seed=5', '--noise_multiplier=0.5', f'--output_dir={output}']
 
 
 def _ip(*arguments):

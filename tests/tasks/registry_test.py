@@ -11,8 +11,7 @@ from tasks.emnist import task as emnist
 
 def test_build_passes_options_on_and_leaves_out_those_not_given():
   built = registry.build(
-      'emnist', model='cnn_1m', data_source='embedded', num_clients=17,
-      data_path=None)
+      'emnist', model='cnn_1m', data_source='embedded', num_clients=17, data_path=None)
   assert isinstance(built, task.Task)
   assert built.name == 'emnist'
   assert built.model.name == 'cnn_1m'

@@ -45,12 +45,8 @@ class TestVote(contract.ExperimentContract):
 
   commits = 1
   in_vain = (
-      ('clip', 0.1, {}),
-      ('noise_multiplier', 1.0, {}),
-      ('neighbours', 3, {}),
-      ('target', 'dslr', {}),
-      ('pca_dimensions', 3, {}),
-      ('client_shift', 1, {}),
+      ('clip', 0.1, {}), ('noise_multiplier', 1.0, {}), ('neighbours', 3, {}),
+      ('target', 'dslr', {}), ('pca_dimensions', 3, {}), ('client_shift', 1, {}),
       ('assumed_colluders', 1, {'noise': 'gaussian_central'}))
 
   def settings_class(self):

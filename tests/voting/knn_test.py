@@ -79,8 +79,7 @@ def test_one_record_more_moves_one_vote_a_query_whatever_its_index(d, most):
   extra, label = q[0:1], np.array([4], np.int32)
   moved = 0
   for index in (0, 1, 17, 47, 48):
-    after = _votes(q, np.insert(x, index, extra, axis=0),
-                   np.insert(y, index, label), k)
+    after = _votes(q, np.insert(x, index, extra, axis=0), np.insert(y, index, label), k)
     difference = after - before
     assert np.abs(difference).sum(axis=1).max() <= 2
     assert difference.max() <= 1 and difference.min() >= -1

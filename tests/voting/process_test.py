@@ -121,6 +121,5 @@ def test_unlabelled_records_reach_agents_that_ask_for_them(in_process):
   queries = _examples(Q, 99)['x']
   for count in (0, 3):
     output = process.next(
-        process.initialize(), voting.public_value(queries, queries[:count]),
-        _agents())
+        process.initialize(), voting.public_value(queries, queries[:count]), _agents())
     np.testing.assert_array_equal(output['labels'], [count] * Q)

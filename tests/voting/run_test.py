@@ -20,8 +20,7 @@ K = 6
 def _records(count, seed, label=None):
   rng = np.random.default_rng(seed)
   y = rng.integers(C, size=count) if label is None else np.full(count, label)
-  return {'x': rng.normal(size=(count, D)).astype(np.float32),
-          'y': y.astype(np.int32)}
+  return {'x': rng.normal(size=(count, D)).astype(np.float32), 'y': y.astype(np.int32)}
 
 
 def _without_last(records):

@@ -80,8 +80,7 @@ def test_tff_reads_the_same_examples(cache):
 @pytest.mark.parametrize('only_digits, classes', [(True, 10), (False, 62)])
 def test_task_from_the_cache(cache, only_digits, classes):
   built = registry.build(
-      'emnist', data_source='official', cache_dir=str(cache),
-      only_digits=only_digits)
+      'emnist', data_source='official', cache_dir=str(cache), only_digits=only_digits)
   assert len(built.train.client_ids) == 2
   assert list(built.held_out) == ['test_examples']
   held_out = built.held_out['test_examples']

@@ -47,9 +47,8 @@ def _keras_model(name):
   if name == 'cnn_1m':
     stack = [
         keras.Conv2D(32, 3, activation='relu'), keras.MaxPool2D(),
-        keras.Conv2D(64, 3, activation='relu'), keras.Dropout(0.25),
-        keras.Flatten(), keras.Dense(128, activation='relu'),
-        keras.Dropout(0.5), keras.Dense(10)]
+        keras.Conv2D(64, 3, activation='relu'), keras.Dropout(0.25), keras.Flatten(),
+        keras.Dense(128, activation='relu'), keras.Dropout(0.5), keras.Dense(10)]
   else:
     stack = [
         keras.Conv2D(8, 7, activation='relu'), keras.MaxPool2D(),

@@ -17,8 +17,7 @@ SPEC = tf.TensorSpec([None, 4]), tf.TensorSpec([None], tf.int32)  # Of a functio
 
 def _dense(*hidden):
   return tf.keras.Sequential([
-      tf.keras.Input([4]), keras.Dense(5, activation='swish'), *hidden,
-      keras.Dense(3)])
+      tf.keras.Input([4]), keras.Dense(5, activation='swish'), *hidden, keras.Dense(3)])
 
 
 def _recurrent():

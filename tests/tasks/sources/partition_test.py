@@ -15,9 +15,8 @@ def _dirichlet(labels, num_clients, alpha, seed):
 
 @hypothesis.settings(deadline=None, max_examples=60)
 @hypothesis.given(
-    labels=st.lists(st.integers(0, 5), min_size=1, max_size=60),
-    data=st.data(), alpha=st.sampled_from([1e-3, 0.1, 1.0, 100.0]),
-    seed=st.integers(0, 2**40))
+    labels=st.lists(st.integers(0, 5), min_size=1, max_size=60), data=st.data(),
+    alpha=st.sampled_from([1e-3, 0.1, 1.0, 100.0]), seed=st.integers(0, 2**40))
 def test_every_client_gets_equally_many_examples(labels, data, alpha, seed):
   num_clients = data.draw(st.integers(1, len(labels)))
   clients = _dirichlet(np.array(labels), num_clients, alpha, seed)

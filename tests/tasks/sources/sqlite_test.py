@@ -92,8 +92,7 @@ def test_bad_example_names_file_and_client(tmp_path, index):
   path = official_file.write(
       tmp_path / 'f.sqlite',
       [('a', 'good', _value(1)), ('a', 'bad', b'x'), ('a', 'text', 'x')],
-      metadata=[('good', 'a'), ('bad', 'a'), ('none', 'a'), ('text', 'a')],
-      index=index)
+      metadata=[('good', 'a'), ('bad', 'a'), ('none', 'a'), ('text', 'a')], index=index)
   source = source_sqlite.SqliteSource(path, 'a')
   for client, message in (
       ('bad', "not an example with 'v'"), ('none', 'no examples'),

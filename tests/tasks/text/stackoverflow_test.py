@@ -204,8 +204,7 @@ def test_runs_without_a_file_have_the_text_that_ships():
 def _tag_model(num_words=6, num_tags=8, name='logistic'):
   return stackoverflow_tag.build_model(name, vocabulary_lib.Vocabulary(
       words=tuple(f'w{i}' for i in range(num_words)),
-      labels=tuple(f't{i}' for i in range(num_tags)),
-      made_from=vocabulary_lib.PUBLIC))
+      labels=tuple(f't{i}' for i in range(num_tags)), made_from=vocabulary_lib.PUBLIC))
 
 
 def _batch(rng, rows=9):

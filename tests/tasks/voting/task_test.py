@@ -9,8 +9,7 @@ from tests import data_dir
 
 
 def _records(labels):
-  return {'x': np.zeros((len(labels), 2), np.float32),
-          'y': np.array(labels, np.int32)}
+  return {'x': np.zeros((len(labels), 2), np.float32), 'y': np.array(labels, np.int32)}
 
 
 def _task(labels=(0, 1, 2), public=4, classes=3):
