@@ -156,8 +156,7 @@ FAMILIES = {
         lines=8,
         moments=(_exists('configuration.json'), _exists('answers'),
                  _exists('answers/000001.npz'), _exists('answers/000004.npz')),
-        quick=(3,), left=_ldp_left),
-}
+        quick=(3,), left=_ldp_left)}
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

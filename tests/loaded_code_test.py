@@ -84,8 +84,7 @@ PLACES = {
      'importlib.import_module'): 'a part of Ray, which is installed',
     ('tff_pipelines/simulation/ray_transport', '_imported', 'importlib.import_module'):
         'Ray, which is installed',
-    ('tff_pipelines/fedavg/sweep', 'Run.start', 'ctypes.CDLL'): _LIBC,
-}
+    ('tff_pipelines/fedavg/sweep', 'Run.start', 'ctypes.CDLL'): _LIBC}
 
 
 def _aliases(tree):

@@ -70,8 +70,7 @@ def sizes(every: Mapping[str, modules_lib.Module]) -> dict[str, int]:
       'library: modules': sum(not m.is_package for m in library.values()),
       'library: packages': len({_package(name) for name in library}),
       'library: arrows between packages': len(arrows(library.values())),
-      'library: longest chain of imports': longest_chain(library),
-  }
+      'library: longest chain of imports': longest_chain(library)}
 
 
 if __name__ == '__main__':

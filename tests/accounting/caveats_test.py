@@ -29,8 +29,7 @@ def test_a_caveat_is_its_text():
     ('a name', '', "text must be a non-empty string, found ''"),
     (None, 'a text', 'name must be a non-empty string, found None'),
     ('a name', 3, 'text must be a non-empty string, found 3'),
-    (41 * 'a', 'a text', 'name must have at most 40 characters'),
-])
+    (41 * 'a', 'a text', 'name must have at most 40 characters')])
 def test_impossible_caveats_are_named(name, text, message):
   with pytest.raises(ValueError, match=message):
     caveats.Caveat(name, text)
@@ -69,8 +68,7 @@ GRID = dict(clip=10.0, dimension=250, cohort_size=100.0, population=1000, bits=8
         'approximate amplification']),
     ('skellam', {**GRID, 'bits': 20, 'cohort_size': 1, 'sampling': 'fixed'}, [
         'cohorts assumed to be hidden', 'participants: a cohort may be of one']),
-    ('skellam', {**GRID, 'bits': 20, 'min_honest_fraction': 0.9,
-                 'dropout_rate': 0.1}, [
+    ('skellam', {**GRID, 'bits': 20, 'min_honest_fraction': 0.9, 'dropout_rate': 0.1}, [
         'cohorts assumed to be hidden', 'suppression depends on single clients',
         'shares of all clients counted on', 'little noise if all others collude']),
     ('gaussian', dict(noise_multiplier=0.1, sampling='poisson', cohort_size=1.0,

@@ -56,8 +56,7 @@ LEAVES = [
         l2_sensitivity=4.0, noise_variance=900.0, dimension=50, items=16,
         threshold=200),
     events.PreliminaryRelease(l2_sensitivity=4.0, noise_variance=900.0, dimension=50),
-    events.EvaluationRelease(l2_sensitivity=4.0, noise_variance=900.0, dimension=2),
-]
+    events.EvaluationRelease(l2_sensitivity=4.0, noise_variance=900.0, dimension=2)]
 COMBINED = [
     events.PoissonSampled(event=SKELLAM, sampling_rate=0.05),
     events.PoissonSampled(event=GAUSSIAN, sampling_rate=0.05),
@@ -83,8 +82,7 @@ COMBINED = [
     events.TurnSampled(event=GAUSSIAN, column=(2, 1), turn_size=50, population=100,
                        sampling_rate=0.3, pivotal_probability=0.01),
     events.OneRowKnown(events=(events.CentralGaussian(noise_multiplier=0.5), GAUSSIAN),
-                       column=(2, 1)),
-]
+                       column=(2, 1))]
 ALL = LEAVES + COMBINED
 BY_NAME = pytest.mark.parametrize('event', ALL, ids=lambda e: f'{type(e).__name__}')
 
@@ -306,8 +304,7 @@ def test_no_privacy_is_infinite_wherever_it_is():
                               'extra': 2}),
     lambda: events.from_json({'kind': 'Event'}),
     lambda: events.from_json({**SKELLAM.to_json(), 'kind': '_Shares'}),
-    lambda: events.from_json([1]),
-])
+    lambda: events.from_json([1])])
 def test_impossible_events_are_refused(build):
   with pytest.raises(ValueError, match='found|must|cannot'):
     build()

@@ -18,8 +18,7 @@ COMPLETE = {
     'knn_vote': dict(queries=7, noise_stddev=25.0, neighbours=10, level='instance'),
     'nfdp': dict(records=100, subset_size=10),
     **{name: dict(epsilon=0.5, queries=7)
-       for name in mechanisms.names(mechanisms.LocalMechanism)},
-}
+       for name in mechanisms.names(mechanisms.LocalMechanism)}}
 BY_NAME = pytest.mark.parametrize('name', mechanisms.MECHANISMS)
 
 

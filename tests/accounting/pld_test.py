@@ -153,8 +153,7 @@ def test_different_mechanisms_compose():
      sampled_logs(gaussian_logs(0.848), 100 / 3400)),
     (poisson(skellam(4.0), 0.1), 50, 1e-5,
      sampled_logs(curves_test.skellam_logs(4.0, 1), 0.1)),
-    (gaussian(1.0), 1, 1e-50, gaussian_logs(1.0)),
-])
+    (gaussian(1.0), 1, 1e-50, gaussian_logs(1.0))])
 def test_epsilon_is_safe_and_within_a_tenth_of_a_percent(pair, count, delta, logs):
   check(((pair, count),), delta, lambda at: max(
       inverted_delta(*logs, count, at), inverted_delta(*logs[::-1], count, at)),

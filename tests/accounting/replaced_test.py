@@ -64,8 +64,7 @@ def test_epsilon_is_that_of_dp_accounting_for_the_same_pair(noise, rate, count, 
 
 @pytest.mark.parametrize('noise, rate, count', [(1.1, 0.02, 200), (3.0, 0.4, 30)])
 def test_a_replaced_record_costs_more_than_one_that_is_added(noise, rate, count):
-  added = accountant.epsilon(
-      _event(noise, rate, count, base.RECORD_ZERO_OUT), 1e-5)
+  added = accountant.epsilon(_event(noise, rate, count, base.RECORD_ZERO_OUT), 1e-5)
   replaced = accountant.epsilon(_event(noise, rate, count), 1e-5)
   assert 1.2 * added < replaced < 3 * added
   # Whoever knows the samples sees a sum that moves twice as far.

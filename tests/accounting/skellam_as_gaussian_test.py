@@ -135,8 +135,7 @@ def _attacked(mu, factor, nodes):
     (_attacked(10**4, 0.0, 4), 'removed must be greater than 0'),
     (_attacked(10**4, 2.0, 0), 'nodes must be'),
     (lambda: skellam_as_gaussian.find(float('nan'), 1e-20), 'variance must be'),
-    (lambda: skellam_as_gaussian.find(1e4, 0.0), 'total_variation must be'),
-])
+    (lambda: skellam_as_gaussian.find(1e4, 0.0), 'total_variation must be')])
 def test_wrong_parameters_are_refused(attack, message):
   with pytest.raises(ValueError, match=message):
     attack()

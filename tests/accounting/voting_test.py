@@ -40,10 +40,8 @@ def test_epsilon_of_neighbour_votes():
                 **changes)
   paper = vote(noise='gaussian', bound='paper')
   tight = vote(noise='gaussian')
-  assert votes_lib.published_epsilon(paper, 206, 1e-4) == pytest.approx(
-      0.840, abs=5e-4)
-  assert votes_lib.published_epsilon(tight, 206, 1e-4) == pytest.approx(
-      0.117, abs=6e-4)
+  assert votes_lib.published_epsilon(paper, 206, 1e-4) == pytest.approx(0.840, abs=5e-4)
+  assert votes_lib.published_epsilon(tight, 206, 1e-4) == pytest.approx(0.117, abs=6e-4)
   assert accountant.epsilon(queries(vote(), 206), 1e-4,
                             accountant='rdp') == pytest.approx(0.073, abs=6e-4)
   assert accountant.epsilon(queries(vote(), 206), 1e-4) == pytest.approx(
@@ -164,8 +162,7 @@ def test_data_dependent_curves_hold_in_both_directions_for_all_small_votes(
 def test_data_dependent_curve_falls_back_where_its_condition_fails():
   curve = curves.gaussian(2.0)
   for log_q in (0.0, -0.01, -0.5):
-    np.testing.assert_array_equal(
-        votes_lib.data_dependent_curve(log_q, curve), curve)
+    np.testing.assert_array_equal(votes_lib.data_dependent_curve(log_q, curve), curve)
   small = votes_lib.data_dependent_curve(-200.0, curve)
   assert small[0] < 1e-30 and (small <= curve).all()
   certain = votes_lib.data_dependent_curve(-math.inf, curve)

@@ -69,8 +69,7 @@ def _errors(params, rounds, seed=5):
     dict(noise_multiplier=0.0),
     # Shares beyond any table: differences of Poisson draws.
     pytest.param(dict(bits=22, noise_multiplier=2.0), marks=pytest.mark.slow),
-    pytest.param(dict(min_honest_fraction=0.5), marks=pytest.mark.slow),
-])
+    pytest.param(dict(min_honest_fraction=0.5), marks=pytest.mark.slow)])
 def test_error_has_the_predicted_variance_and_mean_zero(in_process, changes):
   params = _params(**changes)
   errors = _errors(params, rounds=4)
@@ -164,8 +163,7 @@ STRUCTURES = {
     'mixed': collections.OrderedDict(
         b=[(np.float32, [3]), (np.float64, [])],
         a=((BFLOAT16, [2, 1]), collections.OrderedDict(c=(np.float16, [5])))),
-    'an empty tensor': [(np.float32, [0]), (np.float32, [2])],
-}
+    'an empty tensor': [(np.float32, [0]), (np.float32, [2])]}
 
 
 @pytest.mark.parametrize('name', sorted(STRUCTURES))
@@ -205,8 +203,7 @@ def test_structures_come_back_in_their_shape_and_dtype(in_process, name):
     (tff.TensorType(np.float32, None), TypeError, 'known shape'),
     (tff.StructType([('a', tff.TensorType(np.float32, [D]))]), TypeError,
      r"Python containers, found StructType\(\[\('a'"),
-    (tff.TensorType(np.float32, [999]), ValueError, 'dimension=1000, found 999'),
-])
+    (tff.TensorType(np.float32, [999]), ValueError, 'dimension=1000, found 999')])
 def test_values_that_cannot_be_summed_are_named(value_type, error, message):
   with pytest.raises(error, match=message):
     _process(_params(), value_type)

@@ -49,8 +49,7 @@ def test_structures_are_cut_into_rows_and_put_together_again(in_process):
       a=tff.TensorType(np.float32, [2, 5]), b=tff.TensorType(np.float64, [10])))
   value = collections.OrderedDict(
       a=np.full([2, 5], 0.5, np.float32), b=np.full([10], -0.5))
-  result = _mean(
-      LocalMeanFactory(PIECEWISE).create(value_type), [value] * 300).result
+  result = _mean(LocalMeanFactory(PIECEWISE).create(value_type), [value] * 300).result
   assert result['a'].shape == (2, 5) and result['b'].dtype == np.float64
   assert np.mean(result['a']) == pytest.approx(0.5, abs=0.35)
   assert np.mean(result['b']) == pytest.approx(-0.5, abs=0.35)

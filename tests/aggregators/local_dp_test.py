@@ -179,8 +179,7 @@ def test_laplace_variance_is_that_of_its_table_and_of_the_published_scale(
   values, probabilities = _of_table(dist)
   assert dist.variance(0.0) == pytest.approx(
       np.sum(probabilities * values**2.0) / dist.steps**2, rel=1e-6)
-  assert dist.variance(0.0) == pytest.approx(
-      2 * (2 * dimension / epsilon)**2, rel=1e-3)
+  assert dist.variance(0.0) == pytest.approx(2 * (2 * dimension / epsilon)**2, rel=1e-3)
   halfway = 0.5 / dist.steps
   assert dist.variance(halfway) == pytest.approx(
       dist.variance(0.0) + 0.25 / dist.steps**2)
@@ -197,8 +196,7 @@ def test_gaussian_noise_is_that_of_the_multiplier_and_the_largest_distance(
   values, probabilities = _of_table(dist)
   variance = np.sum(probabilities * values.astype(float)**2)
   assert variance == pytest.approx(dist.parameter, rel=1e-6)
-  assert dist.variance(0.0) == pytest.approx(
-      variance / dist.steps**2, rel=1e-6)
+  assert dist.variance(0.0) == pytest.approx(variance / dist.steps**2, rel=1e-6)
 
 
 def test_noise_on_the_simplex_is_of_its_diameters_whatever_the_dimension():
@@ -242,8 +240,7 @@ def test_no_unit_of_laplace_on_the_simplex_costs_too_much_exactly(epsilon):
   within = zip(noise[1:dist.reach + 1], noise[2:dist.reach + 2])
   below = zip(tails[:2 * dist.steps], tails[1:2 * dist.steps + 1])
   largest, smallest = 0, 1
-  for rarer, likelier in itertools.chain(
-      ((a, b) for a, b in within if a < b), below):
+  for rarer, likelier in itertools.chain(((a, b) for a, b in within if a < b), below):
     if likelier * smallest > largest * rarer:
       largest, smallest = likelier, rarer
   with mpmath.workdps(60):
@@ -523,8 +520,7 @@ def test_probabilities_are_scaled_by_constants_alone():
   probabilities = np.array([[0.2, 0.5, 0.3], [0.0, 1.0, 0.0], [1/3, 1/3, 1/3]])
   scaled = local_dp.scaled_probabilities(tf.constant(probabilities)).numpy()
   np.testing.assert_allclose(scaled, 2 * probabilities - 1)
-  np.testing.assert_allclose(
-      local_dp.unscaled_probabilities(scaled), probabilities)
+  np.testing.assert_allclose(local_dp.unscaled_probabilities(scaled), probabilities)
 
 
 @pytest.mark.parametrize('arguments, message', [

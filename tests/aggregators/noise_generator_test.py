@@ -143,8 +143,7 @@ def test_a_table_of_another_cohort_is_an_error():
     (dict(mechanism='skellam_central'), 'found mechanism=skellam_central'),
     (dict(noise_multiplier=0.0), 'noise_multiplier=0'),
     (dict(bits=24), 'fewer bits.*bits=24'),
-    (dict(mechanism='discrete_gaussian', bits=18), 'fewer bits.*bits=18'),
-])
+    (dict(mechanism='discrete_gaussian', bits=18), 'fewer bits.*bits=18')])
 def test_what_tables_cannot_draw_is_refused_at_construction(changes, message):
   with pytest.raises(ValueError, match=f'noise_generator=chacha20.*{message}'):
     DistributedSumFactory(_params(**changes))

@@ -56,8 +56,7 @@ def test_mechanism_that_leaves_something_unsaid_cannot_be_built(name):
     ({'in_kernels': None}, 'in_kernels must be True or False'),
     ({'smallest_share': math.nan}, 'smallest_share must be'),
     ({'sampler_total_variation': 2.0}, 'sampler_total_variation must be'),
-    ({'is_divisible': False}, 'sampler_total_variation of binomial must be given'),
-])
+    ({'is_divisible': False}, 'sampler_total_variation of binomial must be given')])
 def test_mechanism_that_misstates_something_cannot_be_built(changes, rule):
   with pytest.raises(ValueError, match=rule):
     noises.Noise(**{**binomial.NOISE, **changes})

@@ -73,8 +73,7 @@ def test_bytes_of_a_round():
     (dict(noise_scale=float('nan')), 'noise_scale must be a finite number'),
     (dict(noise_scale=1.0), 'noise_scale must be greater than 0 with noise and 0'),
     (dict(noise='laplace'), 'noise_scale must be greater than 0 with noise and 0'),
-    (dict(noise='laplace', noise_scale=1e13), 'noise_scale must be in .0, 1e.12.'),
-])
+    (dict(noise='laplace', noise_scale=1e13), 'noise_scale must be in .0, 1e.12.')])
 def test_what_cannot_be_is_named(changes, message):
   with pytest.raises(ValueError, match=message):
     _params(**changes)

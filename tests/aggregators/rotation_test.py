@@ -85,8 +85,7 @@ def _spiky_vectors(dim):
       'few coordinates': few,
       'constant': np.ones(dim, np.float32),
       'decaying': 0.99**np.arange(dim, dtype=np.float32),
-      'row of the transform': linalg.hadamard(dim)[37].astype(np.float32),
-  }
+      'row of the transform': linalg.hadamard(dim)[37].astype(np.float32)}
 
 
 def _exceedances(rotated, norm, t):

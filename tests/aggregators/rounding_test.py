@@ -63,8 +63,7 @@ def _adversarial_vectors(dim, clip, count, seed):
       lambda: np.where(rng.random(dim) < 0.02, np.inf, boundary()),
       lambda: boundary() * 10.0**rng.uniform(-40, 37),
       # Mostly tiny coordinates, which all may round away from zero.
-      lambda: boundary() * rng.uniform(0, 1e-3, size=dim),
-  ]
+      lambda: boundary() * rng.uniform(0, 1e-3, size=dim)]
   with np.errstate(all='ignore'):
     return np.array([
         families[i % len(families)]() for i in range(count)]).astype(np.float32)
@@ -77,8 +76,7 @@ def _adversarial_vectors(dim, clip, count, seed):
     dict(fixed_scale=2.0**30),
     dict(dimension=1, fixed_scale=12.5),
     dict(clip=1e-3, fixed_scale=2e4, dimension=257),
-    dict(clip=1e20, bits=12),
-])
+    dict(clip=1e20, bits=12)])
 @pytest.mark.usefixtures('form')
 def test_no_adversarial_vector_exceeds_the_bound(changes):
   params = _params(**changes)
@@ -269,8 +267,7 @@ def test_the_clip_is_taken_in_float64():
     ([1e-45, -1e-40], np.float32, [0.0, 0.0]),
     ([5e-324, 1e-310], np.float64, [0.0, 0.0]),
     ([5e-324, 1.0], np.float64, [0.0, 1.0]),
-    ([1e-45, 30.0], np.float32, [0.0, 1.0]),
-])
+    ([1e-45, 30.0], np.float32, [0.0, 1.0])])
 def test_extreme_finite_values_are_clipped(values, dtype, expected):
   clipped, _, is_finite = rounding.clip_by_norm(
       tf.constant(np.array(values, dtype)), 1.0)

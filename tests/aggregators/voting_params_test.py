@@ -7,8 +7,7 @@ from scipy import stats
 
 from aggregators.voting_params import VotingParams
 
-_params = VotingParams(
-    queries=10, classes=10, agents=100, noise_stddev=25.0).replace
+_params = VotingParams(queries=10, classes=10, agents=100, noise_stddev=25.0).replace
 
 
 def test_noise_is_in_counts_and_grows_for_agents_that_are_not_counted_on():
@@ -79,8 +78,7 @@ def test_uplink_is_queries_times_classes_times_bits():
     ({'min_honest_fraction': 0}, r'min_honest_fraction must be in \(0, 1\]'),
     ({'assumed_colluders': 1}, 'every sum would be suppressed'),
     ({'min_honest_fraction': 0.9, 'assumed_colluders': 11}, 'be suppressed'),
-    ({'votes': 10**6, 'noise_stddev': 1e3}, 'need sums of 35 bits'),
-])
+    ({'votes': 10**6, 'noise_stddev': 1e3}, 'need sums of 35 bits')])
 def test_impossible_votes_are_refused(changes, message):
   with pytest.raises(ValueError, match=message):
     _params(**changes)

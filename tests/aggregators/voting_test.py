@@ -16,8 +16,7 @@ from tests import statistics_lib
 
 Q, C = 300, 10
 NOISES = ('skellam', 'gaussian', 'gaussian_central')
-_params = VotingParams(
-    queries=Q, classes=C, agents=5, noise_stddev=0.0).replace
+_params = VotingParams(queries=Q, classes=C, agents=5, noise_stddev=0.0).replace
 
 
 def _type(params):
@@ -82,8 +81,7 @@ def test_honest_agents_alone_carry_the_noise_of_the_guarantee():
 def test_noise_of_agents_is_skellam_and_not_only_of_its_variance():
   # One of 100 shares of sigma = 10: variance 1.
   params = _params(queries=20000, agents=100, noise_stddev=10.0)
-  ballot = voting.cast(
-      tf.zeros([20000, C], tf.int32), _key(3), params)
+  ballot = voting.cast(tf.zeros([20000, C], tf.int32), _key(3), params)
   drawn = modular_sum.unwrap(ballot, params.bits).numpy().ravel()
   values = np.arange(-8, 9)
   counts = [(drawn == v).sum() for v in values]
@@ -214,8 +212,7 @@ def test_a_vote_of_too_few_agents_is_suppressed(
                    assumed_colluders=colluders)
   output = _run(params, [_one_hot([3] * Q)] * num_reporting)
   assert bool(output.measurements['suppressed']) == suppressed
-  np.testing.assert_array_equal(
-      output.result, [NO_LABEL if suppressed else 3] * Q)
+  np.testing.assert_array_equal(output.result, [NO_LABEL if suppressed else 3] * Q)
 
 
 def test_only_labels_leave_the_server(in_process):

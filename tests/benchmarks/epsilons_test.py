@@ -73,8 +73,7 @@ def test_tests_of_integers_are_those_of_their_probabilities(variance, shift):
 
 def test_skellam_noise_of_large_variance_hides_no_less_than_its_attack():
   variance, shift, delta = 40_000.0, 250, 1e-6
-  noise = attacks.vector(
-      sensitivity_squared=shift**2, coordinates=1, variance=variance)
+  noise = attacks.vector(sensitivity_squared=shift**2, coordinates=1, variance=variance)
   assert not noise.is_skellam
   exact = attacks.epsilon_of(lambda epsilon: float(attacks.skellam_delta(
       epsilon, np.array([float(shift)]), np.array([variance]))[0]), delta)

@@ -29,8 +29,7 @@ def test_lines_are_what_is_drawn(name, epsilon):
 def test_lines_of_labels_are_what_is_drawn(name):
   sizes = dict(clients=200, dimension=10, labels=True)
   error, half = figure.measured_error(name, 1.0, repeats=40, **sizes)
-  assert error == pytest.approx(
-      figure.expected_error(name, 1.0, **sizes), abs=4 * half)
+  assert error == pytest.approx(figure.expected_error(name, 1.0, **sizes), abs=4 * half)
 
 
 def test_sets_have_the_least_error_of_labels_at_every_epsilon():

@@ -328,8 +328,7 @@ def test_degenerate_settings_are_refused_unless_allowed():
     (['--mechanism=nfdp', '--query=rounds', '--records=9', '--subset_size=1'], 'query'),
     (['--ledger=missing.jsonl'], 'missing.jsonl'),
     (['surplus'], 'surplus'),
-    ([], 'mechanism'),
-])
+    ([], 'mechanism')])
 def test_mistakes_are_one_line_and_exit_code_2(flags, word):
   done = run(*flags, code=2)
   assert done.stdout == ''

@@ -41,8 +41,7 @@ def test_epsilon_on_the_votes_is_private_and_says_so(tmp_path, name):
   text = account_test.run(*flags).stdout
   assert text.startswith('PRIVATE: do not publish')
   assert max(map(len, text.splitlines())) <= 80
-  (row,) = csv.DictReader(io.StringIO(
-      account_test.run(*flags, '--format=csv').stdout))
+  (row,) = csv.DictReader(io.StringIO(account_test.run(*flags, '--format=csv').stdout))
   assert row['warnings'].startswith('do not publish')
 
 

@@ -74,8 +74,7 @@ CASES = {
         lambda **c: BandedCentralSumFactory(
             column=(4, 3), dimension=tiny_task.DIMENSION, clip=0.4,
             noise_multiplier=1.0, **c), [[6]]),
-    'adaptive clipping': (_adaptive, [[4, 2], [2, 2, 2]]),
-}
+    'adaptive clipping': (_adaptive, [[4, 2], [2, 2, 2]])}
 
 
 def _client(number, round_number):

@@ -29,8 +29,7 @@ RUNS = {
     'skellam_central none': dict(
         mechanism='skellam_central', rotation='none', beta=0.0),
     'adaptive, one client a call': dict(
-        mechanism='skellam', clients_per_call=1, **ADAPTIVE),
-}
+        mechanism='skellam', clients_per_call=1, **ADAPTIVE)}
 ADAPTING = [name for name in RUNS if name.startswith('adaptive')]
 
 

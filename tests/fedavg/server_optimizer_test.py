@@ -45,8 +45,7 @@ _RULES = {
                 lambda m, v, d, t: d / np.sqrt(v)),
     'yogi': (TAU**2, lambda m, d: 0.9 * m + 0.1 * d,
              lambda v, d: v - 0.01 * d**2 * np.sign(v - d**2),
-             lambda m, v, d, t: _adam(m, v, t)),
-}
+             lambda m, v, d, t: _adam(m, v, t))}
 
 
 @pytest.mark.parametrize('name', settings_lib.SERVER_OPTIMIZERS)

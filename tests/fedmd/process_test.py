@@ -45,8 +45,7 @@ def _images(count, seed):
 
 
 def _parties(count):
-  return [fedmd.new_party(
-      i, i % 2, ARCHITECTURES[i % 2].initial_weights(i), [i, 100])
+  return [fedmd.new_party(i, i % 2, ARCHITECTURES[i % 2].initial_weights(i), [i, 100])
           for i in range(count)]
 
 

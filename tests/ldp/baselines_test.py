@@ -102,8 +102,7 @@ def test_what_the_draws_of_a_vote_deviate_comes_out_of_delta(prepared, tmp_path)
 
 
 def test_no_answer_at_all_says_what_to_change(prepared, tmp_path, monkeypatch):
-  monkeypatch.setattr(
-      pate, 'answer', lambda votes, *_: np.full(len(votes), -1))
+  monkeypatch.setattr(pate, 'answer', lambda votes, *_: np.full(len(votes), -1))
   with pytest.raises(ValueError, match='lower --threshold'):
     _run(prepared, tmp_path / 'run')
 

@@ -30,12 +30,10 @@ def _features(count, dimension=D):
 def test_ridge_minimises_the_penalised_error_and_a_path_is_ridge(count):
   x, targets = _features(count), RNG.normal(size=[count, K])
   weights = algorithm.ridge(x, targets, 0.5).astype(np.float64)
-  gradient = x.T.astype(np.float64) @ (
-      x @ weights + 1 / K - targets) + 0.5 * weights
+  gradient = x.T.astype(np.float64) @ (x @ weights + 1 / K - targets) + 0.5 * weights
   assert np.abs(gradient).max() < 1e-4
   strengths = (0.1, 1.0, 7.0)
-  for strength, weights in zip(
-      strengths, algorithm.ridge_path(x, targets, strengths)):
+  for strength, weights in zip(strengths, algorithm.ridge_path(x, targets, strengths)):
     np.testing.assert_allclose(
         weights, algorithm.ridge(x, targets, strength), atol=1e-5)
 
@@ -60,8 +58,7 @@ def test_owners_alternate_and_none_answers_more_than_one_query_ahead(
     groups, size):
   counts = np.zeros(groups * size, int)
   for query in range(4 * groups + 2):
-    answering = list(algorithm.owners_of(
-        query, groups=groups, clients_per_query=size))
+    answering = list(algorithm.owners_of(query, groups=groups, clients_per_query=size))
     assert len(set(answering)) == size
     counts[answering] += 1
     assert counts.max() == -(-(query + 1) // groups)
@@ -72,8 +69,7 @@ def test_margins_are_equation_5_and_order_by_the_largest_probability():
   p = RNG.dirichlet(np.ones(K), size=30)
   expected = [sum(row.max() - x for x in row) / (K - 1) for row in p]
   np.testing.assert_allclose(algorithm.margins(p), expected)
-  np.testing.assert_allclose(
-      algorithm.margins(p), (K * p.max(axis=1) - 1) / (K - 1))
+  np.testing.assert_allclose(algorithm.margins(p), (K * p.max(axis=1) - 1) / (K - 1))
 
 
 def test_active_choice_takes_the_least_sure_and_random_choice_any():
@@ -109,16 +105,14 @@ def _asking(mechanism, num_queries, **arguments):
 def test_answers_are_means_of_the_soft_labels_of_those_who_were_asked(in_process):
   x, weights = _features(3), [0.3 * _features(D, K) for _ in range(2)]
   asked = [[0, 2], [2]]
-  output = _asking(FAINT, 3)(
-      x, [_owner(w, rows) for w, rows in zip(weights, asked)])
+  output = _asking(FAINT, 3)(x, [_owner(w, rows) for w, rows in zip(weights, asked)])
   soft = [algorithm.soft_labels(tf.constant(x), tf.constant(w), 0.3).numpy()
           for w in weights]
   np.testing.assert_array_equal(output['answers'], [1, 0, 2])
   # Six standard deviations of the noise, which is of coordinates in [-1, 1].
   close = dict(atol=6 * FAINT.worst_variance**0.5 / 2)
   np.testing.assert_allclose(output['means'][0], soft[0][0], **close)
-  np.testing.assert_allclose(
-      output['means'][2], (soft[0][2] + soft[1][2]) / 2, **close)
+  np.testing.assert_allclose(output['means'][2], (soft[0][2] + soft[1][2]) / 2, **close)
 
 
 @pytest.mark.parametrize('name', ['krr', 'subset', 'piecewise', 'duchi', 'laplace'])
@@ -132,8 +126,7 @@ def test_noisy_answers_are_unbiased_and_their_variance_is_what_students_are_told
   output = _asking(mechanism, queries, seeded=True)(x, [
       _owner(weights, range(queries), key=np.array([7, i], np.int64))
       for i in range(owners)])
-  soft = algorithm.soft_labels(
-      tf.constant(x[:1]), tf.constant(weights), 0.3).numpy()[0]
+  soft = algorithm.soft_labels(tf.constant(x[:1]), tf.constant(weights), 0.3).numpy()[0]
   if name in ('krr', 'subset'):  # They answer with the teacher's label.
     soft = np.eye(K)[soft.argmax()]
   errors = np.asarray(output['means'], np.float64) - soft
@@ -167,5 +160,4 @@ def test_nothing_leaves_an_owner_but_what_the_mechanism_gave(in_process):
   output = _asking(mechanism, 50)(
       x, [_owner(_features(D, K), range(50)) for _ in range(2)])
   values = np.unique(np.round(2 * np.asarray(output['means']) - 1, 3))
-  np.testing.assert_allclose(
-      values, [-mechanism.bound, 0, mechanism.bound], atol=2e-3)
+  np.testing.assert_allclose(values, [-mechanism.bound, 0, mechanism.bound], atol=2e-3)

@@ -213,8 +213,7 @@ def test_only_rounds_and_the_target_may_change(copy):
     (None, 'must be a file, found none'),
     ([np.zeros((2, 3), np.float32)], r'of the shapes \[\[4, 3\], \[3\]\], found'),
     ([np.full((4, 3), np.nan, np.float32), np.zeros(3, np.float32)], 'have finite'),
-    ([np.zeros((4, 3)), np.zeros(3)], 'must have finite weights of float32'),
-])
+    ([np.zeros((4, 3)), np.zeros(3)], 'must have finite weights of float32')])
 def test_weights_that_do_not_fit_are_one_line(tmp_path, arrays, message):
   if arrays is not None:
     np.savez(tmp_path / 'w.npz', *arrays)

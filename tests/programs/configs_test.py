@@ -18,8 +18,7 @@ SIZES = {
     'emnist': (1_018_174, 3_400),
     'shakespeare': (820_522, 715),
     'stackoverflow_tag': (5_000_500, 342_477),
-    'stackoverflow_word': (4_050_748, 342_477),
-}
+    'stackoverflow_word': (4_050_748, 342_477)}
 SWEEPS = sorted(path.name for path in FOLDER.glob('sweep_*.flags'))
 
 

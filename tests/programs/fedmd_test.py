@@ -20,8 +20,7 @@ TINY = (*SMALL, '--public_per_round=40')
 RUNS = {
     'nfdp': [*TINY, '--subset_size=20'],
     'np': [*TINY, '--mode=np', '--knowledge=logits', '--split=noniid',
-           '--simulated_dropout_rate=0.4', '--weighting=records'],
-}
+           '--simulated_dropout_rate=0.4', '--weighting=records']}
 
 pytestmark = pytest.mark.slow
 

@@ -72,8 +72,7 @@ def test_mistakes_are_one_line_and_write_nothing(
 BASELINES = {
     'dp_sgd': ['--rounds=3'],
     'dp_fl': ['--rounds=2'],
-    'pate': ['--answers=40'],
-}
+    'pate': ['--answers=40']}
 
 
 @pytest.fixture(scope='module')

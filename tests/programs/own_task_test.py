@@ -102,8 +102,7 @@ def test_snippets_of_the_document_run_as_pasted(folder, capsys):
     ('blobs:network', 'its function must return a Task, found Sequential'),
     ('broken:build', "broken can't be imported: SyntaxError"),
     ('needy:build', "No module named 'nothing_like_this'"),
-    ('blobs.py', 'or module:function, found'),
-])
+    ('blobs.py', 'or module:function, found')])
 def test_wrong_name_of_a_task_is_one_line(folder, task, message):
   (folder / 'broken.py').write_text('def build(:\n')
   (folder / 'needy.py').write_text('import nothing_like_this\n')

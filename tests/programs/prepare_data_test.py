@@ -79,8 +79,7 @@ def test_a_roster_has_the_clients_without_their_examples(programs, tmp_path):
     (['--output=x', '--roster', '--data_source=sqlite', '--data_path=a',
       '--test_split=b'], 'test_split is not used with a copy of fields as they are'),
     (['--output=/proc/x', '--task=emnist', '--num_clients=3'],
-     "output=/proc/x can't be written"),
-])
+     "output=/proc/x can't be written")])
 def test_wrong_flags_are_named(programs, flags, message):
   run = programs.run(PREPARE, *flags)
   assert run.code == 2, run.stderr

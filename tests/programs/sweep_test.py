@@ -23,8 +23,7 @@ COMMON = ('--rounds=1 --num_clients=20 --cohort_size=5',)
     ('Skellam, 16 bits:--bits=16 --noadaptive_clipping', 'Skellam, 16 bits',
      ('--bits=16', '--noadaptive_clipping')),
     (' plain :', 'plain', ()),
-    ("path: '--data_path=a b: c.npz'", 'path', ('--data_path=a b: c.npz',)),
-])
+    ("path: '--data_path=a b: c.npz'", 'path', ('--data_path=a b: c.npz',))])
 def test_setting_is_a_name_and_flags_after_the_common_ones(text, name, flags):
   setting, = settings_lib.parse_settings([text], ['--rounds=2 --clip=1'])
   assert setting.name == name
@@ -40,8 +39,7 @@ def test_setting_is_a_name_and_flags_after_the_common_ones(text, name, flags):
     (['a:'], ['--seed=1'], "setting 'a': --seed is set by the sweep"),
     (['a: --noresume'], [], "setting 'a': --resume is set by the sweep"),
     (['a b:', 'A, b: --clip=1'], [], "different names, found 'A, b' and 'a b'"),
-    ([], [], 'there must be at least one setting'),
-])
+    ([], [], 'there must be at least one setting')])
 def test_bad_settings_are_refused(settings, common, message):
   with pytest.raises(ValueError, match=message):
     settings_lib.parse_settings(settings, common)

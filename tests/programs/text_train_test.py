@@ -17,8 +17,7 @@ RUNS = {
                     '--rounds=1', '--max_examples_per_client=2'],
     'word': ['--task=stackoverflow_word', '--rounds=1', *SMALL],
     'tag': ['--task=stackoverflow_tag', '--rounds=2', '--mechanism=gaussian',
-            '--num_labels=6', *SMALL],
-}
+            '--num_labels=6', *SMALL]}
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('shared_context')]
 
@@ -46,8 +45,7 @@ def _report(folder):
 @pytest.mark.parametrize('name, metrics', [
     ('shakespeare', {'accuracy', 'accuracy_all_tokens', 'loss'}),
     ('word', {'accuracy', 'accuracy_all_tokens', 'loss'}),
-    ('tag', {'accuracy', 'recall_at_5', 'loss'}),
-])
+    ('tag', {'accuracy', 'recall_at_5', 'loss'})])
 def test_texts_that_ship_are_learnt_from(runs, name, metrics):
   run, folder = runs[name]
   summary = in_process.summary(folder)

@@ -24,8 +24,7 @@ RUNS = {
     'fedavg': [*TINY, '--algorithm=fedavg'],
     'dp_fedavg': [*TINY, '--algorithm=dp_fedavg', '--features=pca', '--student=labels',
                   '--queries=12', '--student_epochs=2'],
-    'dp_fedsgd': [*TINY, '--algorithm=dp_fedsgd', '--features=pca'],
-}
+    'dp_fedsgd': [*TINY, '--algorithm=dp_fedsgd', '--features=pca']}
 VOTES = ['ae', 'knn', 'gaussian']
 # Words for what is as private as the votes.
 PRIVATE = ('margin', 'count', 'histogram', 'ballot', 'tally')

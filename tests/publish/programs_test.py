@@ -302,8 +302,7 @@ def test_runs_that_cannot_be_exported_say_why_in_one_line(
     (EVALUATE, ['--run=RUN', '--data_source=embedded', '--text_field=t'],
      'does not use text_field'),
     (EVALUATE, ['--run=RUN', '--data_path=DATA', '--image_field=number'],
-     'images must have the shape'),
-])
+     'images must have the shape')])
 def test_mistakes_are_one_line(programs, trained, module, arguments, message):
   folder, run = trained
   done = programs.run(module, *(

@@ -87,8 +87,7 @@ VERDICTS = {
     'warm start': ({}, {'caveats': 'warm start outside the guarantee'}, ['a text']),
     'stated aggregation': ({}, {'caveats': 'aggregation as stated'}, ['a text']),
     'rounds added by diagnostics': (
-        {'diagnostics': True}, {'caveats': 'rounds added'}, [statement.STOPPED]),
-}
+        {'diagnostics': True}, {'caveats': 'rounds added'}, [statement.STOPPED])}
 
 
 @pytest.mark.parametrize('name', VERDICTS)
@@ -266,8 +265,7 @@ def test_suppressed_rows_leave_the_number_against_the_server(tmp_path):
       tmp_path / name, outcomes=('released', name, 'released')))
                           for name in ('suppressed', 'released'))
   assert suppressed['epsilon_server'] == released['epsilon_server'] is not None
-  assert 'suppressed rounds' not in [
-      caveat['name'] for caveat in suppressed['caveats']]
+  assert 'suppressed rounds' not in [caveat['name'] for caveat in suppressed['caveats']]
 
 
 def test_restarted_rounds_count_against_the_server(tmp_path):

@@ -179,8 +179,7 @@ CASES = {
     'sums of structures of no clients': (_sum_of_structures, [[]]),
     'without an argument': (_of_no_clients, []),
     'evaluation at clients': (_threes_and_sum, [[1, 2]]),
-    'many clients': (_at_each(_plus_one), [list(range(1000))]),
-}
+    'many clients': (_at_each(_plus_one), [list(range(1000))])}
 
 
 @pytest.mark.parametrize('name', sorted(CASES))

@@ -35,8 +35,7 @@ def test_the_same_process_agrees_with_itself_for_each_nonce():
     ('CPU features', 'avx sse', 'in CPU features: sse there, avx2 fma here'),
     ('CPU features', 'avx', 'in CPU features: fewer there, avx2 fma here'),
     ('file of clients', 'x.sqlite does not exist',
-     'in file of clients: x.sqlite does not exist there'),
-])
+     'in file of clients: x.sqlite does not exist there')])
 def test_a_worker_that_differs_is_refused_by_name(name, there, message):
   wanted = {**proofs.facts(NONCE, [_Data(b'a')], in_worker=False),
             'CPU features': 'avx avx2 fma'}

@@ -222,8 +222,7 @@ def test_a_private_instance_listens_on_the_loopback_only_and_dies_with_its_drive
      'must demand a token'),
     ('[::1]:6379', {}, None), ('localhost:6379', {}, None),
     ('head:6379', {'RAY_AUTH_MODE': 'token', 'RAY_AUTH_TOKEN': 'x'}, None),
-    (None, {}, None),
-])
+    (None, {}, None)])
 def test_a_cluster_elsewhere_needs_a_token(monkeypatch, tmp_path, address, environment,
                                            message):
   monkeypatch.setenv('HOME', str(tmp_path))

@@ -84,8 +84,7 @@ def test_right_task_stays_as_it_is():
      "model.metrics must have 'loss'"),
     (_model(headline='recall'), "must have 'recall', found"),
     (_model(metrics=lambda *_: {'loss': 1.0, 'accuracy': 1.0}),
-     'model.metrics: loss must be a pair of scalars'),
-])
+     'model.metrics: loss must be a pair of scalars')])
 def test_wrong_task_is_one_line(wrong, message):
   with pytest.raises(ValueError, match=f'^task=mine: .*{message}') as raised:
     custom.checked('mine', wrong)
@@ -111,8 +110,7 @@ def test_bad_client_is_named_when_it_is_read():
     (lambda *, no_setting: None, {}, 'the argument no_setting must have'),
     (lambda *, num_clients: None, {}, 'task mine needs num_clients'),
     (lambda *, num_clients=1: None, {'data_path': 'x'},
-     'task mine does not use data_path; its options are num_clients'),
-])
+     'task mine does not use data_path; its options are num_clients')])
 def test_options_are_the_keywords_of_the_function(function, options, message):
   with pytest.raises(ValueError, match=message):
     custom.build('mine', function, options, frozenset({'num_clients', 'data_path'}))

@@ -38,8 +38,7 @@ def test_build_passes_options_on_and_leaves_out_those_not_given():
     ('emnist', {'data_source': 'leaf', 'data_path': 'f', 'client_field': 'c'},
      'data_source leaf does not use client_field; its options are data_path'),
     ('emnist', {'data_source': 'npz'}, 'data_source npz needs data_path'),
-    ('emnist', {'num_clients': 0}, 'num_clients must be an integer from 1 to'),
-])
+    ('emnist', {'num_clients': 0}, 'num_clients must be an integer from 1 to')])
 def test_bad_names_and_options_are_one_clear_line(name, options, message):
   with pytest.raises(ValueError, match=message) as raised:
     registry.build(name, **options)
@@ -52,8 +51,7 @@ def test_bad_names_and_options_are_one_clear_line(name, options, message):
     ('stackoverflow_tag', {'num_labels': 3, 'num_clients': 5},
      'the copy of embedded data does not use num_labels'),
     ('stackoverflow_word', {'num_clients': 1}, 'num_clients must be .* 2 to the 375'),
-    ('shakespeare', {'partition': 'iid'}, 'task shakespeare does not use partition'),
-])
+    ('shakespeare', {'partition': 'iid'}, 'task shakespeare does not use partition')])
 def test_copies_of_a_tasks_data_refuse_what_they_do_not_use(name, options, message):
   with pytest.raises(ValueError, match=message):
     registry.open_raw(name, **options)

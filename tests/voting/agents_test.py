@@ -30,8 +30,7 @@ def _ballot(examples, queries, config=_config(), network=NETWORK, key=KEY,
             unlabelled=None):
   public = {'queries': tf.constant(queries), 'unlabelled': tf.constant(
       queries[:0] if unlabelled is None else unlabelled)}
-  answer = voting_agents.trained_votes(
-      network, network.initial_weights(0), config)
+  answer = voting_agents.trained_votes(network, network.initial_weights(0), config)
   return tf.function(answer, autograph=False)(public, examples, key).numpy()
 
 
@@ -163,8 +162,7 @@ def test_reversed_gradients_are_minus_the_strength():
       tape.watch(x)
       y = tf.reduce_sum(voting_agents.reverse_gradient(x, strength) * [2.0, 5.0])
     np.testing.assert_array_equal(y, -8.0)
-    np.testing.assert_allclose(
-        tape.gradient(y, x), [-2.0 * strength, -5.0 * strength])
+    np.testing.assert_allclose(tape.gradient(y, x), [-2.0 * strength, -5.0 * strength])
 
 
 def test_strength_grows_from_nothing_to_the_largest():

@@ -52,8 +52,7 @@ def test_turns_and_scales_keep_the_centre():
   distorted = distortions.affine(
       _images(200), _key(2), turn=0.5, log_scale=0.2, shear=0.0, shift=0.0)
   assert np.abs(_centres(distorted) - _centres(_images(1))).max() < 0.1
-  masses = np.asarray(distorted).sum(axis=(1, 2, 3)) / np.asarray(
-      _images(1)).sum()
+  masses = np.asarray(distorted).sum(axis=(1, 2, 3)) / np.asarray(_images(1)).sum()
   # Each axis by up to e^0.2 either way.
   assert masses.min() > 0.6 and masses.max() < 1.6 and masses.std() > 0.1
 

@@ -8,8 +8,7 @@ from tasks.sources import digits as digits_lib
 from tff_pipelines.fedavg import adam as voting_training
 from tff_pipelines.voting import encoder as voting_encoder
 
-SHORT = voting_training.AdamConfig(
-    learning_rate=2e-3, batch_size=64, epochs=8)
+SHORT = voting_training.AdamConfig(learning_rate=2e-3, batch_size=64, epochs=8)
 
 
 @pytest.fixture(scope='module')
@@ -66,7 +65,6 @@ def test_contrast_is_low_for_views_that_agree_and_high_for_others():
 def test_what_cannot_be_learnt_from_is_refused(digits):
   with pytest.raises(ValueError, match='2 or more to learn features from, found 1'):
     voting_encoder.train(digits.x[:1], seed=0)
-  wild = voting_training.AdamConfig(
-      learning_rate=1e30, batch_size=16, epochs=2)
+  wild = voting_training.AdamConfig(learning_rate=1e30, batch_size=16, epochs=2)
   with pytest.raises(ValueError, match='lower --feature_learning_rate'):
     voting_encoder.train(digits.x[:32], seed=0, config=wild)

@@ -59,8 +59,7 @@ def test_components_that_public_records_do_not_have_are_left_out(task):
 
 def test_coordinates_that_never_vary_in_public_are_ignored():
   public = np.array([[1.0, 5.0], [3.0, 5.0]], np.float32)
-  features = vote_features.fit(
-      public, vote_features.FeatureConfig(kind='standard'))
+  features = vote_features.fit(public, vote_features.FeatureConfig(kind='standard'))
   np.testing.assert_allclose(features(np.array([[2.0, 900.0], [4.0, 5.0]])),
                              [[0.0, 0.0], [2.0, 0.0]])
 
@@ -134,8 +133,7 @@ def test_a_record_more_changes_no_bit_of_the_others(task, kind):
   together = features(x, alone=True)
   for missing in (0, 7, 31, 59):
     others = np.delete(np.arange(60), missing)
-    np.testing.assert_array_equal(
-        features(x[others], alone=True), together[others])
+    np.testing.assert_array_equal(features(x[others], alone=True), together[others])
   np.testing.assert_array_equal(features(x[::-1], alone=True), together[::-1])
   np.testing.assert_allclose(together, features(x), atol=1e-3, rtol=1e-3)
 

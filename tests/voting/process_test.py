@@ -51,8 +51,7 @@ def _process(kind, params, seed=None):
   if kind == 'knn':
     answer = voting_knn.nearest_votes(params.votes, C)
   else:
-    answer = voting_agents.trained_votes(
-        NETWORK, NETWORK.initial_weights(0), AGENT)
+    answer = voting_agents.trained_votes(NETWORK, NETWORK.initial_weights(0), AGENT)
   return voting.build(
       answer, VotingFactory(params, simulation_seed=seed),
       GRID if kind == 'knn' else FLOATS)
@@ -84,8 +83,7 @@ def test_seeded_votes_repeat(in_process):
   queries = voting.public_value(_examples(Q, 99)['x'])
   process = _process('ae', _params(noise_stddev=8.0), seed=3)
   state = process.initialize()
-  first, again = (process.next(state, queries, _agents(keyed=True))
-                  for _ in range(2))
+  first, again = (process.next(state, queries, _agents(keyed=True)) for _ in range(2))
   np.testing.assert_array_equal(first['labels'], again['labels'])
   other = process.next(first['state'], queries, _agents(keyed=True))
   assert np.any(np.asarray(other['labels']) != np.asarray(first['labels']))

@@ -68,8 +68,7 @@ NEIGHBOURS = {
     'k records or one less': _records(K, 3),
     'less than k': _records(2, 4),
     'the only record': _records(1, 5),
-    'more than k': _records(K + 1, 7),
-}
+    'more than k': _records(K + 1, 7)}
 
 
 def _pair(name):
@@ -141,8 +140,7 @@ def test_agents_without_records_stay_agents_through_features():
   seen = _seen(task)
   assert seen.agents.client_ids == task.agents.client_ids
   assert len(seen.agents.examples('agent2')['y']) == 0
-  assert seen.agents.element_spec == {
-      'x': (np.int8, (D,)), 'y': (np.int32, ())}
+  assert seen.agents.element_spec == {'x': (np.int8, (D,)), 'y': (np.int32, ())}
 
 
 @pytest.mark.parametrize('algorithm', ['knn', 'ae'])

@@ -53,8 +53,7 @@ def test_the_level_suits_the_algorithm_if_none_is_given(algorithm, level, delta)
 def test_options_of_the_task_are_those_that_were_given():
   settings = _parsed('--task=mnist', '--data_path=d', '--num_clients=7',
                      '--data_seed=0')
-  assert settings.task_options == {
-      'data_path': 'd', 'num_clients': 7, 'data_seed': 0}
+  assert settings.task_options == {'data_path': 'd', 'num_clients': 7, 'data_seed': 0}
   # Where the data lie may change between a run and its resumption.
   assert 'data_path' not in settings.configuration()
   assert settings.configuration()['num_clients'] == 7

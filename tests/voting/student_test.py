@@ -43,8 +43,7 @@ def _trained(student):
 
 
 def test_unlabelled_records_help():
-  few = _trained(_student(
-      method='labels', training=_training(batch_size=8, epochs=48)))
+  few = _trained(_student(method='labels', training=_training(batch_size=8, epochs=48)))
   all_ = _trained(_student())
   accuracies = [s.test_metrics()['accuracy'] for s in (few, all_)]
   assert accuracies[1] > 0.95 and accuracies[1] > accuracies[0]
@@ -125,8 +124,7 @@ def test_one_label_speaks_for_its_cluster():
       _blobs(), np.array([3, 35, 70, 100]), np.array([2, 0, 1, 2]), 3)
   assert soft.shape == (120, 3) and soft.dtype == np.float32
   np.testing.assert_allclose(soft.sum(axis=1), 1, rtol=1e-5)
-  np.testing.assert_array_equal(
-      soft.argmax(axis=1), np.repeat([2, 0, 1, 2], 30))
+  np.testing.assert_array_equal(soft.argmax(axis=1), np.repeat([2, 0, 1, 2], 30))
 
 
 def test_a_wrong_label_is_outvoted_by_its_neighbours():

@@ -54,8 +54,7 @@ def test_embedded_images_are_like_mnist():
 
 @pytest.mark.parametrize('name, clients, classes, held_out', [
     ('mnist.npz', 539, 10, {'test_clients': 10_000}),
-    ('unipen62_writers.npz', 318, 62, {'test_examples': 6_383}),
-])
+    ('unipen62_writers.npz', 318, 62, {'test_examples': 6_383})])
 def test_real_files_become_clients(name, clients, classes, held_out):
   data = emnist_task.load(data_source='npz', data_path=data_dir.require(name))
   assert len(data.train.client_ids) == clients

@@ -98,8 +98,7 @@ def test_task_from_the_cache(cache, only_digits, classes):
     ('small', _example(np.ones([27, 28]), 1),
      r"not an example with 'pixels' float32 \[784\], 'label'"),
     ('no protobuf', b'not a protocol buffer', "not an example with 'pixels'"),
-    ('nothing', tf.train.Example().SerializeToString(), "an example with 'pixels'"),
-])
+    ('nothing', tf.train.Example().SerializeToString(), "an example with 'pixels'")])
 def test_bad_examples_name_file_and_client(tmp_path, name, serialized, message):
   del name
   _write(tmp_path, [

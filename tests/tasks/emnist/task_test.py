@@ -33,8 +33,7 @@ def _tensors(model, seed=0):
     ('cnn_1m', 62, 1_018_174),
     ('cnn_1m', 10, 1_011_466),
     ('cnn_small', 10, 7_346),
-    ('cnn_small', 62, 27_366),
-])
+    ('cnn_small', 62, 27_366)])
 def test_number_of_parameters(name, num_classes, count):
   model = emnist.build_model(name, emnist.SHAPE, num_classes)
   assert model.name == name
@@ -164,8 +163,7 @@ def test_models_learn_the_embedded_digits(name, epochs, least):
     (10, 'digit', string.digits, []),
     (62, 'character', string.digits + string.ascii_uppercase + string.ascii_lowercase,
      ['digits', 'upper case', 'lower case']),
-    (3, 'class', ['0', '1', '2'], []),
-])
+    (3, 'class', ['0', '1', '2'], [])])
 def test_classes_have_the_names_of_their_characters(num_classes, kind, names, groups):
   breakdown = emnist.build_model('cnn_small', emnist.SHAPE, num_classes).breakdown
   assert breakdown.kind == kind and list(breakdown.names) == list(names)

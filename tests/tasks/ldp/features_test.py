@@ -36,8 +36,7 @@ def test_inner_products_on_the_landmarks_are_the_kernel():
   assert x.shape == (30, fitted.dimension) == (30, 30) and x.dtype == np.float32
   projected = fitted._projected(public)
   distances = np.sum((projected[:, np.newaxis] - projected)**2, axis=-1)
-  np.testing.assert_allclose(
-      x @ x.T, np.exp(-distances / fitted.bandwidth), atol=5e-3)
+  np.testing.assert_allclose(x @ x.T, np.exp(-distances / fitted.bandwidth), atol=5e-3)
 
 
 def test_features_of_a_record_follow_from_it_and_public_images_alone():

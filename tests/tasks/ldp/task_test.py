@@ -40,8 +40,7 @@ def test_every_training_record_is_public_or_of_one_client(images_file):
   task = _npz(images_file)
   assert task.num_classes == 5 and task.public.shape == (30, 9, 8, 1)
   held = [part.x for part in task.holdings]
-  assert sum(map(len, held)) == 270 and max(map(len, held)) - min(
-      map(len, held)) <= 1
+  assert sum(map(len, held)) == 270 and max(map(len, held)) - min(map(len, held)) <= 1
   # No two images of the file are the same.
   assert len(_rows(held)) == 270 and not _rows(held) & _rows([task.public])
   assert not (_rows(held) | _rows([task.public])) & _rows([task.test.x])
@@ -53,8 +52,7 @@ def test_labels_stay_with_their_images(images_file):
     truth = {image.tobytes(): label for name in ('train', 'test')
              for image, label in zip(data[f'x_{name}'], data[f'y_{name}'])}
   for part in (*task.holdings, task.test):
-    assert all(truth[image.tobytes()] == label
-               for image, label in zip(part.x, part.y))
+    assert all(truth[image.tobytes()] == label for image, label in zip(part.x, part.y))
 
 
 def test_the_seed_decides_the_deal_and_not_the_test_records(images_file):

@@ -192,8 +192,7 @@ def test_model_runs_under_xla():
     (tf.keras.losses.CategoricalCrossentropy(from_logits=True), [[0.0, 1.0, 0.0]],
      [[0.0, 1.0, 0.5]], 1),
     (tf.keras.losses.BinaryCrossentropy(from_logits=True), [1], [[0.2]], 1),
-    ('binary_crossentropy', [0], [[0.2]], 0),
-])
+    ('binary_crossentropy', [0], [[0.2]], 0)])
 def test_losses_say_what_outputs_mean(loss, labels, outputs, classes):
   size = len(outputs[0])
   model = task_lib.Model.from_keras(
@@ -281,8 +280,7 @@ class _Counting(keras.Layer):
     (lambda: keras.ActivityRegularization(0.1), 'activity_regularizer and add_loss'),
     (lambda: keras.Dense(4, kernel_initializer=lambda shape, dtype: tf.random.normal(
         shape, dtype=dtype)), 'give its initializer a seed'),
-    (lambda: keras.Dense(4, dtype='float64'), 'weights, all float32, found'),
-])
+    (lambda: keras.Dense(4, dtype='float64'), 'weights, all float32, found')])
 def test_layers_with_state_are_refused_by_name(layer, message):
   with pytest.raises(ValueError, match=message) as raised:
     task_lib.Model.from_keras(lambda: _dense(layer()), CROSS_ENTROPY)
@@ -311,8 +309,7 @@ def _weight_of_a_constant():
     (_dense(), 'mse', (), 'must be a function that builds a new model at each call, '
      'found '),
     (lambda: tf.keras.Sequential([tf.keras.Input([4]), keras.Dense(3, 'softmax')]),
-     CROSS_ENTROPY, (), 'from_logits=True, but the last layer has .* softmax'),
-])
+     CROSS_ENTROPY, (), 'from_logits=True, but the last layer has .* softmax')])
 def test_what_is_no_model_is_one_line(build, loss, metrics, message):
   with pytest.raises(ValueError, match=message) as raised:
     task_lib.Model.from_keras(build, loss, metrics)

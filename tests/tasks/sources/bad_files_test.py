@@ -73,8 +73,7 @@ OF_A_CLIENT = [
     (_with(text=[[1], [1, 2]]), "'b': field 'text' must be a list of texts or"),
     (_with(text='\ud800'), "'b': field 'text' is not valid Unicode"),
     (b'{"client": "b", "text": ' + b'[' * 50 + b'1' + b']' * 50 + b', "number": 1}',
-     "'b': field 'text' must be a"),
-]
+     "'b': field 'text' must be a")]
 OF_UNKNOWN_CLIENTS = [
     (b'{"client": "b", "text": "y"', 'line 2: not JSON: .* at character'),
     (b'garbage', 'line 2: not JSON'),
@@ -86,8 +85,7 @@ OF_UNKNOWN_CLIENTS = [
     (_with(client=''), "line 2: client field 'client' must be a text or an"),
     (_with(client=1.5), "line 2: client field 'client' must be .* found 1.5"),
     (_with(client=True), "line 2: client field 'client' must be"),
-    (_with(client='a\0'), "line 2: field 'client' must not contain the character 0"),
-]
+    (_with(client='a\0'), "line 2: field 'client' must not contain the character 0")]
 
 
 @pytest.mark.parametrize('line, message', OF_A_CLIENT)
@@ -244,8 +242,7 @@ def _of_b(**changes):
     ({'user_data': _of_b(number=['x'])}, "'number' must be an integer, found a text"),
     ({'user_data': _of_b(number=3)}, "'number' must be a list, found 3"),
     ({'user_data': {**LEAF['user_data'], 'b': [1]}}, 'must be an object of lists'),
-    ({'num_samples': [2, 5]}, 'num_samples is 5, but there are 1 examples'),
-])
+    ({'num_samples': [2, 5]}, 'num_samples is 5, but there are 1 examples')])
 def test_bad_leaf_user_is_named_or_skipped(tmp_path, changes, message):
   path = _leaf(tmp_path, **changes)
   assert f"{path}, client 'b': " in _error('leaf', path, message)
@@ -265,8 +262,7 @@ def test_bad_leaf_user_is_named_or_skipped(tmp_path, changes, message):
     ('[1]', 'must have the lists users and num_samples'),
     ('{"users": 1 "user_data": {}}', 'must have|where|not JSON'),
     ('{"user_data": {"a": {"text": ["x"], "number": [1]}, "a": {}}}',
-     "client 'a' is there twice"),
-])
+     "client 'a' is there twice")])
 def test_bad_leaf_file_is_named(tmp_path, text, message):
   path = tmp_path / 'f.json'
   path.write_text(text, encoding='utf-8')
@@ -290,8 +286,7 @@ def test_leaf_user_in_two_files_is_refused(tmp_path):
     ('client,text,number\na,x,1\nb,y,1.5\n', "line 3, client 'b': .* a float: 1.5"),
     ('client,text,number\na,x,1\nb,y,\n', "line 3, client 'b': field 'number' is m"),
     ('client,text,number\n', 'has no record|no client whose'),
-    ('\n\n', 'line 1: there is no header'),
-])
+    ('\n\n', 'line 1: there is no header')])
 def test_bad_csv_is_named(tmp_path, text, message):
   path = tmp_path / 'f.csv'
   path.write_text(text, encoding='utf-8')
@@ -312,8 +307,7 @@ def test_csv_column_that_begins_with_numbers_must_continue_with_them(tmp_path):
     ([{'client': 'a', 'text': 'x', 'number': None}], "client 'a': field 'number' is"),
     ([{'client': 'a', 'text': 'x', 'number': 1.5}], "client 'a': field 'number' must"),
     ([{'client': None, 'text': 'x', 'number': 1}], "field 'client' must be a text"),
-    ([{'client': 'a', 'text': b'x', 'number': 1}], "'text' must be a text, a number"),
-])
+    ([{'client': 'a', 'text': b'x', 'number': 1}], "'text' must be a text, a number")])
 def test_bad_parquet_is_named(tmp_path, rows, message):
   path = tmp_path / 'f.parquet'
   parquet.write_table(pyarrow.Table.from_pylist(rows), path)
@@ -347,8 +341,7 @@ _JSONL = b'{"text": "x", "number": 1}\n'
     ('b/f.dat', b'', 'b/f.dat is none of .jsonl, .csv'),
     ('b/f.npz', b'x', 'b/f.npz is not an npz file, or corrupted'),
     ('b/f.png', b'x', 'b/f.png is no image that can be read'),
-    ('b/.hidden', b'', "b, client 'b': there are no examples"),
-])
+    ('b/.hidden', b'', "b, client 'b': there are no examples")])
 def test_bad_client_folder_is_named_or_skipped(tmp_path, name, content, message):
   path = _folder(tmp_path, {'a/f.jsonl': _JSONL, name: content, 'c/f.jsonl': _JSONL})
   _error('folder', path, message)
@@ -369,8 +362,7 @@ def test_bad_client_folder_is_named_or_skipped(tmp_path, name, content, message)
     ({'client_train': [1], 'text_train': [['a']], 'number_train': [1]},
      "field 'text' must be one text per example"),
     ({'client_train': [1], 'text_train': ['a'], 'number_train': 1},
-     'number must be as long as the 1 clients, found'),
-])
+     'number must be as long as the 1 clients, found')])
 def test_bad_npz_is_named(tmp_path, arrays, message):
   path = tmp_path / 'f.npz'
   np.savez(path, **{name: np.array(array) for name, array in arrays.items()})

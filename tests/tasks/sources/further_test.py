@@ -136,8 +136,7 @@ def test_arrays_need_no_clients_and_all_their_parts_count(tmp_path):
      'labels must be one integer for each'),
     (dict(x=np.zeros((2, 3, 4), np.uint8)), 'has no array y'),
     (dict(y=[1]), 'has no array x, x_train or x_test'),
-    (dict(x=np.zeros((2, 3, 4), np.uint8), y=[1]), 'must be as long|of the shape'),
-])
+    (dict(x=np.zeros((2, 3, 4), np.uint8), y=[1]), 'must be as long|of the shape')])
 def test_records_that_do_not_fit_are_one_line(tmp_path, arrays, message):
   path = str(tmp_path / 'data.npz')
   np.savez(path, **arrays)

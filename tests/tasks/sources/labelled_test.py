@@ -21,8 +21,7 @@ def _arrays(**changes):
       'x_test': rng.integers(0, 256, [3, 28, 28]).astype(np.uint8),
       'y_test': np.array([2, 0, 1], np.uint8),
       'writer_test': np.array([1, 3, 3], np.int16),
-      **changes,
-  }
+      **changes}
   return {name: a for name, a in arrays.items() if a is not None}
 
 
@@ -168,8 +167,7 @@ def test_other_types_of_images_become_bytes(tmp_path):
     ({'writer_train': np.full([6], np.nan)},
      'writer_train must be one integer or string for each of 6 records, found float64'),
     ({'y_train': np.array([0, 'a', 2, 1, 1, 0], dtype=object)},
-     'corrupted: .*allow_pickle'),
-])
+     'corrupted: .*allow_pickle')])
 def test_a_malformed_file_is_named_with_its_array(tmp_path, changes, message):
   path = _save(tmp_path / 'f.npz', **changes)
   with pytest.raises(ValueError, match=message) as raised:
@@ -234,8 +232,7 @@ def test_damaged_lzma_member_of_a_real_file_is_an_error(tmp_path):
 
 @pytest.mark.parametrize('name, examples, classes, writers', [
     ('mnist.npz', (60_000, 10_000), 10, (539, 297)),
-    ('unipen62_writers.npz', (58_338, 6_383), 62, (318, 318)),
-])
+    ('unipen62_writers.npz', (58_338, 6_383), 62, (318, 318))])
 def test_real_files_are_read(name, examples, classes, writers):
   train, test, num_classes, _ = labelled.read(data_dir.require(name))
   assert (len(train.x), len(test.x)) == examples

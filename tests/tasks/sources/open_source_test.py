@@ -210,8 +210,7 @@ def test_patterns_and_commas_name_several_files(tmp_path):
     ('xml', {}, f'data_source must be one of {", ".join(open_source.FORMATS)}, found'),
     ('jsonl', {}, 'data_source jsonl needs data_path'),
     ('leaf', {'data_path': 'f', 'client_field': 'c'}, 'leaf does not use client_field'),
-    ('sqlite', {'data_path': 'f', 'test_path': 'g'}, 'sqlite does not use test_path'),
-])
+    ('sqlite', {'data_path': 'f', 'test_path': 'g'}, 'sqlite does not use test_path')])
 def test_bad_options_are_named(data_source, options, message):
   with pytest.raises(ValueError, match=message):
     open_source.open_raw(data_source, fields=None, **options)

@@ -128,8 +128,7 @@ def test_iid_and_size_ignore_the_labels():
     ({'partition': 'labels', 'labels_per_client': 1, 'num_clients': 9},
      'leave some of the 10 labels to no client'),
     ({'partition': 'labels', 'labels_per_client': 10, 'num_clients': 200},
-     'need 200 examples of label'),
-])
+     'need 200 examples of label')])
 def test_bad_arguments_of_split_are_named(arguments, message):
   with pytest.raises(ValueError, match=message):
     partition.split(_LABELS, **{

@@ -16,8 +16,7 @@ FIELDS = (
     records.Field(name='text', kind=records.TEXT),
     records.Field(name='number', kind=records.INTEGER),
     records.Field(name='real', kind=records.FLOAT),
-    records.Field(name='vector', kind=records.NUMBER),
-)
+    records.Field(name='vector', kind=records.NUMBER))
 
 # Two clients whose records stand among each other, and one apart.
 POPULATION = {
@@ -25,8 +24,7 @@ POPULATION = {
             dict(text='', number=2**62, real=-0.0, vector=[3, 4])],
     "o'ben\u00e9": [dict(text='\u20ac', number=0, real=1e300, vector=[5, 6])],
     '7': [dict(text='x', number=1, real=5.0, vector=[-7, 8]),
-          dict(text='y|z', number=2, real=6.5, vector=[9, 0])],
-}
+          dict(text='y|z', number=2, real=6.5, vector=[9, 0])]}
 
 
 def interleaved(population):

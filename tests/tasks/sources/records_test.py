@@ -51,8 +51,7 @@ def test_mapped_source_names_the_client_in_errors():
     ({'z': np.zeros(1, np.int32)}, r"must have the features \['y'\], found \['z'\]"),
     ({'y': np.zeros(1, np.int64)}, r'y must be int32 \[examples\], found int64'),
     ({'y': np.zeros([1, 2], np.int32)}, r'found int32 \[1, 2\]'),
-    ({'y': np.zeros(1, np.int32), 'x': np.zeros(1)}, 'must have the features'),
-])
+    ({'y': np.zeros(1, np.int32), 'x': np.zeros(1)}, 'must have the features')])
 def test_mapped_source_checks_the_results_of_conversions(examples, message):
   mapped = records.MappedSource(_source(), lambda raw: examples, _SPEC)
   with pytest.raises(task.BadClientError, match=message):
@@ -201,8 +200,7 @@ def _population(*clients):
     ([1, 2, 1], {'test_examples': [0, 1, 2]}),
     ([8, 9, 8], {'test_clients': [0, 1, 2]}),
     ([8, 1, 2], {'test_clients': [0], 'test_examples': [1, 2]}),
-    (['8', '1', '2'], {'test_clients': [0], 'test_examples': [1, 2]}),
-])
+    (['8', '1', '2'], {'test_clients': [0], 'test_examples': [1, 2]})])
 def test_held_out_sets_say_whose_examples_they_are(writers, expected):
   sets = records.held_out_sets(
       {'y': np.arange(3)}, np.array(writers), _population(1, 2, 3))
@@ -264,8 +262,7 @@ def test_ids_of_arrays_are_of_any_type(clients, ids):
     (np.arange(2), ['a', None], 'whole numbers, found None in row 1'),
     (np.arange(2), np.array(['2020-01-01', 'NaT'], 'datetime64[D]'), 'NaT.* in row 1'),
     (np.arange(2), pandas.array([7, None], 'Int64'), 'found .* in row 1'),
-    (np.arange(2), np.array([[0], [1]]), 'one id per example'),
-])
+    (np.arange(2), np.array([[0], [1]]), 'one id per example')])
 def test_arrays_by_client_rejects(values, clients, message):
   with pytest.raises(ValueError, match=message):
     records.ArraysByClient({'v': values}, clients)

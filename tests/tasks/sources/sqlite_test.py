@@ -153,8 +153,7 @@ def test_written_files_have_tffs_tables_and_are_replaced_as_a_whole(tmp_path):
     (np.zeros([1, 2, 0]), r"'v' is empty, of the shape \(2, 0"),
     (np.zeros([0]), 'there are no examples'),
     (np.array([np.nan]), "'v' must be finite, found nan"),
-    (np.array([np.inf], np.float32), "'v' must be finite, found inf"),
-])
+    (np.array([np.inf], np.float32), "'v' must be finite, found inf")])
 def test_values_that_can_not_be_stored_are_named(tmp_path, values, message):
   with pytest.raises(ValueError, match=f"client 'a': .*{message}"):
     populations.prepared(tmp_path / 'f.sqlite', _source(a={'v': values}))

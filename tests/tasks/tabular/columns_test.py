@@ -55,8 +55,7 @@ def test_labels_are_neither_cut_off_nor_imputed(column, values, message):
 def test_sample_gives_mean_and_deviation_of_numbers_and_the_values_of_others():
   known = columns_lib.sampled({
       'x': np.array([1.0, 3.0, np.nan]), 'same': np.array([4, 4, 4]),
-      'b': np.array([True, False, True]), 't': np.array(['v', None, 'u'], object)
-      })
+      'b': np.array([True, False, True]), 't': np.array(['v', None, 'u'], object)})
   x = known['x']
   assert (x.center, x.scale, x.low, x.high) == (2.0, 1.0, -8.0, 12.0)
   assert known['same'].scale == 1.0  # A constant column says nothing, and harms not.

@@ -20,8 +20,7 @@ SPEECHES = {
     'hamlet/GHOST': ['Swear.'],
     'hamlet/HAMLET': ['To be, or not to be.', 'x' * 300],
     'macbeth/ROSS': ['No.', 'Words, words, words.', 'Ay.', 'Ha!', 'So it will.'],
-    'macbeth/SON': ['Mother?'],
-}
+    'macbeth/SON': ['Mother?']}
 
 
 def _file(path, speeches, field='text'):
@@ -176,8 +175,7 @@ def test_roles_of_sqlite_are_read_where_they_train(tmp_path, limit):
     ({'num_clients': 376}, 'num_clients must be an integer from 2 to the 375 speeches'),
     ({'data_source': 'jsonl'}, 'data_source jsonl needs data_path'),
     ({'data_source': 'official', 'num_clients': 3},
-     'data_source official does not use num_clients'),
-])
+     'data_source official does not use num_clients')])
 def test_bad_options_are_one_clear_line(options, message):
   with pytest.raises(ValueError, match=message) as raised:
     shakespeare.build(**options)

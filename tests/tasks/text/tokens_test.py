@@ -90,8 +90,7 @@ def test_only_the_vocabulary_proper_is_proper():
     ('one\n\ntwo  ', ['one', 'two']),
     ('C++ and spring-boot, naïve…', ['c + + and spring-boot , na ve']),
     ('…  \n', []),
-    ('', []),
-])
+    ('', [])])
 def test_sentences_are_lower_case_tokens(text, expected):
   assert vocabulary_lib.sentences(text) == expected
 
@@ -139,8 +138,7 @@ def test_plain_lists_are_public(tmp_path):
     (b'{"words": ["a"], "labels": [""]}', 'labels must be texts without spaces'),
     (b'{"words": ["a"], "tags": []}', "found .'words', 'tags'"),
     (b'{"words": ["a"], "made_from": "me"}', "made_from must be one of public"),
-    (b'{"words": ["a"], "format": "vocabulary 2"}', 'must have words'),
-])
+    (b'{"words": ["a"], "format": "vocabulary 2"}', 'must have words')])
 def test_bad_vocabulary_files_are_one_clear_line(tmp_path, content, message):
   path = tmp_path / 'words'
   if content is not None:

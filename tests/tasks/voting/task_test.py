@@ -140,8 +140,7 @@ X = np.zeros((24, 5), np.float32)
      'x_train must be finite, found nan in row 7'),
     ({'writer_train': np.zeros(24)}, 'writer_train must be one integer or string'),
     ({'writer_train': None}, 'has no array writer_train'),
-    ({'x_test': X[:0], 'y_test': np.zeros(0, int)}, 'must be at least one record'),
-])
+    ({'x_test': X[:0], 'y_test': np.zeros(0, int)}, 'must be at least one record')])
 def test_bad_files_are_refused(tmp_path, changes, message):
   path = _npz(tmp_path / 'a.npz', **{**dict(x=X, x_test=X[:20]), **changes})
   with pytest.raises(ValueError, match=message) as raised:
@@ -176,8 +175,7 @@ def test_a_server_without_records_has_no_queries():
 def test_agents_may_have_no_records():
   task = _task(labels=(2,))
   assert task.agents.client_ids == ('0', '1')
-  assert task.agents.element_spec == {
-      'x': (np.float32, (2,)), 'y': (np.int32, ())}
+  assert task.agents.element_spec == {'x': (np.float32, (2,)), 'y': (np.int32, ())}
   nothing = task.agents.examples('1')
   assert nothing['x'].shape == (0, 2) and nothing['y'].dtype == np.int32
   assert _task(labels=()).agents.client_ids == ('0', '1')
@@ -261,8 +259,7 @@ def test_bad_lists_of_agents_are_refused(tmp_path, writers, message):
     ('embedded', {'public_records': 1397}, 'public_records must be an integer from 0 to 1396'),
     ('office', {'data_path': 'd', 'target': 'moon'}, 'target must be one of amazon'),
     ('digits', {'data_path': 'd', 'svhn_clients': 200}, 'svhn_clients must be .* from 0'),
-    ('npz', {'data_path': 'f', 'public_fraction': 1.0}, 'public_fraction must be in'),
-])
+    ('npz', {'data_path': 'f', 'public_fraction': 1.0}, 'public_fraction must be in')])
 def test_bad_options_are_one_clear_line(name, options, message):
   with pytest.raises(ValueError, match=message) as raised:
     voting.build(name, **options)
