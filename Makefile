@@ -38,7 +38,7 @@ tracking: $(TRACKING_READY)
 image:
 	docker build --platform=linux/amd64 --build-arg=UID=$$(id -u) --build-arg=GID=$$(id -g) --file=deploy/Dockerfile --tag=private-tff-pipelines .
 
-# Tables and figures of the documents, anew, into out/results: some hours, in as many
+# Tables and figures of the documents, again, into out/results: some hours, in as many
 # pieces as it takes. DATA_DIR=FOLDER of the data files, ONLY=voting,emnist/none for some
 # rows, ARGS=--help for more.
 results: $(READY)

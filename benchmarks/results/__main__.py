@@ -1,4 +1,4 @@
-"""Makes the tables and figures of the documents again, from one list of experiments.
+"""Computes the tables and figures of the documents from one list of experiments.
 
   make results DATA_DIR=FOLDER                       # all that is not done yet
   make results DATA_DIR=FOLDER ONLY=voting,emnist/none
@@ -39,7 +39,7 @@ from tff_pipelines.experiment import report
 
 ROOT = pathlib.Path(__file__).parents[2]
 _PARENT = os.getppid()
-# Kept of a summary, beside the numbers, texts and truth values of its details.
+# Kept of a summary, in addition to numbers, texts and truth values of its details.
 _KEPT = ('value', 'headline', 'headline_of', 'held_out', 'mechanism', 'sampling',
          'population', 'cohort_size', 'rounds', 'epsilon', 'epsilon_server',
          'epsilon_server_any_cohorts', 'epsilon_participant', 'delta', 'adjacency',
@@ -52,7 +52,7 @@ def _cpu_seconds() -> float:
 
 
 def _kept(folder: pathlib.Path, row: Row) -> dict[str, Any]:
-  """What a record has of a finished run."""
+  """The fields of a record for a finished run."""
   summary = report.read_summary(folder / files.SUMMARY)
   result = {name: summary[name] for name in _KEPT if name in summary}
   result['details'] = {

@@ -28,7 +28,7 @@ class Comparison:
 
   Attributes:
     one, other: Rows.
-    words: What is compared, such as 'Skellam at 18 bits against the central Gaussian'.
+    words: Name of the comparison: 'Skellam at 18 bits against the central Gaussian'.
     margin: Points within which the rows are called equal.
   """
 
@@ -162,7 +162,7 @@ def _when(records: Iterable[Record]) -> str:
 
 
 def manifest(records: Mapping[str, Record]) -> dict[str, Any]:
-  """What the tables were made of, and how long it took."""
+  """Data, settings, commits and seconds of all rows."""
   return {
       'rows': {name: {
           'data': record['data'], 'lock': record['lock'], **record['identity'],
@@ -221,8 +221,8 @@ def write(rows: Mapping[str, Row], tables: Iterable[Table], further: Callable[
     tables: All tables.
     further: (records) -> further verdicts for the page of the papers.
     figures: File -> (records, folder of the runs, path) that draws it if it can.
-    folder: Of the output; it has `records`.
-    root: Of the project, whose pages are read.
+    folder: Output folder with `records`.
+    root: Root of the project, whose pages are read.
     update: Whether records, pages and figures of the project are written too.
   """
   if update:

@@ -45,15 +45,16 @@ class Claim:
     place: Table, figure, algorithm or section. Of FedMD's two versions it is that of
       the later one, unless it says so.
     what: Method and data, in ten words at most.
-    setting: What the paper used.
+    setting: Setting of the paper.
     printed: Accuracy in per cent, or another number if it says so; None if the text
       has none.
     printed_epsilon: Epsilon; None if the text has none.
     rows: Experiments that answer it, 'section/row', the nearest one first.
-    reason: What its own setting needs and is not there; None for nothing.
+    reason: Data, features or size that its own setting needs and that are missing here;
+      None if nothing is.
     command: Command that runs it where that is there; None if no program does.
     describes: Whether it is a description, without any result.
-    mistake: What is wrong in the paper, or not said, separated by semicolons; None if
+    mistake: Errors and omissions of the paper, separated by semicolons; None if
       nothing is known.
   """
 

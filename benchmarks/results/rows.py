@@ -19,7 +19,7 @@ class Row:
 
   Attributes:
     name: 'section/row'.
-    label: What the table says.
+    label: Name of the row in its table.
     program: Module of tff_pipelines that runs it.
     data: Name in `splits.DATA`; None for data that ship.
     flags: Flags of every run, without data, seeds and folders.
