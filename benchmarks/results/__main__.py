@@ -31,7 +31,7 @@ import time
 from typing import Any
 
 from benchmarks import measure
-from benchmarks.results import experiments, mean, pages, splits
+from benchmarks.results import experiments, pages, splits
 from benchmarks.results import rows as rows_lib
 from benchmarks.results.rows import Row
 from tff_pipelines.common import files
@@ -282,8 +282,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     elif not flags.tables:
       failed = _run_all(wanted, folder, flags)
     if not flags.quick:
-      pages.write(rows, experiments.TABLES, mean.verdicts, experiments.FIGURES, folder,
-                  ROOT, update=flags.update)
+      pages.write(rows, experiments.TABLES, experiments.answers, experiments.FIGURES,
+                  folder, ROOT, update=flags.update)
   if failed:
     print('failed:', ', '.join(failed), file=sys.stderr)
   return bool(failed)

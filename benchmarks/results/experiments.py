@@ -1,14 +1,17 @@
 """All rows, and tiny ones that show that the script runs."""
 
-from benchmarks.results import emnist, emnist62, fedmd, ldp, mean, rows, text, voting
+from collections.abc import Mapping
+
+from benchmarks.results import accounting, emnist, emnist62, fedmd, ldp, mean, pages
+from benchmarks.results import papers, rows, text, voting
 from benchmarks.results.rows import Row
 
 ROWS = rows.by_name([*emnist.ROWS, *text.ROWS, *mean.ROWS, *voting.ROWS, *ldp.ROWS,
                      *fedmd.ROWS, *emnist62.ROWS])
 TABLES = (*emnist.TABLES, *text.TABLES, *mean.TABLES, *voting.TABLES, *ldp.TABLES,
           *fedmd.TABLES, *emnist62.TABLES)
-FIGURES = {**emnist.FIGURES, **mean.FIGURES, **voting.FIGURES, **ldp.FIGURES,
-           **fedmd.FIGURES}
+FIGURES = {**accounting.FIGURES, **emnist.FIGURES, **mean.FIGURES, **voting.FIGURES,
+           **ldp.FIGURES, **fedmd.FIGURES}
 _TINY = dict(task='emnist', num_clients=12, cohort_size=4, rounds=1, sampling='poisson')
 QUICK = rows.by_name([
     Row(name='quick/none', label='none', flags=dict(_TINY, mechanism='none'),
@@ -16,3 +19,9 @@ QUICK = rows.by_name([
         seeded=('initial_weights_seed', 'seed')),
     Row(name='quick/gaussian', label='gaussian', tuned_as='quick/none', seeds=(0,),
         flags=dict(_TINY, mechanism='gaussian', noise_multiplier=1.0))])
+
+
+def answers(records: Mapping[str, pages.Record]) -> str:
+  """The page of the papers: their claims beside what is recorded and accounted."""
+  return papers.page({**pages.verdicts(records), **mean.verdicts(records),
+                      **accounting.verdicts()})

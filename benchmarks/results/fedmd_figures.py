@@ -30,7 +30,7 @@ def _save(figure: figure_lib.Figure, path: pathlib.Path) -> None:
   figure.savefig(path, dpi=80)
 
 
-def _ldp_stddev(event: events.Nfdp) -> float:
+def ldp_stddev(event: events.Nfdp) -> float:
   """Returns the noise of softmax predictions at the epsilon and delta of a draw."""
   multiplier = calibration.noise_multiplier(
       lambda z: events.SelfComposed(
@@ -51,7 +51,7 @@ def draw_budget(records: Mapping[str, pages.Record], runs: pathlib.Path,
     for axis, values in zip(axes, (
         [event.published_epsilon for event in draws],
         [event.draw_probability for event in draws],
-        [_ldp_stddev(event) for event in draws])):
+        [ldp_stddev(event) for event in draws])):
       axis.loglog(PARTIES, values, marker='o', label=name)
   for axis, title in zip(axes, (
       f'(a) ε of {DRAWS} draws, natural log.', f'(b) δ of {DRAWS} draws',

@@ -210,8 +210,8 @@ def contents(rows: Mapping[str, Row], records: Mapping[str, Record],
   return found
 
 
-def write(rows: Mapping[str, Row], tables: Iterable[Table], further: Callable[
-    [Mapping[str, Record]], Mapping[str, tuple[str, str]]],
+def write(rows: Mapping[str, Row], tables: Iterable[Table],
+          answers: Callable[[Mapping[str, Record]], str],
           figures: Mapping[str, Callable[..., None]],
           folder: pathlib.Path, root: pathlib.Path, *, update: bool) -> None:
   """Writes pages, figures and the manifest of the records in a folder.
@@ -219,7 +219,7 @@ def write(rows: Mapping[str, Row], tables: Iterable[Table], further: Callable[
   Args:
     rows: All rows by name.
     tables: All tables.
-    further: (records) -> further verdicts for the page of the papers.
+    answers: (records) -> the page of the papers.
     figures: File -> (records, folder of the runs, path) that draws it if it can.
     folder: Output folder with `records`.
     root: Root of the project, whose pages are read.
@@ -239,7 +239,6 @@ def write(rows: Mapping[str, Row], tables: Iterable[Table], further: Callable[
       for mark, content in marks.items():
         text = documents.rewritten(text, mark, content)
       files.write_atomically(docs / page, text)
-    files.write_atomically(docs / 'papers.md', papers.page(
-        {**verdicts(records), **further(records)}))
+    files.write_atomically(docs / 'papers.md', answers(records))
     for name, draw in figures.items():
       draw(records, folder / 'runs', docs / 'figures' / name)

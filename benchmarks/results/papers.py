@@ -13,14 +13,16 @@ import dataclasses
 
 SECTIONS = ('emnist', 'emnist62', 'shakespeare', 'tags', 'words', 'mean', 'accounting',
             'voting', 'fedmd', 'ldp')
-# Key -> title, number at arXiv, and what to know of its text.
+# Key -> title, number at arXiv, what to know of its text, and a figure of ours.
 PAPERS = {
     'skellam': {
         'title': 'The Skellam mechanism for differentially private federated '
                  'learning',
         'arxiv': '2110.04995',
         'note': 'The text has no values of the axes: the numbers of clients of figure '
-                '4, and the bits and ε of figures 4 and 5, are ours.'},
+                '4, and the bits and ε of figures 4 and 5, are ours.',
+        'figure': '![Epsilon by accounting alone: composition, and the grid of one '
+                  'count and of vectors](figures/accounting.png)'},
     'voting': {
         'title': 'Voting-based approaches for differentially private federated learning',
         'arxiv': '2010.04851', 'note': '± of the paper is left out.'},
@@ -737,6 +739,7 @@ def page(verdicts: Mapping[str, tuple[str, str]]) -> str:
     parts.append(f'## {paper["title"]}\n\narXiv {paper["arxiv"]}. '
                  f'{paper["note"]}')
     parts.append('\n'.join(_results(key, verdicts)))
+    parts += filter(None, [paper.get('figure')])
     if mistakes := _mistakes(key):
       parts.append('\n'.join(['What is wrong in the paper, or not said:', '', *mistakes]))
     if described := [f'{item.place} ({item.what})' for item in CLAIMS
