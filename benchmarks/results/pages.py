@@ -140,7 +140,8 @@ def table(rows: Mapping[str, Row], records: Mapping[str, Record], spec: Table) -
   seconds = sum(_seconds(records[name]) for name in found)
   lines += ['', f'{sum(len(records[name]["runs"]) for name in found)} runs and '
             f'{sum(len(records[name]["tried"]) for name in found)} trials, '
-            f'{seconds / 60:.0f} minutes; {_when(records[name] for name in found)}.']
+            f'{seconds / 60:.0f} minutes of processor time; '
+            f'{_when(records[name] for name in found)}.']
   return '\n'.join(lines)
 
 
@@ -150,7 +151,8 @@ def _stated(records: Mapping[str, Record], one: Comparison) -> str:
 
 
 def _seconds(record: Record) -> float:
-  return sum(run['seconds'] for run in (*record['tried'], *record['runs']))
+  """Processor time, since runs share cores with whatever else runs."""
+  return sum(run['cpu_seconds'] for run in (*record['tried'], *record['runs']))
 
 
 def _when(records: Iterable[Record]) -> str:
@@ -162,16 +164,16 @@ def _when(records: Iterable[Record]) -> str:
 
 
 def manifest(records: Mapping[str, Record]) -> dict[str, Any]:
-  """Data, settings, commits and seconds of all rows."""
+  """Data, settings, commits and processor time of all rows."""
   return {
       'rows': {name: {
           'data': record['data'], 'lock': record['lock'], **record['identity'],
           'chosen': record['chosen'], 'tried': len(record['tried']),
           'seeds': [run['seed'] for run in record['runs']],
           'commits': sorted({run['commit'] for run in record['runs']}),
-          'seconds': round(_seconds(record), 1)} for name, record in records.items()},
-      'seconds': round(sum(map(_seconds, records.values())), 1),
-      'seconds_62_classes': round(sum(
+          'cpu_seconds': round(_seconds(record), 1)} for name, record in records.items()},
+      'cpu_seconds': round(sum(map(_seconds, records.values())), 1),
+      'cpu_seconds_62_classes': round(sum(
           _seconds(record) for name, record in records.items()
           if name.startswith('emnist62/')), 1)}
 
