@@ -425,3 +425,13 @@ def test_attack_on_encoded_vectors_does_not_exceed_the_claim():
   # A one-sided test at less than 1e-6.
   assert gain[best] <= accountant.delta(
       event, epsilon, accountant='pld') + stats.norm.isf(1e-6) * error
+
+
+def test_a_matrix_that_is_nearly_singular_is_positive_definite_only_by_a_margin():
+  def hankel(weight):  # Of a measure on 1/3, 2/3 and 1; singular if the last has none.
+    return [(F(1, 3)**j + F(2, 3)**j) / 2 + weight for j in range(5)]
+
+  found = [skellam_as_gaussian._is_positive_definite(hankel(F(weight)))  # pylint: disable=protected-access
+           for weight in (F(-1, 2**100), 0, F(1, 2**200), F(1, 2**100), 1)]
+  # The third is, by less than entries are rounded by.
+  assert found == [False, False, False, True, True]

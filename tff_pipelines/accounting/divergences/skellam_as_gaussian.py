@@ -13,7 +13,7 @@ docs/skellam_as_gaussian.md.
 
 Formal guarantees:
 
-* `verify` tests both moment matrices in exact rational arithmetic, and rounds the
+* `verify` tests both moment matrices in exact integer arithmetic, and rounds the
   distance up; what it returns holds for every variance of at least `variance`.
 * A parameter for which the theorem fails is refused, never adjusted.
 """
@@ -92,9 +92,9 @@ def moments(variance: fractions.Fraction, count: int) -> tuple[fractions.Fractio
 
 def _is_positive_definite(hankel: list[fractions.Fraction]) -> bool:
   """Whether the matrix of entries hankel[i + j] is, by exact leading minors."""
-  common = math.lcm(*(entry.denominator for entry in hankel))
-  size = (len(hankel) + 1) // 2
-  rows = [[int(hankel[i + j] * common) for j in range(size)] for i in range(size)]
+  # Short integers: rounding them down has a norm of at most `size`, which is taken off.
+  units, size = [math.floor(entry * 2**160) for entry in hankel], (len(hankel) + 1) // 2
+  rows = [[units[i + j] - size * (i == j) for j in range(size)] for i in range(size)]
   last = 1
   for k in range(size):
     pivot = rows[k][k]  # A leading minor (Bareiss 1968), so divisions are exact.
