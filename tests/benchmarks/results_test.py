@@ -147,7 +147,6 @@ def test_epsilons_of_the_papers_figures_are_those_of_closed_forms(tmp_path):
     exact = optimize.brentq(lambda e, z=noise: cdf(0.5 / z - e * z) - math.exp(e) * cdf(
         -0.5 / z - e * z) - 1e-5, 0.0, 50.0)
     assert curves[f'{name}-gaussian_analytic']['epsilon'][0] == pytest.approx(exact, 1e-3)
-    # From the grid's finest end on they meet, and shares cost no less than one noise.
     skellam = curves[f'{name}-skellam_rdp']['epsilon']
     assert skellam == sorted(skellam, reverse=True)
     assert skellam[-1] == pytest.approx(curves[f'{name}-gaussian_rdp']['epsilon'][0], 1e-3)

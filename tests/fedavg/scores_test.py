@@ -109,8 +109,7 @@ def _trained(folder, *, label, people=300, columns=12, **settings):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('label, model, columns', [
-    ('charges', 'linear', 12), ('charges', 'mlp', 60), ('ill', 'logistic', 60),
-    ('ill', 'mlp', 12)])
+    ('charges', 'linear', 12), ('charges', 'mlp', 60), ('ill', 'logistic', 60), ('ill', 'mlp', 12)])
 def test_default_rates_neither_oscillate_nor_diverge(
     shared_context, tmp_path, label, model, columns):
   del shared_context

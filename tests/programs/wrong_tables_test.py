@@ -10,7 +10,7 @@ import pytest
 
 from tests.programs import in_process
 
-pytestmark = pytest.mark.usefixtures('shared_context')
+pytestmark = pytest.mark.usefixtures('shared_context', 'short_collections')
 
 BOUNDS = {'age': [0, 100], 'job': ['clerk', 'cook'],
           'seen': ['2015-01-01', '2024-12-31'], 'pay': [0, 50]}
@@ -18,6 +18,13 @@ TABLE = 'person,age,job,seen,pay\n' + ''.join(
     f'p{i // 2},{20 + i},{"cook" if i % 3 else "clerk"},2020-01-{i + 1:02},{10 + i}\n'
     for i in range(24))
 SAMPLE = 'sample.csv'
+
+
+@pytest.fixture(scope='module')
+def short_collections():
+  gc.freeze()  # What earlier tests have left takes seconds to look through.
+  yield
+  gc.unfreeze()
 
 
 def _parquet(**columns):
