@@ -230,7 +230,7 @@ def write(rows: Mapping[str, Row], tables: Iterable[Table],
   if update:
     for path in sorted((folder / 'records').glob('*/*.json')):
       to = RECORDS / path.relative_to(folder / 'records')
-      to.parent.mkdir(exist_ok=True)
+      to.parent.mkdir(parents=True, exist_ok=True)
       shutil.copyfile(path, to)
   records = read(folder / 'records')
   files.write_json(folder / 'manifest.json', manifest(records))
