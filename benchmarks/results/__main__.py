@@ -194,6 +194,14 @@ def _is_done(row: Row, records: pathlib.Path) -> bool:
   return not other or not other['tried'] or record['chosen'] == _best(other)
 
 
+def _started(row: Row, folder: pathlib.Path, flags) -> subprocess.Popen:
+  """A process of a row: what ran before in one may change the last bits of floats."""
+  return subprocess.Popen([
+      sys.executable, '-m', 'benchmarks.results', f'--row={row.name}',
+      f'--output_dir={folder}', *[f'--data_dir={flags.data_dir}'] * bool(flags.data_dir),
+      *['--quick'] * flags.quick, *['--repeat'] * flags.repeat], cwd=ROOT)
+
+
 def _run_all(wanted: Sequence[Row], folder: pathlib.Path, flags) -> list[str]:
   """Runs rows in processes of their own, `jobs` at a time; the names of failed ones."""
   waiting, running, failed = list(wanted), {}, []
@@ -207,10 +215,7 @@ def _run_all(wanted: Sequence[Row], folder: pathlib.Path, flags) -> list[str]:
       waiting.remove(row)
       if _is_done(row, folder / 'records'):
         continue
-      running[row.name] = subprocess.Popen([
-          sys.executable, '-m', 'benchmarks.results', f'--row={row.name}',
-          f'--output_dir={folder}', *[f'--data_dir={flags.data_dir}'] * bool(
-              flags.data_dir), *['--quick'] * flags.quick], cwd=ROOT)
+      running[row.name] = _started(row, folder, flags)
     for name, process in list(running.items()):
       if process.poll() is not None:
         del running[name]
@@ -244,6 +249,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
   records = folder / 'records'
   if flags.row:
     row = rows[flags.row]
+    if flags.repeat:
+      found = Runner(row, folder, data_dir).repeated()
+      print(f'{row.name}: {found or "the same"}')
+      return bool(found)
     chosen = None
     if row.tuned_as:
       other = read_record(records / f'{row.tuned_as}.json')
@@ -276,9 +285,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if flags.repeat:
       for row in wanted:
         if 'seed' in row.seeded and _is_done(row, records):
-          found = Runner(row, folder, data_dir).repeated()
-          print(f'{row.name}: {found or "the same"}')
-          failed += [row.name] * bool(found)
+          failed += [row.name] * bool(_started(row, folder, flags).wait())
     elif not flags.tables:
       failed = _run_all(wanted, folder, flags)
     if not flags.quick:
