@@ -22,6 +22,6 @@ QUICK = rows.by_name([
 
 
 def answers(records: Mapping[str, pages.Record]) -> str:
-  """The page of the papers: their claims beside what is recorded and accounted."""
+  """The page of the papers: each claim with what is recorded or accounted for it."""
   return papers.page({**pages.verdicts(records), **mean.verdicts(records),
                       **accounting.verdicts()})

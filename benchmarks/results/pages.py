@@ -19,6 +19,8 @@ from benchmarks.results.splits import DATA
 from tff_pipelines.common import decimals, files
 
 RECORDS = pathlib.Path(__file__).with_name('records')
+# Mechanisms whose server adds the noise, and has no epsilon.
+_CENTRAL = ('gaussian', 'skellam_central')
 Record = Mapping[str, Any]
 
 
@@ -84,6 +86,12 @@ def _epsilon(record: Record, name: str) -> str:
   return '–' if None in found else decimals.epsilon(max(found))
 
 
+def _server(record: Record) -> str:
+  """Epsilon against the server; one that adds the noise itself sees the sums without."""
+  return 'trusted' if record['runs'][0].get('mechanism') in _CENTRAL else _epsilon(
+      record, 'epsilon_server')
+
+
 def _flags(flags: Mapping[str, Any]) -> str:
   return ' '.join(f'{name}={value:g}' if isinstance(value, float) else
                   f'{name}={value}' for name, value in flags.items()) or 'defaults'
@@ -94,7 +102,7 @@ def _line(row: Row, record: Record, table: Table) -> str:
   delta = run.get('delta')
   cells = [row.label + _at(row), str(statistics.interval(values(record))),
            ' '.join(f'{value:.2f}' for value in values(record)),
-           _epsilon(record, 'epsilon'), _epsilon(record, 'epsilon_server'),
+           _epsilon(record, 'epsilon'), _server(record),
            '–' if not delta else decimals.rounded_up(delta, 3),
            *(column(record) for column in table.columns.values())]
   if table.printed:
