@@ -15,7 +15,7 @@ project, together with the records.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 import contextlib
 import csv
 import fcntl
@@ -82,31 +82,42 @@ class Runner:
     self._path.parent.mkdir(parents=True, exist_ok=True)
     self._digests = splits.DATA[row.data].digests(data_dir) if row.data else {}
     self.record = read_record(self._path)
-    if self.record is None:
-      self._start_over()
-    elif (self.record['identity'], self.record['data']) != (
-        row.identity(), self._digests):
+    if self.record is None or not self._regrid():
       self._start_over()
 
-  def _start_over(self) -> None:
-    """Writes an empty record; runs of an earlier one, which would be resumed, go."""
-    if self.record is not None:
-      shutil.rmtree(self._folder / 'runs' / self._row.name, ignore_errors=True)
+  def _regrid(self) -> bool:
+    """Whether the record is the row's; tries of a changed grid that remain are kept."""
+    record, identity = self.record, self._row.identity()
+    if record['data'] != self._digests:
+      return False
+    if record['identity'] == identity:
+      return True
+    if self._row.map_of or {**record['identity'], 'grid': identity['grid']} != identity:
+      return False
+    record['identity'] = identity
+    record['tried'] = [one for one in record['tried'] if one['flags'] in identity['grid']]
+    for path in (self._folder / 'runs' / self._row.name).glob('trial-*'):
+      (shutil.rmtree if path.is_dir() else os.remove)(path)
+    files.write_json(self._path, record)
+    return True
+
+  def _start_over(self, tried: Sequence[dict[str, Any]] = ()) -> None:
+    """Writes a record without runs; those of an earlier one, which would resume, go."""
+    for path in (self._folder / 'runs' / self._row.name).glob(
+        'seed-*' if tried else '*'):
+      (shutil.rmtree if path.is_dir() else os.remove)(path)
     self.record = {
         'name': self._row.name, 'identity': self._row.identity(),
         'data': self._digests, 'lock': hashlib.sha256(
             (ROOT / 'requirements.txt').read_bytes()).hexdigest()[:16],
-        'tried': [], 'chosen': None, 'runs': []}
+        'tried': list(tried), 'chosen': None, 'runs': []}
     files.write_json(self._path, self.record)
 
   def run(self, chosen: dict[str, Any] | None) -> None:
     """Tries settings unless the best is `chosen` elsewhere, and runs all seeds."""
-    row = self._row
-    if not row.grid and self.record['runs'] and self.record['chosen'] != (chosen or {}):
-      self._start_over()
-    record = self.record
+    row, record = self._row, self.record
     for number, flags in enumerate(row.grid):
-      if number >= len(record['tried']):
+      if flags not in [one['flags'] for one in record['tried']]:
         found = self._execute(f'trial-{number}', flags, row.seeds[0],
                               is_trial=True)
         record['tried'].append({'flags': flags, **{
@@ -114,7 +125,11 @@ class Runner:
         files.write_json(self._path, record)
     if row.grid:
       chosen = _best(record)
-    record['chosen'] = chosen = chosen or {}
+    chosen = chosen or {}
+    if record['runs'] and record['chosen'] != chosen:
+      self._start_over(record['tried'])
+      record = self.record
+    record['chosen'] = chosen
     for seed in row.seeds:
       if seed not in [run['seed'] for run in record['runs']]:
         found = self._execute(f'seed-{seed}', chosen, seed, is_trial=False)
@@ -224,6 +239,15 @@ def _run_all(wanted: Sequence[Row], folder: pathlib.Path, flags) -> list[str]:
   return failed
 
 
+def _wanted(rows: Iterable[Row], only: str) -> list[Row]:
+  """The rows of the sections, or whose names begin with the texts, in their order."""
+  rows, found = list(rows), {}
+  for one in filter(None, only.split(',')):
+    found.update((row.name, row) for row in rows if (
+        row.name.startswith(one) if '/' in one else row.section == one))
+  return list(found.values()) if only else rows
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
   """Runs the script with these flags, those of the command line by default."""
   parser = argparse.ArgumentParser(
@@ -231,8 +255,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
   parser.add_argument('--data_dir', default=os.environ.get('DATA_DIR') or None,
                       help='folder of the data files')
   parser.add_argument('--output_dir', default='out/results', help='folder of all files')
-  parser.add_argument('--only', default='', help='beginnings of names of rows, '
-                      'separated by commas')
+  parser.add_argument('--only', default='', help='sections, or beginnings of names of '
+                      'rows, separated by commas')
   parser.add_argument('--jobs', type=int, default=2, help='rows at a time')
   parser.add_argument('--list', action='store_true', help='print commands, run nothing')
   parser.add_argument('--tables', action='store_true', help='run nothing')
@@ -262,8 +286,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
       chosen = _best(other)
     Runner(row, folder, data_dir).run(chosen)
     return 0
-  only = tuple(filter(None, flags.only.split(',')))
-  wanted = [row for row in rows.values() if not only or row.name.startswith(only)]
+  wanted = _wanted(rows.values(), flags.only)
   if data_dir is None and not flags.tables and any(row.data for row in wanted):
     parser.error('--data_dir must name the folder of the data files')
   if flags.list:

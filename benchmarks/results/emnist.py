@@ -15,10 +15,10 @@ _TURNS = dict(sampling='turns', cohort_size=107)
 # Clip and the server's rate act as their product where all updates are clipped.
 GRID = tuple(
     {**rates, 'client_learning_rate': rate}
-    for rates in (dict(clip=0.3, server_learning_rate=0.5),
+    for rates in (dict(clip=0.3, server_learning_rate=0.25),
+                  dict(clip=0.3, server_learning_rate=0.5),
                   dict(clip=0.3, server_learning_rate=1.0),
-                  dict(clip=0.3, server_learning_rate=2.0),
-                  dict(clip=1.0, server_learning_rate=0.5))
+                  dict(clip=0.3, server_learning_rate=2.0))
     for rate in (0.1, 0.3))
 _PLAIN = product(client_learning_rate=(0.05, 0.1, 0.2, 0.4),
                  server_learning_rate=(0.5, 1.0))
