@@ -1,6 +1,6 @@
 """Digits by writer: accuracy against epsilon, by mechanism and bits."""
 
-from benchmarks.results import figures
+from benchmarks.results import figures, pages
 from benchmarks.results.pages import Comparison, Table
 from benchmarks.results.rows import Row, product
 
@@ -98,6 +98,23 @@ TABLES = (Table(
                      words=f'no privacy against Skellam at 18 bits, ε = {epsilon}')
           for epsilon in (8, 16))]),)
 
+_CORRELATED = {
+    'Digits of 539 writers': {
+        'emnist/none': 'no privacy',
+        **{f'emnist/rows-skellam-{epsilon}': 'Skellam, correlated noise'
+           for epsilon in EPSILONS},
+        **{f'emnist/skellam-18-{epsilon}': 'Skellam, Poisson sampling'
+           for epsilon in EPSILONS}}}
+TABLES += (Table(
+    page='correlated_noise.md', mark='turns_emnist', rows=[*_CORRELATED.values()][0],
+    render=pages.brief(_CORRELATED, [
+        *(_at(epsilon, 'rows-skellam', 'skellam-18', 'Correlated noise against Poisson '
+              'sampling of the same ε against observers') for epsilon in EPSILONS),
+        *(Comparison(one=f'emnist/rows-skellam-{less}', other=f'emnist/skellam-18-{more}',
+                     words=f'Correlated noise at ε = {less} against all, and Poisson '
+                           f'sampling at ε = {more} against observers')
+          for less, more in ((2, 4), (4, 8), (8, 16)))])),)
+
 
 def draw(records, runs, path) -> None:
   """Accuracy against epsilon, each curve with its observers."""
@@ -108,6 +125,9 @@ def draw(records, runs, path) -> None:
       **{f'Skellam, {bits} bits; {hidden}': _of(f'skellam-{bits}')
          for bits in (18, 16, 14)},
       f'discrete Gaussian, 18 bits; {hidden}': _of('discrete_gaussian-18'),
+      'Skellam, 18 bits; server': {
+          records[name]['runs'][0]['epsilon_server']: name
+          for name in _of('skellam-18').values() if name in records},
       'Skellam, correlated noise; server and observers': _of('rows-skellam')},
                           none='emnist/none', metric='accuracy (%)',
                           title='Digits by writer, 539 writers, 50 rounds; 95% intervals '

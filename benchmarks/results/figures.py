@@ -26,7 +26,7 @@ def _curves(axes, records: Mapping[str, pages.Record], curves: Curves) -> bool:
                     label=label, yerr=[
                         [one.mean - low for one, (low, _) in zip(found, ends)],
                         [high - one.mean for one, (_, high) in zip(found, ends)]])
-  ticks = sorted({value for by in curves.values() for value in by})
+  ticks = sorted({value for by in curves.values() for value in by if value % 1 == 0})
   axes.set_xscale('log', base=2)
   axes.set_xticks(ticks, [f'{tick:g}' for tick in ticks])
   axes.grid(alpha=0.3)

@@ -66,7 +66,8 @@ def _rows(task: str) -> Iterator[Row]:
       base = (dict(algorithm=key, num_clients=_OWNERS[task]) if key in _GRIDS else
               dict(one, mechanism=_MECHANISMS[key]))
       yield _row(task, f'{task}-{key}-{epsilon}',
-                 f'{label}' + ', one answer' * (key not in _GRIDS),
+                 label + ('' if key in _GRIDS else ', two answers' if (
+                     key == 'krr' and epsilon == 8) else ', one answer'),
                  dict(base, epsilon=float(epsilon)),
                  grid=_GRIDS.get(key, _HONEST) if epsilon == 5 else (),
                  tuned_as='' if epsilon == 5 else f'ldp/{task}-{key}-5')

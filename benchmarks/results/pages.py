@@ -97,17 +97,22 @@ def _flags(flags: Mapping[str, Any]) -> str:
                   f'{name}={value}' for name, value in flags.items()) or 'defaults'
 
 
-def _line(row: Row, record: Record, table: Table) -> str:
+def cells(record: Record) -> list[str]:
+  """Accuracy with its interval, epsilon of observers and of the server, and delta."""
   run = record['runs'][0]
-  delta = run.get('delta')
-  cells = [row.label + _at(row), str(statistics.interval(values(record))),
-           ' '.join(f'{value:.2f}' for value in values(record)),
-           _epsilon(record, 'epsilon'), _server(record),
-           '–' if not delta else decimals.rounded_up(delta, 3),
-           *(column(record) for column in table.columns.values())]
+  return [str(statistics.interval(values(record))), _epsilon(record, 'epsilon'),
+          _server(record), decimals.rounded_up(run['delta'], 3) if run.get(
+              'delta') and run.get('epsilon') is not None else '–']
+
+
+def _line(row: Row, record: Record, table: Table) -> str:
+  mean, *guarantee = cells(record)
+  each = ' '.join(f'{value:.2f}' for value in values(record))
+  line = [row.label + _at(row), mean, each, *guarantee,
+          *(column(record) for column in table.columns.values())]
   if table.printed:
-    cells.append(table.printed.get(row.name, '–'))
-  return f'| {" | ".join(cells)} |'
+    line.append(table.printed.get(row.name, '–'))
+  return f'| {" | ".join(line)} |'
 
 
 def _tried(row: Row, record: Record) -> str:
@@ -133,9 +138,7 @@ def table(rows: Mapping[str, Row], records: Mapping[str, Record], spec: Table) -
           *spec.columns, *['paper'] * bool(spec.printed)]
   lines = [f'| {" | ".join(head)} |', '|---' * len(head) + '|']
   lines += [_line(rows[name], records[name], spec) for name in found]
-  compared = [
-      f'- {one.words}: {_stated(records, one)}.' for one in spec.comparisons
-      if one.one in records and one.other in records]
+  compared = stated(records, spec.comparisons)
   if compared:
     lines += ['', *compared]
   tuned = dict.fromkeys(rows[name].tuned_as or name for name in found)
@@ -153,9 +156,33 @@ def table(rows: Mapping[str, Row], records: Mapping[str, Record], spec: Table) -
   return '\n'.join(lines)
 
 
-def _stated(records: Mapping[str, Record], one: Comparison) -> str:
-  found = statistics.difference(values(records[one.one]), values(records[one.other]))
-  return f'{found} points, **{statistics.word(found, one.margin)}**'
+def stated(records: Mapping[str, Record],
+           comparisons: Iterable[Comparison]) -> list[str]:
+  """A line for each comparison whose rows are recorded."""
+  lines = []
+  for one in comparisons:
+    if one.one in records and one.other in records:
+      found = statistics.difference(values(records[one.one]), values(records[one.other]))
+      lines.append(
+          f'- {one.words}: {found} points, **{statistics.word(found, one.margin)}**.')
+  return lines
+
+
+def brief(groups: Mapping[str, Mapping[str, str]], comparisons: Sequence[Comparison]
+          ) -> Callable[[Mapping[str, Record]], str]:
+  """A `render` of rows that another page has in full: group -> row -> its name."""
+  def render(records: Mapping[str, Record]) -> str:
+    lines = ['| | | %, mean and 95% interval | ε, observers | ε, server | δ |',
+             '|---|---|---|---|---|---|']
+    for group, names in groups.items():
+      for name, label in names.items():
+        if name in records:
+          lines.append(f'| {" | ".join([group, label, *cells(records[name])])} |')
+          group = ''
+    words = stated(records, comparisons)
+    return '\n'.join([*lines, *[''] * bool(words), *words])
+
+  return render
 
 
 def _seconds(record: Record) -> float:

@@ -24,7 +24,7 @@ _SEED = 20261127
 Arrays = dict[str, np.ndarray]
 
 
-def _without_test(arrays: Arrays, aside: np.ndarray) -> Arrays:
+def without_test(arrays: Arrays, aside: np.ndarray) -> Arrays:
   """Moves the training records `aside`, bool [n], to the test part, which goes."""
   result = {}
   for name, array in arrays.items():
@@ -38,7 +38,7 @@ def by_writer(arrays: Arrays, count: int) -> Arrays:
   """Sets `count` training writers aside."""
   writers = np.unique(arrays['writer_train'])
   chosen = np.random.default_rng(_SEED).choice(writers, count, replace=False)
-  return _without_test(arrays, np.isin(arrays['writer_train'], chosen))
+  return without_test(arrays, np.isin(arrays['writer_train'], chosen))
 
 
 def by_record(arrays: Arrays, count: int) -> Arrays:
@@ -46,7 +46,7 @@ def by_record(arrays: Arrays, count: int) -> Arrays:
   size = len(arrays['x_train'])
   aside = np.zeros(size, bool)
   aside[np.random.default_rng(_SEED).choice(size, count, replace=False)] = True
-  return _without_test(arrays, aside)
+  return without_test(arrays, aside)
 
 
 def of_domains(arrays: Arrays, fraction: float, is_trial: bool) -> Arrays:

@@ -1,5 +1,6 @@
 """Next characters, tags and next words: accuracy by mechanism and bits."""
 
+from benchmarks.results import pages
 from benchmarks.results.pages import Comparison, Table
 from benchmarks.results.rows import Row
 
@@ -89,4 +90,21 @@ def _table(task: str) -> Table:
             for epsilon in epsilons)])
 
 
-TABLES = tuple(map(_table, TASKS))
+def _correlated(task: str, title: str) -> Table:
+  names = {f'{task}/none': 'no privacy, Poisson cohorts of 200, 40 rounds',
+           f'{task}/none-turns': 'no privacy, in turns, 200 rounds',
+           **{f'{task}/rows-skellam-{epsilon}': 'Skellam, correlated noise'
+              for epsilon in EPSILONS},
+           **{f'{task}/skellam-18-{epsilon}': 'Skellam, Poisson sampling'
+              for epsilon in EPSILONS}}
+  return Table(
+      page='correlated_noise.md', mark=f'turns_{task}', rows=list(names),
+      render=pages.brief({title: names}, [Comparison(
+          one=f'{task}/rows-skellam-{epsilon}', other=f'{task}/skellam-18-{epsilon}',
+          words='Correlated noise against Poisson sampling of the same ε against '
+                f'observers, ε = {epsilon}') for epsilon in EPSILONS]))
+
+
+TABLES = (*map(_table, TASKS),
+          _correlated('shakespeare', 'Next characters, 1,206 roles of Shakespeare'),
+          _correlated('tags', 'Tags, 5,499 users of Stack Overflow'))

@@ -60,8 +60,7 @@ def _graph(height: int, width: int, channels: int) -> Callable[[tf.Tensor], tf.T
   def energies_of(images):
     pixels = tf.cast(images, tf.float32) / 255.0
     # Channels as images of their own.
-    grey = tf.reshape(
-        tf.transpose(pixels, [0, 3, 1, 2]), [-1, height, width, 1])
+    grey = tf.reshape(tf.transpose(pixels, [0, 3, 1, 2]), [-1, height, width, 1])
     pooled = lambda x, size: tf.nn.avg_pool2d(x, size, size, 'VALID')
     parts = [pooled(grey, _POOL)]
     for scale in (1, 2):

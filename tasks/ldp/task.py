@@ -84,11 +84,11 @@ def build(name: str, **options: Any) -> DistillationTask:
   given = checks.options(
       f'task {name}', options, _OF_ALL if name == 'digits' else OPTIONS,
       ['data_path'] if name == 'npz' else [])
-  parts = _load(name, given.pop('data_path', None), given.pop('num_classes', None))
+  parts = load(name, given.pop('data_path', None), given.pop('num_classes', None))
   return _divided(name, parts, **given)
 
 
-def _load(name: str, data_path: str | os.PathLike[str] | None,
+def load(name: str, data_path: str | os.PathLike[str] | None,
           num_classes: int | None) -> labelled.Parts:
   """Loads the training and the test part, x uint8 [n, height, width, channels]."""
   if name == 'digits':

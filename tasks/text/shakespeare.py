@@ -60,8 +60,7 @@ def character_rows(text: str, length: int, ended: bool = True) -> np.ndarray:
   """
   codes = np.frombuffer(text.encode('utf-32-le', 'surrogatepass'), np.uint32)
   known = codes < 128
-  middle = np.where(known, _TABLE[np.where(known, codes, 0)],
-                    _SPECIAL.out_of_vocabulary)
+  middle = np.where(known, _TABLE[np.where(known, codes, 0)], _SPECIAL.out_of_vocabulary)
   count = len(codes) + 1 + ended
   rows = np.zeros(-(-count // (length + 1)) * (length + 1), np.uint8)
   rows[0], rows[1:1 + len(codes)] = _SPECIAL.begin, middle

@@ -52,8 +52,7 @@ def _in_graph_clips(factory, rounds, vectors, present=lambda r: slice(None)):
             factory.add(total, factory.contribute(
                 chosen[i], keys_of_round[i], now)[0]), i + 1),
         (factory.zero(D), tf.constant(0)))
-    new, _, measured = factory.release(
-        now, total, tf.shape(chosen)[0], keys_of_round[-1])
+    new, _, measured = factory.release(now, total, tf.shape(chosen)[0], keys_of_round[-1])
     return new['clip'], measured['estimated_fraction_below_clip']
 
   clip, clips, fractions = state['clip'], [], []

@@ -128,8 +128,7 @@ def test_the_state_has_the_closed_sums_and_no_client_receives_them(in_process):
 
 def test_the_row_of_a_suppressed_round_is_not_opened(in_process):
   factory = BandedSumFactory(_params(min_honest_fraction=0.75), simulation_seed=4)
-  errors, measured, states = _run(
-      factory, reporting=lambda index: 2 if index == 5 else N)
+  errors, measured, states = _run(factory, reporting=lambda index: 2 if index == 5 else N)
   assert [bool(m['suppressed']) for m in measured] == [i == 5 for i in range(ROUNDS)]
   # Nothing is released, and the round's sum counts as zero in later ones.
   for name in ('closed_sums', 'released_sums'):

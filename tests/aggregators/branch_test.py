@@ -50,8 +50,7 @@ def test_the_other_branch_does_not_run():
 
   @tf.function
   def count(predicate, divisor):
-    return branch.either(
-        predicate, lambda: variable.assign_add(1), lambda: 7 // divisor)
+    return branch.either(predicate, lambda: variable.assign_add(1), lambda: 7 // divisor)
 
   # Would fail, or count, if both ran.
   assert int(count(tf.constant(True), tf.constant(0))) == 1

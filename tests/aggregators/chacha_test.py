@@ -28,8 +28,7 @@ def test_blocks_are_the_published_ones(key, counter, nonce, block):
   result = chacha.blocks(
       tf.constant(np.frombuffer(key, '<u4')), tf.constant([7, counter], tf.uint32),
       tf.constant(np.frombuffer(bytes.fromhex(nonce), '<u4'))).numpy()
-  np.testing.assert_array_equal(
-      result[:, 1], np.frombuffer(bytes.fromhex(block), '<u4'))
+  np.testing.assert_array_equal(result[:, 1], np.frombuffer(bytes.fromhex(block), '<u4'))
 
 
 def _block(counter, nonce):

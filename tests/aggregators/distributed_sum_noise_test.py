@@ -81,8 +81,7 @@ def test_a_server_that_tells_too_large_a_cohort_gets_noise_and_no_data(
   process = factory.create(tff.TensorType(np.float32, [D]))
   output = process.next(state, [vector.numpy()] * 3)
   assert output.measurements['public']['suppressed']
-  statistics_lib.check_variance(
-      output.result * params.scale, params.total_noise_variance)
+  statistics_lib.check_variance(output.result * params.scale, params.total_noise_variance)
 
 
 def test_a_trusted_server_may_tell_any_cohort():

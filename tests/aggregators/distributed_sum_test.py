@@ -107,8 +107,7 @@ def test_without_noise_the_release_is_the_exact_rounded_sum(in_process, dim, kin
   integers = _integers(params, vectors, state['rotation_key'], 3, 0)
   total = integers.astype(np.int64).sum(axis=0)
   # What is released, rotated again, is that sum, integer by integer.
-  again = rotation.rotate(
-      tf.constant(output.result), state['rotation_key'], kind).numpy()
+  again = rotation.rotate(tf.constant(output.result), state['rotation_key'], kind).numpy()
   in_grid = again.astype(np.float64) * params.scale
   np.testing.assert_array_equal(np.rint(in_grid), total)
   np.testing.assert_allclose(in_grid, total, atol=0.02)
@@ -153,8 +152,7 @@ def test_every_number_of_bits_has_the_right_noise(bits):
   assert int(tf.reduce_max(sent.values)) < 2**bits
   out = distributed_sum.decode(sent.values, 1, 1, [0, 3], [0, 0], params)
   variance = params.total_noise_variance
-  statistics_lib.check_variance(
-      out.vector.numpy() * params.scale, variance, 1 / variance)
+  statistics_lib.check_variance(out.vector.numpy() * params.scale, variance, 1 / variance)
 
 
 BFLOAT16 = tf.bfloat16.as_numpy_dtype
@@ -170,8 +168,7 @@ STRUCTURES = {
 def test_structures_come_back_in_their_shape_and_dtype(in_process, name):
   value_type = tff.to_type(STRUCTURES[name])
   layout = structures.FlatLayout(value_type)
-  params = _params(
-      dimension=layout.size, cohort_size=3, noise_multiplier=0.0, clip=100.0)
+  params = _params(dimension=layout.size, cohort_size=3, noise_multiplier=0.0, clip=100.0)
   process = _process(params, value_type)
   result_type = process.next.type_signature.result.result.member
   assert result_type.is_equivalent_to(value_type)
@@ -257,8 +254,7 @@ def test_unseeded_runs_never_repeat(in_process):
   for i in range(3):
     for j in range(i):
       assert np.mean(results[i].result != results[j].result) > 0.9
-      assert np.any(results[i].state['rotation_key'] !=
-                    results[j].state['rotation_key'])
+      assert np.any(results[i].state['rotation_key'] != results[j].state['rotation_key'])
   assert np.any(process.initialize()['rotation_key'] != state['rotation_key'])
 
 
@@ -283,8 +279,7 @@ def test_the_wrapped_fraction_tells_enough_bits_from_too_few(in_process):
 
 
 def test_measurements_are_public_unless_diagnostics_are_asked_for():
-  measured = lambda **k: _process(
-      _params(), **k).next.type_signature.result.measurements
+  measured = lambda **k: _process(_params(), **k).next.type_signature.result.measurements
   public = tff.to_type(collections.OrderedDict(
       scale=np.float32, estimated_wrapped_fraction=np.float32, suppressed=np.bool_))
   off = measured()

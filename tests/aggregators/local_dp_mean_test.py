@@ -26,8 +26,7 @@ def _mean(process, values):
     PIECEWISE, local_dp.Duchi(epsilon=2.0, dimension=5),
     local_dp.Laplace(epsilon=5.0, dimension=4),
     local_dp.Gaussian(noise_multiplier=0.5, dimension=D)])
-def test_mean_is_unbiased_with_the_variance_of_its_clients(
-    in_process, mechanism):
+def test_mean_is_unbiased_with_the_variance_of_its_clients(in_process, mechanism):
   clients, rounds = 20, 60
   process = LocalMeanFactory(mechanism).create(VECTOR)
   state, errors = process.initialize(), []

@@ -437,8 +437,7 @@ def test_piecewise_sends_as_many_coordinates_as_the_rule_says(
 
 @pytest.mark.parametrize('dimension', [1, 3, 10])
 @pytest.mark.parametrize('epsilon', [0.5, 5.0, 8.0, 12.3, 30.0])
-def test_all_coordinates_that_are_sent_keep_the_budget_of_the_row(
-    dimension, epsilon):
+def test_all_coordinates_that_are_sent_keep_the_budget_of_the_row(dimension, epsilon):
   # Which are sent is chosen by chance alone, so the ratios of those that are multiply.
   mechanism = local_dp.Piecewise(epsilon=epsilon, dimension=dimension)
   worst = piecewise_ratio(mechanism.distribution)**mechanism.sampled

@@ -49,8 +49,7 @@ def test_the_sum_comes_back_with_the_noise_of_the_guarantee(
   vectors = np.random.default_rng(0).normal(size=(N, dimension))
   vectors *= 0.9 / np.linalg.norm(vectors, axis=1, keepdims=True)
   vectors = vectors.astype(np.float32)
-  process = DistributedSumFactory(params).create(
-      tff.TensorType(np.float32, [dimension]))
+  process = DistributedSumFactory(params).create(tff.TensorType(np.float32, [dimension]))
   output = process.next(process.initialize(), list(vectors))
   errors = (np.asarray(output.result) - vectors.sum(axis=0)) * params.scale
   # Noise, and rounding of at most a quarter a client.
@@ -131,8 +130,7 @@ def test_discrete_gaussian_shares_below_half_a_grid_unit_are_refused():
   params = _params(mechanism='discrete_gaussian', bits=12, noise_multiplier=0.006)
   DistributedSumFactory(params)
   with pytest.raises(ValueError, match='cohorts of up to 600'):
-    DistributedSumFactory(params.replace(
-        max_cohort_size=600.0, fixed_scale=params.scale))
+    DistributedSumFactory(params.replace(max_cohort_size=600.0, fixed_scale=params.scale))
 
 
 def test_a_trusted_server_adds_all_the_noise_and_clients_none():

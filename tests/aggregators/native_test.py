@@ -123,8 +123,7 @@ def test_unexpected_cohorts_are_encoded_as_by_the_graph(generator, cohort):
   graph = distributed_sum.encode(
       tf.constant(vector), tf.constant(KEY), KEY, cohort, params, table)
   np.testing.assert_array_equal(total.total, graph.values)
-  assert total.diagnostics[2] == graph.diagnostics['cohort_disbelieved'] == (
-      cohort == 56)
+  assert total.diagnostics[2] == graph.diagnostics['cohort_disbelieved'] == (cohort == 56)
   # No share is drawn from the table of another cohort.
   assert encoding.EncodedSum.of(params, {**state, 'cohort_size': np.int32(19)}) is None
 
@@ -178,8 +177,7 @@ def test_known_sums_are_those_of_the_graph(monkeypatch, generator):
 def test_other_shapes_and_dtypes_are_refused():
   # Compiled loops would write beyond their arrays.
   params = _params(noise_multiplier=0.0)
-  total = encoding.EncodedSum.of(params, dict(
-      rotation_key=KEY, cohort_size=np.int32(20)))
+  total = encoding.EncodedSum.of(params, dict(rotation_key=KEY, cohort_size=np.int32(20)))
   vectors, keys_of = np.zeros([2, 3000], np.float32), np.zeros([2, 2], np.int64)
   for wrong in (vectors[:, :-1], np.zeros([2, 4096], np.float32), vectors[0],
                 vectors.astype(np.float64)):

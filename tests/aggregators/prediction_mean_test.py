@@ -185,8 +185,7 @@ def test_process_gives_the_mean_of_the_pure_functions(one_worker, kind):
   logits = _logits(4)
   logits[2, 0, 0] = np.nan
   result, measured = _run(_process(params), logits, (3, 1, 7, 2))
-  np.testing.assert_array_equal(
-      result, _consensus(logits[[0, 1, 3]], (3, 1, 2), params))
+  np.testing.assert_array_equal(result, _consensus(logits[[0, 1, 3]], (3, 1, 2), params))
   assert measured == {'parties': 3, 'rejected': 1, 'total_weight': 6}
 
 

@@ -252,8 +252,7 @@ def test_clipping_holds_the_norm_and_keeps_the_direction(dtype, clip):
 
 def test_the_clip_is_taken_in_float64():
   # 0.1 is 0.100000001 as a float32; in float64 this vector is longer than it.
-  _, was_clipped, _ = rounding.clip_by_norm(
-      tf.constant([0.1000000001], tf.float64), 0.1)
+  _, was_clipped, _ = rounding.clip_by_norm(tf.constant([0.1000000001], tf.float64), 0.1)
   assert bool(was_clipped)
 
 
@@ -269,8 +268,7 @@ def test_the_clip_is_taken_in_float64():
     ([5e-324, 1.0], np.float64, [0.0, 1.0]),
     ([1e-45, 30.0], np.float32, [0.0, 1.0])])
 def test_extreme_finite_values_are_clipped(values, dtype, expected):
-  clipped, _, is_finite = rounding.clip_by_norm(
-      tf.constant(np.array(values, dtype)), 1.0)
+  clipped, _, is_finite = rounding.clip_by_norm(tf.constant(np.array(values, dtype)), 1.0)
   assert bool(is_finite)
   np.testing.assert_allclose(clipped, expected, rtol=1e-6, atol=1e-37)
 

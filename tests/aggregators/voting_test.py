@@ -106,8 +106,7 @@ def test_shares_too_large_for_a_table_have_their_variance_too(stddev, has_table)
 @pytest.mark.parametrize('noise', NOISES)
 def test_labels_follow_the_distribution_of_the_noisy_winner(in_process, noise):
   queries, gap, sigma = 20000, 3, 4.0
-  params = _params(queries=queries, classes=2, agents=5, noise_stddev=sigma,
-                   noise=noise)
+  params = _params(queries=queries, classes=2, agents=5, noise_stddev=sigma, noise=noise)
   votes = [_one_hot([0] * queries, 2)] * 4 + [_one_hot([1] * queries, 2)]
   labels = np.asarray(_run(params, votes).result)
   if noise == 'skellam':  # Ties are broken evenly.
@@ -228,8 +227,7 @@ def test_only_labels_leave_the_server(in_process):
     assert types.state == _at_server(
         tff.StructWithPythonType(
             [('server_key', tff.TensorType(np.int64, [2]))], collections.OrderedDict))
-    state = process.next(
-        process.initialize(), [_one_hot([3] * Q)] * params.agents).state
+    state = process.next(process.initialize(), [_one_hot([3] * Q)] * params.agents).state
     assert not np.any(state['server_key'])
 
 

@@ -188,3 +188,25 @@ def test_rows_are_tried_then_run_and_not_run_again(tmp_path, capfd):
   # The first seed of a row without random choices, once more.
   assert program.main([*flags, '--repeat']) == 0
   assert 'quick/none: the same' in capfd.readouterr().out
+
+
+def test_a_changed_grid_keeps_the_tries_that_remain(tmp_path, monkeypatch):
+  done = []
+  monkeypatch.setattr(program.Runner, '_execute', lambda self, name, flags, seed, **_: (
+      done.append(name) or dict(value=flags.get('x', 0), seconds=1, cpu_seconds=1, date='')))
+  def run(chosen=None, **fields):
+    runner = program.Runner(
+        rows_lib.Row(name='a/b', label='', seeds=(0,), **fields), tmp_path, None)
+    runner.run(chosen)
+    found, done[:] = tuple(done), []
+    return found, runner.record['chosen'], len(runner.record['runs'])
+
+  grid = rows_lib.product(x=(1, 2))
+  assert run(grid=grid) == (('trial-0', 'trial-1', 'seed-0'), {'x': 2}, 1)
+  assert run(grid=grid) == ((), {'x': 2}, 1)
+  # The best is another one, so its runs are; then it is the same.
+  grid = rows_lib.product(x=(2, 3))
+  assert run(grid=grid) == (('trial-1', 'seed-0'), {'x': 3}, 1)
+  assert run(grid=rows_lib.product(x=(0, 3))) == (('trial-0',), {'x': 3}, 1)
+  # Other flags are another experiment.
+  assert run(grid=grid, flags={'y': 1})[0] == ('trial-0', 'trial-1', 'seed-0')

@@ -29,6 +29,12 @@ def test_without_a_wish_every_owner_answers_once_with_the_whole_budget():
   assert (plan.answers_per_client, plan.groups, plan.queries) == (1, 20, 20)
   assert plan.delta == plan.epsilon(0) == 0
   assert plan.epsilon(1) == plan.epsilon_per_query
+  # Classes are told twice at that total, and not at less than two shares.
+  for total, answers in ((None, 2), (7.9, 1), (12.5, 3)):
+    plan = _plan('subset', epsilon=total)
+    assert plan.answers_per_client == answers
+    assert plan.epsilon(answers) <= (total or DEFAULT_EPSILON)
+  assert _plan('krr', delta=1e-5).answers_per_client == 1
 
 
 @pytest.mark.parametrize('mechanism', PURE)

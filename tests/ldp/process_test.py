@@ -54,8 +54,7 @@ def test_a_teacher_knows_its_records_and_gives_soft_labels_of_them():
 
 
 @pytest.mark.parametrize('groups, size', [(5, 1), (4, 3), (1, 6)])
-def test_owners_alternate_and_none_answers_more_than_one_query_ahead(
-    groups, size):
+def test_owners_alternate_and_none_answers_more_than_one_query_ahead(groups, size):
   counts = np.zeros(groups * size, int)
   for query in range(4 * groups + 2):
     answering = list(algorithm.owners_of(query, groups=groups, clients_per_query=size))

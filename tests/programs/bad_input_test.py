@@ -73,8 +73,7 @@ def test_bad_data_file_is_named_and_nothing_is_written(make, message, tmp_path):
 def test_folder_that_cannot_be_is_named(tmp_path, name):
   (tmp_path / 'file').write_text('mine')
   run = in_process.run(TRAIN, *TINY, f'--output_dir={tmp_path / name}', folder=tmp_path)
-  in_process.check_refused(
-      run, name if name.startswith('/') else str(tmp_path / 'file'))
+  in_process.check_refused(run, name if name.startswith('/') else str(tmp_path / 'file'))
   assert (tmp_path / 'file').read_text() == 'mine'
 
 

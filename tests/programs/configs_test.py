@@ -26,8 +26,7 @@ def test_every_task_of_a_paper_has_a_flagfile():
   assert {path.stem for path in FOLDER.glob('*.flags')} == set(SIZES) | {
       name.removesuffix('.flags') for name in SWEEPS}
   # The others have no data of TFF's, and no published settings.
-  assert set(registry.TASKS) - set(SIZES) == {
-      'images', 'tabular', 'text_classification'}
+  assert set(registry.TASKS) - set(SIZES) == {'images', 'tabular', 'text_classification'}
   assert SWEEPS
 
 

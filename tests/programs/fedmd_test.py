@@ -83,8 +83,7 @@ def test_guarantee_of_a_draw_is_reported_in_numbers_and_words(runs):
 
 def test_parties_that_missed_rounds_are_counted(runs):
   folder = in_process.folder_of(runs, 'np')
-  reporting = sum(
-      int(row['parties']) for row in in_process.rows(folder / 'metrics.csv'))
+  reporting = sum(int(row['parties']) for row in in_process.rows(folder / 'metrics.csv'))
   summary = in_process.summary(folder)
   parties = summary['details']['parties']
   assert sum(party['rounds'] for party in parties) == reporting

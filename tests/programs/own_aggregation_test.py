@@ -127,8 +127,7 @@ def test_mistakes_are_one_line_and_nothing_is_written(
 
 
 def test_another_event_does_not_continue_a_run(tmp_path):
-  api.train(_settings(tmp_path / 'run', rounds=1), aggregation=_robust(),
-            event=GAUSSIAN)
+  api.train(_settings(tmp_path / 'run', rounds=1), aggregation=_robust(), event=GAUSSIAN)
   other = events.CentralGaussian(noise_multiplier=2.0)
   with pytest.raises(ValueError, match='aggregation must be that of the run'):
     api.train(_settings(tmp_path / 'run', rounds=1, resume=True),

@@ -94,8 +94,7 @@ def test_chosen_fields_have_their_kinds(programs, tmp_path):
   flags = ['--data_source=jsonl', f'--data_path={path}',
            f'--output={tmp_path / "out.sqlite"}']
   assert 'there is no field' in programs.run(PREPARE, *flags).stderr
-  assert 'kind must be one of' in programs.run(
-      PREPARE, *flags, '--fields=v:word').stderr
+  assert 'kind must be one of' in programs.run(PREPARE, *flags, '--fields=v:word').stderr
   programs.done(PREPARE, *flags, '--fields=v:float,w:integer?')
   examples = source_sqlite.SqliteSource(tmp_path / 'out.sqlite', 'train').examples('a')
   assert examples['v'].dtype == np.float64 and examples['v'].tolist() == [1, 3]

@@ -34,8 +34,7 @@ def _runs(shared_context, tmp_path_factory):
 
 
 def _train(*arguments, folder):
-  return in_process.run(
-      TRAIN, *arguments, f'--output_dir={folder}', folder=folder.parent)
+  return in_process.run(TRAIN, *arguments, f'--output_dir={folder}', folder=folder.parent)
 
 
 def _report(folder):

@@ -84,8 +84,7 @@ def test_run_without_privacy_claims_none(runs):
 @pytest.mark.parametrize('name', ['none', 'skellam'])
 def test_nothing_tells_who_participated_unless_asked_for(runs, name):
   run, folder = runs[name][0], in_process.folder_of(runs, name)
-  public = [] if name == 'none' else [
-      'public/estimated_wrapped_fraction', 'public/scale']
+  public = [] if name == 'none' else ['public/estimated_wrapped_fraction', 'public/scale']
   columns = ['round', 'epsilon', *public, 'test/accuracy', 'test/loss']
   assert list(in_process.rows(folder / 'metrics.csv')[0]) == columns
   assert sorted(_checkpoint(folder).metrics) == sorted(columns[1:])

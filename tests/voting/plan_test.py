@@ -63,8 +63,7 @@ def test_many_labels_of_an_agent_cost_as_in_the_paper():
     ('ae', 'agent', 1), ('ae', 'instance', 1), ('knn', 'instance', 30),
     ('knn', 'agent', 3)])
 @pytest.mark.parametrize('noise', ['skellam', 'gaussian'])
-def test_calibration_meets_the_target_from_below(
-    bound, scheme, level, votes, noise):
+def test_calibration_meets_the_target_from_below(bound, scheme, level, votes, noise):
   params = _params(queries=40, votes=votes, noise=noise)
   plan = _plan(params, scheme=scheme, level=level, target_epsilon=2.0,
                noise_stddev=None, calibrated_by=bound, allow_degenerate=True)

@@ -61,8 +61,7 @@ class FedMdSettings(settings.RunSettings):
   revisit_epochs: int = _rounds(2, 'Epochs of a round on own records.', low=0)
   public_per_round: int | None = _shared(None, 'Public records of a round.', low=1,
       unit='records', otherwise='5000; 200 of digits')
-  weighting: str = _shared('equal', 'Weights of parties.',
-      choices=('equal', 'records'))
+  weighting: str = _shared('equal', 'Weights of parties.', choices=('equal', 'records'))
   bits: int = _shared(20, 'Bits of an entry of the sum of predictions.', low=4, high=30)
   logit_bound: float = _rounds(30.0, 'Bound that logits are clipped to.', low=1e-3,
       high=1e6, when={**_SHARED, 'knowledge': ('logits',)})

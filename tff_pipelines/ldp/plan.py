@@ -1,7 +1,4 @@
-"""The plan of a distillation: the cost of an answer, and the number of answers.
-
-Owners answer in groups, alternately, so that no owner answers more often than others.
-"""
+"""The plan of a distillation: cost and number of answers; owners answer alternately."""
 
 from collections.abc import Iterable, Mapping
 import dataclasses
@@ -55,7 +52,7 @@ class LdpPlan(guarantee.Plan):
   def event(self, index: int) -> base.Event:
     if self.is_gaussian:
       return events.LocalDiscreteGaussian(noise_multiplier=self.noise_multiplier)
-    if self.settings.mechanism in ('krr', 'subset'):
+    if self.settings.mechanism in settings_lib.OF_CLASSES:
       return events.SubsetSelection(
           epsilon=self.epsilon_per_query, classes=self.dimension,
           size=1 if self.settings.mechanism == 'krr' else distributions.subset_size(
@@ -150,8 +147,8 @@ def build(settings: settings_lib.LdpSettings, *,
           recorded: Mapping[str, Any] | None = None, **attributes: Any) -> LdpPlan:
   """The calibrated plan of a distillation; ValueError if the budget can't be met.
 
-  Of the total (DEFAULT_EPSILON), the cost of an answer and the number of answers (1)
-  two are needed.
+  Of the total (DEFAULT_EPSILON), the cost of an answer and the number of answers (1, and
+  of classes as many as have CLASS_EPSILON each, which tells most) two are needed.
   """
   if recorded:
     return LdpPlan(settings=settings, **attributes,
@@ -161,8 +158,12 @@ def build(settings: settings_lib.LdpSettings, *,
     delta = 0.0 if not is_gaussian else min(
         settings_lib.DEFAULT_GAUSSIAN_DELTA,
         accountant.default_delta(settings.num_clients))
-  each, answers = settings.epsilon_per_query, settings.answers_per_client or 1
+  each = settings.epsilon_per_query
   total = settings.epsilon or (None if each else settings_lib.DEFAULT_EPSILON)
+  answers = settings.answers_per_client
+  if answers is None:
+    many = settings.mechanism in settings_lib.OF_CLASSES and not (each or delta)
+    answers = max(1, int(total / settings_lib.CLASS_EPSILON)) if many else 1
   plan = LdpPlan(settings=settings, answers_per_client=answers, delta=delta,
                  epsilon_per_query=None if is_gaussian else each, **attributes)
   if each is None and (is_gaussian or delta):

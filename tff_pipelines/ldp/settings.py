@@ -10,6 +10,7 @@ from tff_pipelines.fedavg import settings as train
 
 DEFAULT_EPSILON = 8.0
 DEFAULT_GAUSSIAN_DELTA = 1e-5
+OF_CLASSES, CLASS_EPSILON = ('krr', 'subset'), 4.0
 
 # Test records that are set aside for a target accuracy.
 _VALIDATION, _VALIDATION_DIGITS = 1000, 60
@@ -88,7 +89,8 @@ class LdpSettings(settings.RunSettings, DataSettings):
   epsilon_per_query: float | None = _privacy(
       None, 'Epsilon of one answer of an owner.', above=0, essential=True)
   answers_per_client: int | None = _privacy(None, 'Maximum number of answers of an '
-      'owner.', low=1, essential=True, otherwise='1, or what both epsilons allow')
+      'owner.', low=1, essential=True, otherwise='1, with classes one for each '
+      f'{CLASS_EPSILON:g} of epsilon, or what both epsilons allow')
   delta: float | None = _privacy(None, 'Delta of all answers.', above=0, below=1,
       essential=True, otherwise='for gaussian 1/N^1.1 for N owners, at most '
       f'{DEFAULT_GAUSSIAN_DELTA:g}, else none')

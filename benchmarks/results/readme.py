@@ -1,0 +1,50 @@
+"""The table of the README: a few rows of every section."""
+
+from benchmarks.results import pages
+from benchmarks.results.pages import Comparison, Table
+
+# Task -> rows and their names there.
+_ROWS = {
+    'Digits of 539 writers': {
+        'emnist/none': 'no privacy',
+        'emnist/gaussian-8': 'central Gaussian, Poisson sampling',
+        'emnist/skellam-18-8': 'Skellam, 18 bits, Poisson sampling',
+        'emnist/rows-skellam-8': '**Skellam, correlated noise (default)**',
+        'emnist/rows-skellam-4': '**Skellam, correlated noise**',
+        'emnist/rows-skellam-2': '**Skellam, correlated noise**'},
+    'Next character, 1,206 roles of Shakespeare': {
+        'shakespeare/none': 'no privacy',
+        'shakespeare/skellam-18-8': 'Skellam, 18 bits, Poisson sampling',
+        'shakespeare/rows-skellam-8': '**Skellam, correlated noise**'},
+    'Tags, 5,499 users of Stack Overflow': {
+        'tags/none': 'no privacy',
+        'tags/skellam-18-8': 'Skellam, 18 bits, Poisson sampling',
+        'tags/rows-skellam-8': '**Skellam, correlated noise**'},
+    'Votes of 100 agents, MNIST': {
+        'voting/mnist-ae': 'AE-DPFL',
+        'voting/mnist-dp_fedavg-student': 'DP-FedAvg, the same features and student',
+        'voting/mnist-dp_fedavg': 'DP-FedAvg, CNN',
+        'voting/mnist-fedavg': 'FedAvg, CNN, no privacy'},
+    'Local privacy of 1,000 owners, MNIST': {
+        'ldp/mnist-krr-5': 'subset selection, one answer',
+        'ldp/mnist-dp_fl-5': 'DP-FL, secure aggregation',
+        'ldp/mnist-dp_sgd-5': 'DP-SGD, ε of a record, trusted curator'},
+    'Distillation of ten parties, CIFAR': {
+        'fedmd/cifar-np': 'FedMD, no privacy',
+        'fedmd/cifar-kall': 'a sample of each party\'s records',
+        'fedmd/cifar-centralized': 'all records in one place'}}
+_COMPARED = (
+    Comparison(one='emnist/skellam-18-8', other='emnist/gaussian-8',
+               words='Digits, ε = 8: Skellam at 18 bits against the central Gaussian'),
+    Comparison(one='shakespeare/skellam-18-8', other='shakespeare/gaussian-8',
+               words='Next characters, ε = 8: the same'),
+    Comparison(one='tags/skellam-18-8', other='tags/gaussian-8',
+               words='Tags, ε = 8: the same'),
+    Comparison(one='voting/mnist-ae', other='voting/mnist-dp_fedavg-student',
+               words='Voting against DP-FedAvg with the same features and student'),
+    Comparison(one='voting/mnist-ae', other='voting/mnist-dp_fedavg',
+               words='Voting against DP-FedAvg of a CNN'))
+
+
+TABLES = (Table(page='../README.md', mark='results', render=pages.brief(_ROWS, _COMPARED),
+                rows=[name for rows in _ROWS.values() for name in rows]),)
