@@ -75,8 +75,7 @@ def blocks(key: tf.Tensor, counters: tf.Tensor, nonce: tf.Tensor) -> tf.Tensor:
 def _stream(key: tf.Tensor, counters: tf.Tensor, purpose: int, high=0) -> tf.Tensor:
   """`blocks` of a key, int64[2], for a purpose; uint32 [16, n]."""
   # A bitcast to a smaller type adds a dimension: [2] int64 are [2, 2] uint32.
-  cipher_key = tf.reshape(
-      tf.bitcast(tf.convert_to_tensor(key, tf.int64), tf.uint32), [4])
+  cipher_key = tf.reshape(tf.bitcast(tf.convert_to_tensor(key, tf.int64), tf.uint32), [4])
   nonce = tf.stack([tf.cast(x, tf.uint32) for x in (purpose, high, 0)])
   return blocks(cipher_key, counters, nonce)
 

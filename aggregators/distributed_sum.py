@@ -106,8 +106,7 @@ def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor, cohort_si
   """
   scale = params.scale if clip is None else params.clip_grid / clip
   compiled = params.padded_dimension >= _MIN_COMPILED
-  clipped, diagnostics = plain_sum.clipped(
-      vector, params.clip if clip is None else clip)
+  clipped, diagnostics = plain_sum.clipped(vector, params.clip if clip is None else clip)
   rotated = _rotated(clipped, rotation_key, params, compiled)
   squared_norm = rounding.squared_norm(rotated)
   factor = rounding.grid_factor(squared_norm, scale, params.clip_grid)
@@ -215,8 +214,7 @@ def topped_up(total: tf.Tensor, num_reporting, cohort_size, key: tf.Tensor,
                          missing * share_tables.SHARE_EXCESS, params)
     return modular_sum.wrap(tf.cast(unless_suppressed(), tf.int64) + noise, params.bits)
 
-  return branch.either(
-      ~enough | (missing > 0), more, lambda: tf.identity(total)), enough
+  return branch.either(~enough | (missing > 0), more, lambda: tf.identity(total)), enough
 
 
 def decode(total: tf.Tensor, num_reporting, cohort_size, key: tf.Tensor,

@@ -136,8 +136,7 @@ class Piecewise(LocalMechanism):
         keys.random_bits(choice_key, [rows, d], tf.int64), k=count, sorted=False)
     sent = self._one(tf.gather(values, chosen, batch_dims=1), noise_key)
     row = tf.broadcast_to(tf.range(rows)[:, tf.newaxis], tf.shape(chosen))
-    return tf.scatter_nd(
-        tf.stack([row, chosen], axis=-1), sent * (d / count), [rows, d])
+    return tf.scatter_nd(tf.stack([row, chosen], axis=-1), sent * (d / count), [rows, d])
 
   def variance(self, z: float) -> float:
     scale = self.dimension / self.sampled
@@ -161,8 +160,7 @@ class Duchi(distributions.DuchiDistribution, LocalMechanism):
     product = tf.reduce_sum(signs * turned, axis=1, keepdims=True)
     agree = 2 * tf.cast(
         _is_true(coin_key, tf.shape(product), self.threshold), tf.int32) - 1
-    turn = tf.where(tf.equal(product, 0), tf.ones_like(product),
-                    tf.sign(product) * agree)
+    turn = tf.where(tf.equal(product, 0), tf.ones_like(product), tf.sign(product) * agree)
     return tf.cast(turned * turn, tf.float64) * self.bound
 
 

@@ -113,15 +113,13 @@ class LocalAnswersFactory(tff.aggregators.UnweightedAggregationFactory):
   def create(self, value_type) -> tff.templates.AggregationProcess:
     """Builds the process. Raises TypeError for values of another type."""
     if not self.value_type.is_assignable_from(value_type):
-      raise TypeError(
-          f'values must be of the type {self.value_type}, found {value_type}')
+      raise TypeError(f'values must be of the type {self.value_type}, found {value_type}')
     answer = tff.tensorflow.computation(self.answer, value_type)
 
     @tff.tensorflow.computation(*answer.type_signature.result)
     def mean(totals, answers):
       count = tf.cast(tf.maximum(answers, 1), tf.float32)
-      return collections.OrderedDict(
-          means=totals / count[:, tf.newaxis], answers=answers)
+      return collections.OrderedDict(means=totals / count[:, tf.newaxis], answers=answers)
 
     @tff.federated_computation
     def initialize():

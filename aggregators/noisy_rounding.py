@@ -76,8 +76,7 @@ def _sent(noise, rounded, random, key, bits, closed):
 
 def _first_try(noise, block, factor, random, key, bits, closed):
   """A block's first try: what is sent, and `rounding.squared_norm_if_sure`."""
-  rounded = rounding.round_by(
-      block * factor, noise.rounding_bits(random, block.shape[0]))
+  rounded = rounding.round_by(block * factor, noise.rounding_bits(random, block.shape[0]))
   return (_sent(noise, rounded, random, key, bits, closed),
           *rounding.squared_norm_if_sure(rounded))
 

@@ -130,8 +130,7 @@ def noise_table(params: DistributedSumParams, cohort_size: int):
     used.
   """
   cryptographic = is_cryptographic(params)
-  draws = (draws_of_cohort(params, cohort_size) if cryptographic
-           else table_draws(params))
+  draws = (draws_of_cohort(params, cohort_size) if cryptographic else table_draws(params))
   if not _fits(params, cohort_size, draws):
     cohort_size = params.cohort_size
   table = params.noise.tables.build(

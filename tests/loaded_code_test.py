@@ -165,8 +165,7 @@ def uses(tree, scope='', aliases=None) -> Iterator[tuple[str, str]]:
 
 
 def test_every_place_that_may_run_what_it_reads_has_its_reason():
-  paths = [path for folder in _LIBRARY
-           for path in (modules.ROOT / folder).rglob('*.py')]
+  paths = [path for folder in _LIBRARY for path in (modules.ROOT / folder).rglob('*.py')]
   found = {(path.relative_to(modules.ROOT).with_suffix('').as_posix(), *use)
            for path in paths for use in uses(ast.parse(path.read_bytes()))}
   # A new place needs a reason, or another way to read.

@@ -249,8 +249,7 @@ def test_nothing_that_accounting_reaches_imports_tensorflow():
       reached.add(name)
       waiting += MODULES[name].imports
   assert 'aggregators/params' in reached
-  assert not [name for name in sorted(reached)
-              if MODULES[name].third_party & TENSORFLOW]
+  assert not [name for name in sorted(reached) if MODULES[name].third_party & TENSORFLOW]
 
 
 def test_importing_all_of_accounting_does_not_load_tensorflow():

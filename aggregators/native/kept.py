@@ -123,8 +123,7 @@ class Files:
     except OSError:
       return None
     digest, content = content[:32], content[32:]
-    return (pickle.loads(content) if hashlib.sha256(content).digest() == digest
-            else None)
+    return (pickle.loads(content) if hashlib.sha256(content).digest() == digest else None)
 
   def save(self, key: Any, data: Any) -> None:
     """Saves the data, if there is room for it, for the user alone."""

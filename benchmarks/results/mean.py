@@ -4,6 +4,7 @@ from collections.abc import Mapping
 import pathlib
 import shutil
 
+from benchmarks.results import pages
 from benchmarks.results.pages import Record, Table
 from benchmarks.results.rows import Row
 
@@ -26,14 +27,20 @@ def _name(one: Mapping) -> str:
 
 def table(records: Mapping[str, Record]) -> str:
   """Squared errors over the Gaussian's by formula, with 95% intervals."""
-  found = records[_NAME]['runs'][0]['kept']
-  lines = ['| mechanism | ' + ' | '.join(f'n = {n:,}' for n in CLIENTS) + ' |',
+  record = records[_NAME]
+  found = record['runs'][0]['kept']
+  lines = ['```', 'python -m tff_pipelines.estimate_mean ' + ' '.join(
+      f'--{name}' if value is True else f'--{name}={value}'
+      for name, value in record['identity']['flags'].items()), '```', '',
+           '| mechanism | ' + ' | '.join(f'n = {n:,}' for n in CLIENTS) + ' |',
            '|---' * (1 + len(CLIENTS)) + '|']
   for name in dict.fromkeys(map(_name, found)):
     cells = {one['n']: f'{one["ratio"]:.4g} [{one["ratio_low"]:.4g}, '
                        f'{one["ratio_high"]:.4g}]'
              for one in found if _name(one) == name}
     lines.append(f'| {name} | ' + ' | '.join(cells[n] for n in CLIENTS) + ' |')
+  lines += ['', f'One run of {record["runs"][0]["cpu_seconds"]:.0f} s of processor time; '
+            f'{pages.made([record])}.']
   return '\n'.join(lines)
 
 

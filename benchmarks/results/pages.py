@@ -152,7 +152,7 @@ def table(rows: Mapping[str, Row], records: Mapping[str, Record], spec: Table) -
   lines += ['', f'{sum(len(records[name]["runs"]) for name in found)} runs and '
             f'{sum(len(records[name]["tried"]) for name in found)} trials, '
             f'{seconds / 60:.0f} minutes of processor time; '
-            f'{_when(records[name] for name in found)}.']
+            f'{made(records[name] for name in found)}.']
   return '\n'.join(lines)
 
 
@@ -190,7 +190,8 @@ def _seconds(record: Record) -> float:
   return sum(run['cpu_seconds'] for run in (*record['tried'], *record['runs']))
 
 
-def _when(records: Iterable[Record]) -> str:
+def made(records: Iterable[Record]) -> str:
+  """Dates, commits and processors of all runs."""
   runs = [run for record in records for run in record['runs']]
   dates, commits, cpus = (sorted({run[name] for run in runs})
                           for name in ('date', 'commit', 'cpu'))

@@ -112,8 +112,7 @@ def _one_kind_per_class(data: Labelled, kinds: np.ndarray, choice: Choice,
   parties = []
   for party in range(choice.num_clients):
     start = party // number * per_kind
-    rows = [pools[of_one[party % number]][start:start + per_kind]
-            for of_one in of_class]
+    rows = [pools[of_one[party % number]][start:start + per_kind] for of_one in of_class]
     parties.append(data.rows(rng.permutation(np.concatenate(rows))))
   return tuple(parties)
 

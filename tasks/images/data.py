@@ -197,8 +197,7 @@ class ImageTask:
     train, test = (
         source and records.MappedSource(source, renamed, renamed(source.element_spec))
         for source in (data.train, data.test))
-    return (records.RawData(train=train, test=test, skips=data.skips),
-            data.label_counts)
+    return (records.RawData(train=train, test=test, skips=data.skips), data.label_counts)
 
   def _npz(self, *, data_path: str | os.PathLike[str], image_field: str = 'x',
            label_field: str = 'y', client_field: str = 'writer',

@@ -227,8 +227,7 @@ def _seeded(seed: int) -> Iterator[None]:
       config = value.func.get_config()
       if config.get('seed', 0) is None:
         state = np.random.SeedSequence([seed, next(numbers)]).generate_state(1)
-        initializer = type(value.func).from_config(
-            {**config, 'seed': int(state[0] >> 1)})
+        initializer = type(value.func).from_config({**config, 'seed': int(state[0] >> 1)})
         variable['initial_value'] = functools.partial(
             initializer, *value.args, **value.keywords)
     return next_creator(**variable)

@@ -87,8 +87,7 @@ def attributes(
 
   def totals(weights, batch, mask):
     result, y = outputs(weights, batch, None), tf.convert_to_tensor(batch['y'])
-    mean = lambda values: layers.masked_total(
-        values, _weights(values, result.mask, mask))
+    mean = lambda values: layers.masked_total(values, _weights(values, result.mask, mask))
     all_totals = {}
     if kind:
       all_totals['accuracy'] = mean(tf.cast(

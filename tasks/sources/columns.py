@@ -40,8 +40,7 @@ _SEPARATOR = '|'
 _NUMBERS = re.compile(r'[-+0-9., eE]+')
 # No leading zeros: '007' is a name. Neither 'nan' nor 'inf'.
 _INTEGER_CELL = re.compile(r'[+-]?(0|[1-9][0-9]*)')
-_FLOAT_CELL = re.compile(
-    r'[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?')
+_FLOAT_CELL = re.compile(r'[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?')
 
 _AS_INT64 = frozenset(map(np.dtype, (
     'bool', 'int8', 'int16', 'int32', 'int64', 'uint8', 'uint16', 'uint32')))

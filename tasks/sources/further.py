@@ -51,8 +51,7 @@ def source_of(recorded: Mapping[str, Any], given: Mapping[str, Any],
   kept = recorded if given.get('data_source', source) == source else {}
   source = given.pop('data_source', source)
   names = known(source)
-  checks.options(f'data_source {source}', given, names,
-                 {'data_path'}.intersection(names))
+  checks.options(f'data_source {source}', given, names, {'data_path'}.intersection(names))
   return source, {**{name: value for name, value in kept.items()
                      if name in names and name not in _OF_TRAINING}, **given}
 
@@ -248,8 +247,7 @@ def reader(shape: tuple[int, ...], dtype: np.dtype, num_classes: int,
     else:
       fields = [records.Field(name=RECORD, source_name=record, kind=records.NUMBER)]
       if labelled:
-        fields.append(records.Field(
-            name=LABEL, source_name=label, kind=records.INTEGER))
+        fields.append(records.Field(name=LABEL, source_name=label, kind=records.INTEGER))
       source = open_files(data_source, fields, in_order=in_order, **given)
     spec = {'x': (dtype, shape)}
     if labelled:
@@ -274,6 +272,5 @@ def _examples(raw: records.RawExamples, shape: tuple[int, ...], dtype: np.dtype,
     labelled_lib.check_each('records', x, np.isfinite(x), 'finite')
     examples = {'x': (x if convert is None else convert('records', x)).astype(dtype)}
   if LABEL in raw:
-    examples['y'] = labelled_lib.checked_labels(
-        'labels', raw[LABEL], len(x), num_classes)
+    examples['y'] = labelled_lib.checked_labels('labels', raw[LABEL], len(x), num_classes)
   return examples

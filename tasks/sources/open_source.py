@@ -183,8 +183,7 @@ def _npz_parts(data_path: str, client_field: str) -> dict[str, dict[str, str]]:
 def check_options(data_source: str, given: Mapping[str, Any]) -> None:
   """Raises ValueError unless these are options of a format, data_path among them."""
   checks.choice('data_source', data_source, FORMATS)
-  checks.options(f'data_source {data_source}', given, options(data_source),
-                 ['data_path'])
+  checks.options(f'data_source {data_source}', given, options(data_source), ['data_path'])
 
 
 def open_raw(data_source: str, *, fields: records.Fields,
@@ -211,8 +210,7 @@ def open_raw(data_source: str, *, fields: records.Fields,
   if FORMATS[data_source].reader is None:
     parts = _splits(fields, **given)
   else:
-    cache = {name: given.pop(name) for name in ('cache_dir', 'no_cache')
-             if name in given}
+    cache = {name: given.pop(name) for name in ('cache_dir', 'no_cache') if name in given}
     parts = {split: store.open_copy(reader, fields=fields, skips=skips, **cache)
              for split, reader in readers(data_source, fields=fields, **given).items()}
   return records.RawData(train=parts['train'], test=parts.get('test'), skips=skips)
@@ -263,8 +261,7 @@ def _below(client: pathlib.Path) -> list[pathlib.Path]:
   result = []
   for parent, folders, names in os.walk(client):
     folders[:] = [name for name in folders if not name.startswith('.')]
-    result += [pathlib.Path(parent) / name for name in names
-               if not name.startswith('.')]
+    result += [pathlib.Path(parent) / name for name in names if not name.startswith('.')]
   return sorted(result)
 
 

@@ -27,8 +27,7 @@ def split(labels: np.ndarray, *, partition: str, num_clients: int, seed: int,
   """
   checks.choice('partition', partition, PARTITIONS)
   function = PARTITIONS[partition]
-  given = checks.options(
-      f'partition {partition}', options, checks.keywords(function)[0])
+  given = checks.options(f'partition {partition}', options, checks.keywords(function)[0])
   checks.integer('num_clients', num_clients, 1, labels.size, 'examples')
   checks.integer('data_seed', seed, 0)
   return function(labels, num_clients, np.random.default_rng(seed), **given)

@@ -371,8 +371,7 @@ def split_clients(
   if held_out_fraction is None:
     held_out_fraction = 0.1
   if not 0 <= held_out_fraction < 1:
-    raise ValueError(
-        f'held_out_fraction must be in [0, 1), found {held_out_fraction!r}')
+    raise ValueError(f'held_out_fraction must be in [0, 1), found {held_out_fraction!r}')
   ids = source.client_ids
   if held_out_fraction == 0:
     return SubsetSource(source, ids), None

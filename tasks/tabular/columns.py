@@ -481,8 +481,7 @@ def choose(known: Mapping[str, Column], *, label_field: str,
         name for name, column in known.items()
         if name not in (label_field, client_field) and not column.is_target]
   if classes:
-    known = {**known, label_field: Category(
-        name=label_field, categories=tuple(classes))}
+    known = {**known, label_field: Category(name=label_field, categories=tuple(classes))}
   for name in (*feature_fields, label_field):
     if name not in known:
       raise ValueError(f'column {name!r} has no public bounds, nor a public sample; '

@@ -28,8 +28,7 @@ _LABEL_UNIT = 0.2
 def scales(columns: columns_lib.Columns) -> tuple[float, float]:
   """Factors of the encoded row before a model's first layer, and of its outputs."""
   is_class = columns.is_classification
-  return (_NORM[is_class] * len(columns.features)**-0.5,
-          1.0 if is_class else _LABEL_UNIT)
+  return (_NORM[is_class] * len(columns.features)**-0.5, 1.0 if is_class else _LABEL_UNIT)
 
 
 def build(name: str | None, columns: columns_lib.Columns) -> task.Model:

@@ -33,8 +33,7 @@ def days(texts: tf.Tensor, name: str) -> tf.Tensor:
 
   def part(group: int) -> tf.Tensor:
     found = tf.strings.regex_replace(texts, _DATE, rf'\{group}')
-    return tf.strings.to_number(
-        tf.where(is_date & (found != ''), found, '0'), tf.float64)
+    return tf.strings.to_number(tf.where(is_date & (found != ''), found, '0'), tf.float64)
 
   year, month, day, hour, minute, second = map(part, range(1, 7))
   zone = 60 * part(8) + part(9)

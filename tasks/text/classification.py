@@ -41,8 +41,7 @@ def build_model(name: str, num_words: int, class_names: Sequence[str]) -> task.M
 
   def logits(weights, x, seed=None):
     del seed
-    return layers.dense(
-        stackoverflow_tag.frequencies(x, num_words, root_scale), *weights)
+    return layers.dense(stackoverflow_tag.frequencies(x, num_words, root_scale), *weights)
 
   return classifiers.model_of_logits(
       name, initial_weights, logits, evaluation_batch=256,

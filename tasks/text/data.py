@@ -214,8 +214,7 @@ class TextTask:
 
   def learn_by(self, options: Mapping[str, Any]) -> Any:
     """The result of `learn` for some of these options."""
-    model = checks.choice(
-        'model', options.get('model'), self.models, self.default_model)
+    model = checks.choice('model', options.get('model'), self.models, self.default_model)
     return self.learn(model, **{
         name: options[name] for name in checks.keywords(self.learn)[0]
         if name in options})
@@ -247,8 +246,7 @@ class TextTask:
     inputs = {name: spec for name, spec in learned.element_spec.items() if name != 'y'}
 
     def known(source: str) -> Sequence[str]:
-      return own + ([_OPTION[source]] if source in _OPTION else
-                    further.of_files(source))
+      return own + ([_OPTION[source]] if source in _OPTION else further.of_files(source))
 
     def read(*, labelled: bool, in_order: bool | None = None,
              **given: Any) -> task.ClientSource:
@@ -258,8 +256,7 @@ class TextTask:
       if source in _OPTION:
         data = load(self.official, fields=fields, privacy_unit='', data_source=source,
                     **options)
-        raw = further.concatenated(
-            [data.population, data.others, data.test], data.skips)
+        raw = further.concatenated([data.population, data.others, data.test], data.skips)
       else:
         raw = further.open_files(
             source, fields, in_order=in_order and self.has_label, **options)

@@ -22,8 +22,7 @@ from tasks.text import data as text_data, posts, vocabulary as vocabulary_lib
 MAX_WORDS = 128
 MAX_TAGS = 5
 _TOP = 5
-_SPEC = {'x': (np.dtype(np.int32), (MAX_WORDS,)),
-         'y': (np.dtype(np.int32), (MAX_TAGS,))}
+_SPEC = {'x': (np.dtype(np.int32), (MAX_WORDS,)), 'y': (np.dtype(np.int32), (MAX_TAGS,))}
 
 # Name -> words and tags where their numbers are not given, root_scale and first_bias.
 # logistic is the model of arXiv 2003.00295: 5,000,500 parameters. Its gradient is

@@ -74,8 +74,7 @@ def test_a_faulty_curve_is_an_error_not_an_epsilon(monkeypatch):
 
 @pytest.mark.slow
 def test_extreme_noise_gives_the_right_limits():
-  assert accountant.epsilon(
-      events.CentralGaussian(noise_multiplier=0), 1e-5) == math.inf
+  assert accountant.epsilon(events.CentralGaussian(noise_multiplier=0), 1e-5) == math.inf
   tiny = events.CentralGaussian(noise_multiplier=1e-5)
   assert accountant.epsilon(tiny, 1e-5) > 1e9
   assert accountant.epsilon(tiny, 1e-5, accountant='rdp') > 1e9

@@ -45,8 +45,7 @@ def test_numbers_of_a_guarantee_are_judged_by_name():
   assert accountant.warnings_about(1.0, 1e-6, 1000) == []
   assert _names(accountant.warnings_about(21.0, 1e-2, 1000)) == [
       'large epsilon', 'delta not below 1/population']
-  assert _names(accountant.warnings_about(math.inf, 1e-6, None)) == [
-      'no finite epsilon']
+  assert _names(accountant.warnings_about(math.inf, 1e-6, None)) == ['no finite epsilon']
   sampled = events.PoissonSampled(
       event=events.CentralGaussian(noise_multiplier=1.0), sampling_rate=0.1)
   guarantee = accountant.bound(sampled, 1e-2, population=1000)

@@ -98,8 +98,7 @@ def test_faulty_curves_are_refused_not_read_as_zero(bad):
 
 
 def exact_curve(log_p, log_q, max_order):
-  return np.array([divergence(log_p, log_q, alpha)
-                   for alpha in range(2, max_order + 1)])
+  return np.array([divergence(log_p, log_q, alpha) for alpha in range(2, max_order + 1)])
 
 
 @pytest.mark.parametrize('variance, rate, shift', [

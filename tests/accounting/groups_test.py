@@ -40,8 +40,7 @@ def _person(event, clients, delta=DELTA, *, known=False, total_variation=0.0, **
 
 def _epsilon(*arguments, **how):
   found = _person(*arguments, **how)
-  assert not {groups.IDEAL.name, observers.IDEAL} & {
-      note.name for note in found.caveats}
+  assert not {groups.IDEAL.name, observers.IDEAL} & {note.name for note in found.caveats}
   return found.epsilon
 
 

@@ -23,8 +23,7 @@ def new(tmp_path, rounds=0, event=EVENT, **header):
 
 
 def following(ledger, event=EVENT, outcome='released', **more):
-  return ledger.next_line(
-      event, outcome=outcome, **{'configuration_hash': 'c0', **more})
+  return ledger.next_line(event, outcome=outcome, **{'configuration_hash': 'c0', **more})
 
 
 def _with(line, **changes):

@@ -67,16 +67,14 @@ def test_colluders_and_shares_that_nobody_counts_on():
   sampled = events.PoissonSampled(event=_sum(cohort_size=100), sampling_rate=0.1)
   for alone, colluders in (
       (_sum(cohort_size=3), 3), (_sum(), 1), (sampled, 1), (_sum(cohort_size=1), 1)):
-    assert _epsilon(
-        alone.seen_by_participants(colluders).without_sampling()) == math.inf
+    assert _epsilon(alone.seen_by_participants(colluders).without_sampling()) == math.inf
 
 
 def test_unbounded_number_of_a_participant_does_not_say_that_no_noise_is_added():
   bound = observers.bound(observers.View(_rounds(_sum(cohort_size=1))), 1e-3,
                           observers.Method(), bounds.PARTICIPANT)
   assert not bound.is_finite
-  assert [note.name for note in bound.caveats] == [
-      'participants: a cohort may be of one']
+  assert [note.name for note in bound.caveats] == ['participants: a cohort may be of one']
 
 
 def test_a_count_of_the_same_round_loses_its_share_too():

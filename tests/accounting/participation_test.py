@@ -74,8 +74,7 @@ def test_epochs_select_all_once_before_any_again(population, cohort, rounds):
   slots = cohort * rounds
   assert [counts.sum(), counts.max(), counts.min()] == [
       slots, -(-slots // population), slots // population]
-  assert make().event(GAUSSIAN, 1).counted(rounds, 'tight') == (
-      (GAUSSIAN, counts.max()),)
+  assert make().event(GAUSSIAN, 1).counted(rounds, 'tight') == ((GAUSSIAN, counts.max()),)
 
 
 def test_orders_of_epochs_are_uniform():

@@ -170,8 +170,7 @@ def test_delta_of_a_sampled_release_is_safe_in_both_directions(epsilon):
 def test_delta_is_safe_and_near_the_closed_form(epsilon):
   exact = gaussian_delta(1.0, epsilon)
   assert exact <= pld.delta(((gaussian(1.0), 1),), epsilon) <= 1.002 * exact
-  assert inverted_delta(*gaussian_logs(1.0), 1, epsilon) == pytest.approx(
-      exact, rel=1e-9)
+  assert inverted_delta(*gaussian_logs(1.0), 1, epsilon) == pytest.approx(exact, rel=1e-9)
 
 
 @pytest.mark.parametrize('z, rate, delta', [

@@ -64,8 +64,7 @@ def _distance(mu, variances, weights):
   """Total variation distance of round(N(0, V_J)) from Sk(mu), term by term."""
   reach = int(12 * mpmath.sqrt(mu) + 40) if mu < 3000 else int(22 * math.sqrt(mu))
   total, tail = mpmath.mpf(0), mpmath.mpf(1)
-  upper = {v: mpmath.erfc(mpmath.mpf(-1) / 2 / mpmath.sqrt(2 * v)) / 2
-           for v in variances}
+  upper = {v: mpmath.erfc(mpmath.mpf(-1) / 2 / mpmath.sqrt(2 * v)) / 2 for v in variances}
   for k in range(reach):
     mixture = mpmath.mpf(0)
     for v, w in zip(variances, weights):
@@ -83,8 +82,7 @@ def _distance(mu, variances, weights):
 def test_moments_are_those_of_the_generating_function(mu):
   with mpmath.workdps(120):
     for ours, oracle in zip(skellam_as_gaussian.moments(F(mu), 13), _moments(mu, 13)):
-      assert mpmath.almosteq(
-          mpmath.mpf(ours.numerator) / ours.denominator, oracle, 1e-25)
+      assert mpmath.almosteq(mpmath.mpf(ours.numerator) / ours.denominator, oracle, 1e-25)
 
 
 def _largest_root(nodes):
@@ -180,8 +178,7 @@ def _sum(shift, variance, dimension):
 
 def _pmf(variance, reach):
   with mpmath.workdps(40):
-    half = [mpmath.exp(-variance) * mpmath.besseli(k, variance)
-            for k in range(reach + 1)]
+    half = [mpmath.exp(-variance) * mpmath.besseli(k, variance) for k in range(reach + 1)]
   return np.array([float(half[abs(k)]) for k in range(-reach, reach + 1)])
 
 

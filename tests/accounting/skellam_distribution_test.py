@@ -41,8 +41,7 @@ def test_tail_includes_ties(margin):
   variance = 242.0
   k = np.arange(margin, 900)
   expected = np.exp(skellam_distribution.log_pmf(k, variance)).sum()
-  assert skellam_distribution.tail(margin, variance) == pytest.approx(
-      expected, rel=1e-10)
+  assert skellam_distribution.tail(margin, variance) == pytest.approx(expected, rel=1e-10)
 
 
 def test_tail_far_beyond_the_reach_is_an_upper_bound_not_zero_or_nan():

@@ -54,8 +54,7 @@ def _schedules(draw):
   size = draw(st.integers(1, 9))
   population = draw(st.integers(size, 40))
   bands = draw(st.integers(1, min(6, population // size)))
-  column = (draw(st.integers(1, 9)), *(
-      draw(st.integers(0, 9)) for _ in range(bands - 1)))
+  column = (draw(st.integers(1, 9)), *(draw(st.integers(0, 9)) for _ in range(bands - 1)))
   return dict(population=population, cohort_size=size, simulation_seed=draw(
       st.integers(0, 99)), column=(1,) if bands == 1 else column), draw(
           st.integers(1, 60))
@@ -192,8 +191,7 @@ def test_a_whole_turn_costs_the_noise_multiplier():
 
 @pytest.mark.parametrize('rate', [0.5, 0.2])
 def test_sampling_in_a_turn_is_amplified_averaged_or_whole(rate):
-  about = _mechanism(turn_rate=rate, mechanism='gaussian', cohort_size=2.2,
-                     column=(2, 1))
+  about = _mechanism(turn_rate=rate, mechanism='gaussian', cohort_size=2.2, column=(2, 1))
   size, turn = about.sampling_scheme().turn_size, about.event().event
   q, (turns_, rows) = turn.sampling_rate, divmod(47 * size, 59)
   assert size == math.ceil(2.2 / rate) and q == 2.2 / size
@@ -244,8 +242,7 @@ def test_rows_that_no_client_hides_are_suppressed_and_show_the_coin_of_a_turn():
   # Three others have a turn with the client.
   assert 0.5**3 < event.pivotal_probability == pytest.approx(0.5**3)
   assert server.pivotal_probability == 0  # It adds noise to all rows.
-  hidden, shown = (
-      accountant.epsilon(_rounds(one, 20), 1e-3) for one in (server, event))
+  hidden, shown = (accountant.epsilon(_rounds(one, 20), 1e-3) for one in (server, event))
   assert hidden < shown
 
 

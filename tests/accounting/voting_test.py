@@ -30,8 +30,7 @@ def test_epsilon_of_500_queries(level, stddev, published, rdp, exact):
   if rdp is not None:
     assert accountant.epsilon(queries(skellam, 500), 1e-3,
                               accountant='rdp') == pytest.approx(rdp, abs=5e-3)
-  assert accountant.epsilon(queries(skellam, 500), 1e-3) == pytest.approx(
-      exact, rel=1e-3)
+  assert accountant.epsilon(queries(skellam, 500), 1e-3) == pytest.approx(exact, rel=1e-3)
 
 
 def test_epsilon_of_neighbour_votes():
@@ -44,8 +43,7 @@ def test_epsilon_of_neighbour_votes():
   assert votes_lib.published_epsilon(tight, 206, 1e-4) == pytest.approx(0.117, abs=6e-4)
   assert accountant.epsilon(queries(vote(), 206), 1e-4,
                             accountant='rdp') == pytest.approx(0.073, abs=6e-4)
-  assert accountant.epsilon(queries(vote(), 206), 1e-4) == pytest.approx(
-      0.0625, abs=1e-4)
+  assert accountant.epsilon(queries(vote(), 206), 1e-4) == pytest.approx(0.0625, abs=1e-4)
 
 
 def test_neighbour_votes_of_an_agent_are_accounted_by_rdp_alone():

@@ -29,8 +29,7 @@ class Block:
 
 def paths() -> list[pathlib.Path]:
   """All pages."""
-  return [*sorted(DOCS.rglob('*.md')),
-          *(ROOT / name for name in ('README.md', *OUTSIDE))]
+  return [*sorted(DOCS.rglob('*.md')), *(ROOT / name for name in ('README.md', *OUTSIDE))]
 
 
 def nav() -> list[str]:

@@ -167,8 +167,7 @@ class ExperimentContract:
   def test_page_states_the_guarantee_and_the_ledger_proves_it(self, seeded, private):
     for folder, summary in (seeded, private):
       page = parsed.Page((folder / files.PAGE).read_text(encoding='utf-8'))
-      assert {'Guarantee', 'Settings', 'Ledger'} <= {
-          text.strip() for text in page.texts}
+      assert {'Guarantee', 'Settings', 'Ledger'} <= {text.strip() for text in page.texts}
       for name in ('epsilon', 'epsilon_server'):
         if summary[name] is not None:
           number = f'epsilon {decimals.epsilon(summary[name])}, delta'

@@ -97,8 +97,7 @@ def _left(folder: pathlib.Path) -> tuple:
     model = {name: arrays[name].tobytes() for name in arrays.files}
   summary = json.loads((folder / files.SUMMARY).read_text(encoding='utf-8'))
   rounds, path = checkpoints.list_all(folder / 'private/checkpoints')[0]
-  state = {name: array.tobytes()
-           for name, array in checkpoints.read(path).arrays.items()}
+  state = {name: array.tobytes() for name, array in checkpoints.read(path).arrays.items()}
   names = {path.relative_to(folder) for path in folder.rglob('*')
            if 'tensorboard' not in path.parts}
   return (model, state, rounds, (folder / files.METRICS).read_bytes(), names, {

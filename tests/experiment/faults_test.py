@@ -28,8 +28,7 @@ def test_run_whose_disk_is_full_or_gone_ends_by_one_line_and_is_resumed(
     launcher, tmp_path):
   failed = faults.prove(launcher, tmp_path, kinds=('full', 'removed'), quick=True,
                         only=('ledger.jsonl', '.model.npz'))
-  assert failed == {'full': ['ledger.jsonl', '.model.npz'],
-                    'removed': ['.round_000004']}
+  assert failed == {'full': ['ledger.jsonl', '.model.npz'], 'removed': ['.round_000004']}
 
 
 def _arguments(folder):

@@ -79,8 +79,7 @@ def test_repeated_rounds_cost_the_server_and_those_who_protect_themselves():
   once, again = plan.guarantee(3), plan.guarantee(
       3, 2, seen=events.SelfComposed(event=plan.event(1), count=5))
   assert again.outsiders == once.outsiders
-  seen = events.SelfComposed(
-      event=events.CentralGaussian(noise_multiplier=1.0), count=5)
+  seen = events.SelfComposed(event=events.CentralGaussian(noise_multiplier=1.0), count=5)
   assert again.server.epsilon == _known(
       (5, 1.0), delta=DELTA - again.server.consumed_delta)
   chosen = again.server_any_cohorts
@@ -281,8 +280,7 @@ def _ledger(plan, path, outcomes, starts, more=()):
 
 def test_guarantee_of_a_ledger_counts_restarts_and_suppressed_rounds(tmp_path):
   plan = ExamplePlan(period=1)
-  result = plan.guarantee_of(_ledger(
-      plan, tmp_path / 'one', ['released'] * 3, [1, 1, 1]))
+  result = plan.guarantee_of(_ledger(plan, tmp_path / 'one', ['released'] * 3, [1, 1, 1]))
   assert result == plan.guarantee(3)
   restarted = plan.guarantee_of(_ledger(
       plan, tmp_path / 'two', ['released'] * 3, [1, 3, 3]))

@@ -191,8 +191,7 @@ def test_ledger_must_prove_what_the_summary_states(verdict, words):
 
 
 def test_many_classes_have_a_list_of_mistakes_instead_of_a_matrix():
-  classes = [{'name': f'w{i}', 'count': 3, 'right': 1, 'predicted': 2}
-             for i in range(40)]
+  classes = [{'name': f'w{i}', 'count': 3, 'right': 1, 'predicted': 2} for i in range(40)]
   breakdown = {**example_run.summary()['breakdown']['test'], 'classes': classes,
                'confusions': [{'true': 'w1', 'predicted': 'w2', 'count': 2}]}
   text = _page(example_run.run(breakdown={'test': breakdown})).text
@@ -235,8 +234,7 @@ def test_logarithmic_axis_has_powers_of_ten():
   texts = [text.text for text in figure.iter('text')]
   assert {'0.0001', '0.001', '0.01', '0.1'} <= set(texts)
   heights = [y for _, y in _points(figure)]
-  assert heights[0] - heights[1] == pytest.approx(
-      (heights[1] - heights[2]) / 2, abs=0.2)
+  assert heights[0] - heights[1] == pytest.approx((heights[1] - heights[2]) / 2, abs=0.2)
 
 
 def test_figure_is_described_in_words():

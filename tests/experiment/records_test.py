@@ -188,8 +188,7 @@ def test_the_last_three_checkpoints_are_kept_for_the_operator(two_rounds):
   for number in (3, 4, 5):
     _commit(records, number)
   paths = sorted((two_rounds / 'private/checkpoints').iterdir())
-  assert [path.name for path in paths] == [
-      'round_000003', 'round_000004', 'round_000005']
+  assert [path.name for path in paths] == ['round_000003', 'round_000004', 'round_000005']
   assert {path.stat().st_mode & 0o777 for path in paths} == {0o600}
   assert paths[0].parent.stat().st_mode & 0o777 == 0o700
 

@@ -29,8 +29,7 @@ _CLIP = 1.0
 class MeanSettings(settings_lib.RunSettings):
   """Everything that can be asked for."""
 
-  num_clients: int = setting(8, 'Number of clients.', group='data', low=2,
-                             essential=True)
+  num_clients: int = setting(8, 'Number of clients.', group='data', low=2, essential=True)
   dimension: int = setting(4, 'Coordinates of a vector.', group='data', low=1)
   noise: bool = setting(True, 'Add noise; without it, nothing is guaranteed.',
                         group='privacy', essential=True)

@@ -82,8 +82,7 @@ def test_sampling_error_of_the_noise_consumes_delta(path, share, exact):
 
 
 def test_noisy_predictions_that_a_restart_repeated_count_for_every_observer(tmp_path):
-  event = events.SelfComposed(event=events.LocalGaussian(noise_multiplier=20.0),
-                              count=50)
+  event = events.SelfComposed(event=events.LocalGaussian(noise_multiplier=20.0), count=50)
   result = {}
   for starts in (1, 3):
     path = tmp_path / f'{starts}.jsonl'

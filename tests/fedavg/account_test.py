@@ -274,8 +274,7 @@ def test_caveats_show_large_epsilons_rounded_up():
       mechanisms.SumMechanism(
           mechanism='gaussian', noise_multiplier=0.05, rounds=10,
           sampling='poisson', cohort_size=10.0, population=1000))
-  (warning,) = [text for text in result.caveats
-                if text.startswith('against the server')]
+  (warning,) = [text for text in result.caveats if text.startswith('against the server')]
   shown = float(re.search(r'epsilon=(\S+) ', warning)[1])
   assert result.epsilon_server <= shown <= result.epsilon_server + 1
 

@@ -52,8 +52,7 @@ def test_a_training_in_pieces_is_that_in_one_to_the_last_bit():
 @pytest.mark.parametrize('count, batch_size, steps', [
     (10, 4, 3), (4, 4, 1), (3, 4, 1), (1, 5, 1), (12, 4, 3)])
 def test_an_epoch_sees_every_example(count, batch_size, steps):
-  config = voting_training.AdamConfig(
-      learning_rate=1.0, batch_size=batch_size, epochs=2)
+  config = voting_training.AdamConfig(learning_rate=1.0, batch_size=batch_size, epochs=2)
   assert int(voting_training.steps_of(tf.constant(count), config)) == 2 * steps
   key = tf.constant([3, 4], tf.int64)
   orders = []

@@ -65,8 +65,7 @@ def test_set_without_examples_has_nothing_to_say():
 def test_lines_for_people_name_the_set_and_what_is_outside_the_guarantee():
   lines = report.breakdown_lines('test_examples', _described(outside=True))
   assert len(lines) == 3
-  assert all(line.startswith('test_examples, outside the guarantee, ')
-             for line in lines)
+  assert all(line.startswith('test_examples, outside the guarantee, ') for line in lines)
   assert "'early' 70% of 10; 'late' 0% of 2" in lines[0]
   assert "'b' 67% of 6; 'a' 75% of 4; 'd' 0% of 2" in lines[1]
   assert 'the same for all would be 50.0%' in lines[1]

@@ -40,8 +40,7 @@ def _params(**changes):
 
 
 def _adaptive(**common):
-  return AdaptiveClipSumFactory(
-      _params(), AdaptiveClipParams(count_stddev=1.0), **common)
+  return AdaptiveClipSumFactory(_params(), AdaptiveClipParams(count_stddev=1.0), **common)
 
 
 # Name -> factory of a sum and the sizes of chunks that it is taken in.

@@ -92,8 +92,7 @@ def test_workload_is_the_map_of_the_optimizer(optimizer, schedule):
 
 @pytest.mark.parametrize('schedule', SCHEDULES[1:])
 def test_rates_in_numpy_are_those_in_graph(schedule):
-  config = ServerConfig(
-      learning_rate=0.3, schedule=schedule, warmup_rounds=5, rounds=25)
+  config = ServerConfig(learning_rate=0.3, schedule=schedule, warmup_rounds=5, rounds=25)
   np.testing.assert_allclose(
       config.rate(np.arange(30)), config.rate(tf.range(30)).numpy(), atol=1e-6)
 

@@ -84,8 +84,7 @@ def test_run_meets_its_target_and_its_ledger_says_the_same(runs, name):
       turns and not central and name not in ADAPTING)
   assert ('the server is trusted: it sees' in result['trust_model']) == central
   assert ('the server is trusted' in result['observers_server']) == central
-  assert ('approximate amplification' in caveats) == (
-      name == 'discrete_gaussian poisson')
+  assert ('approximate amplification' in caveats) == (name == 'discrete_gaussian poisson')
   assert ('no rotation' in caveats) == ('none' in name)
   assert ('count' in json.dumps(event.to_json()).lower()) or name not in ADAPTING
 

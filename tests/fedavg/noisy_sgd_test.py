@@ -98,8 +98,7 @@ def test_records_are_sampled_independently_at_the_rate():
   statistics_lib.check_mean(
       (sampled.sum(axis=1) - count * rate)**2, count * rate * (1 - rate),
       2 * (count * rate)**2 * 1.2)
-  np.testing.assert_array_equal(
-      sgd.sampled_rows(KEY, tf.constant(7), 1.0), np.arange(7))
+  np.testing.assert_array_equal(sgd.sampled_rows(KEY, tf.constant(7), 1.0), np.arange(7))
 
 
 def test_noise_of_all_agents_is_that_of_the_multiplier():
@@ -160,8 +159,7 @@ def test_seeded_rounds_repeat_and_unseeded_ones_do_not(in_process):
   for seeded in (True, False):
     process = _process(task, _plan(noise_multiplier=1.0, seed=0 if seeded else None))
     state = process.initialize()
-    first, again = (process.next(state, _agents(task, seeded))['state']
-                    for _ in range(2))
+    first, again = (process.next(state, _agents(task, seeded))['state'] for _ in range(2))
     same = np.array_equal(first['weights'][0], again['weights'][0])
     assert same == seeded
 

@@ -106,8 +106,7 @@ def test_release_that_a_crash_lost_stays_charged(tmp_path, whole, capsys):
   assert _kinds(folder) == ['PreliminaryRelease']
   capsys.readouterr()
   summary = _run(folder, resume=True)
-  assert _kinds(folder)[:3] == ['PreliminaryRelease', 'PreliminaryRelease',
-                                'TurnSampled']
+  assert _kinds(folder)[:3] == ['PreliminaryRelease', 'PreliminaryRelease', 'TurnSampled']
   assert summary['rounds'] == 2 and summary['epsilon'] > whole[0]['epsilon'] + 10
   # What is printed before the first round, and after each, counts it twice, too.
   plan = capsys.readouterr().out.split('\n\n')[0]
@@ -283,8 +282,7 @@ def test_no_rows_of_a_client_exceed_the_sensitivity_of_statistics_and_classes(
   totals = needed.totals()
   norm = np.linalg.norm(list(totals.values()))
   assert needed.dimension == len(totals) == 4 and norm <= needed.l2_sensitivity
-  assert (norm > 0.99 * needed.l2_sensitivity) == (
-      ages == (0.0, 0.0) and classes != 'ny')
+  assert (norm > 0.99 * needed.l2_sensitivity) == (ages == (0.0, 0.0) and classes != 'ny')
   assert [totals['class', name] for name in 'ny'] == [
       512 * classes.count(name) for name in 'ny']
 
@@ -308,6 +306,5 @@ def test_noised_statistics_say_what_they_cost_and_are_kept(tmp_path, options):
     assert weights == pytest.approx([1, 1], abs=0.3) and weights[0] != weights[1]
   else:
     assert summary['headline'] == 'mae'
-  assert run_lib.train(TrainSettings(**settings, resume=True)) == {
-      **summary, 'starts': 2}
+  assert run_lib.train(TrainSettings(**settings, resume=True)) == {**summary, 'starts': 2}
   assert (folder / 'columns.json').read_text() == kept

@@ -75,8 +75,7 @@ def _neighbours(release, replaced):
 
 def _exact_delta(pair, epsilon):
   p, q = pair
-  return max(np.maximum(0, a - math.exp(epsilon) * b).sum()
-             for a, b in ((p, q), (q, p)))
+  return max(np.maximum(0, a - math.exp(epsilon) * b).sum() for a, b in ((p, q), (q, p)))
 
 
 def _planned(replaced, epsilon, replace_one_of=POPULATION):

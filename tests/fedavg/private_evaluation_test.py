@@ -239,8 +239,7 @@ def test_exact_metrics_are_in_no_file(whole, tmp_path):
       value for value in (*of_examples.values(), of_clients)
       if not math.isclose(value, 1 / 3, rel_tol=1e-5)]) == set()
   kept = json.loads((folder / private_evaluation.FILE).read_text())
-  assert [kept['sums']['accuracy'], kept['clients']] != _totals(
-      weights, _task()).tolist()
+  assert [kept['sums']['accuracy'], kept['clients']] != _totals(weights, _task()).tolist()
   assert set(in_process.rows(folder / 'metrics.csv')[0]) == {
       'round', 'epsilon', 'test_clients/accuracy', 'test_clients/loss'}
   in_report = 'test_examples: accuracy [0-9.]+.*, loss '

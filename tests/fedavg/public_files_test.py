@@ -84,8 +84,7 @@ def test_no_public_byte_but_the_release_depends_on_a_client(
   assert {files.SUMMARY, files.REPORT, files.PAGE, files.METRICS, files.LEDGER,
           'model.npz', files.CONFIGURATION, files.FIGURE} <= wanted.keys()
   for experiment in others:
-    folder = _run(
-        experiment, tmp_path / experiment.__name__ / 'run', mechanism=mechanism)
+    folder = _run(experiment, tmp_path / experiment.__name__ / 'run', mechanism=mechanism)
     found = public(folder)
     assert found.keys() == wanted.keys()
     assert [name for name in wanted if found[name] != wanted[name]] == []
@@ -100,8 +99,7 @@ def test_what_a_client_changes_is_seen(tmp_path):
   with_all, without = (public(_run(
       experiment, tmp_path / experiment.__name__ / 'run', diagnostics=True))
                        for experiment in (tiny_run.TinyExperiment, _Empty))
-  assert {name for name in with_all if with_all[name] != without[name]} >= {
-      files.METRICS}
+  assert {name for name in with_all if with_all[name] != without[name]} >= {files.METRICS}
   trained, other = (public(_run(
       experiment, tmp_path / f'{experiment.__name__}-trained' / 'run',
       client_learning_rate=0.3)) for experiment in (tiny_run.TinyExperiment, _Empty))

@@ -63,8 +63,7 @@ def test_steps_are_those_of_the_paper(name):
 
 def test_schedules_rise_and_fall_as_they_say():
   def rates(schedule, rounds=8):
-    config = _config(learning_rate=2.0, schedule=schedule, warmup_rounds=4,
-                     rounds=rounds)
+    config = _config(learning_rate=2.0, schedule=schedule, warmup_rounds=4, rounds=rounds)
     return [float(config.rate(tf.constant(index))) for index in range(9)]
 
   rise = [0.5, 1.0, 1.5, 2.0]

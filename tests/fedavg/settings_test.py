@@ -99,8 +99,7 @@ def test_every_setting_of_privacy_reaches_the_plan():
                        'private_evaluation', 'bands'}:
     assert reached[name] == getattr(settings, name), name
   # Alone with turns: bands become the column.
-  turns = build(
-      noise_multiplier=1.7, bands=3, turn_rate=0.5, cohort_size=30.0).mechanism
+  turns = build(noise_multiplier=1.7, bands=3, turn_rate=0.5, cohort_size=30.0).mechanism
   assert len(turns.column) == 3 and turns.turn_rate == 0.5
   poisson = build(noise_multiplier=1.7, sampling='poisson', max_participations=50,
                   min_cohort_size=5).mechanism
@@ -154,8 +153,7 @@ VALUES = {
     'clip_learning_rate': 0.1, 'noise_generator': 'chacha20', 'adaptive_clipping': True,
     'allow_degenerate': True, 'amplification': 'generic', 'accountant': 'rdp',
     'simulated_dropout_rate': 0.5}
-GRID = {'bits', 'beta', 'k_stddevs', 'rotation', 'adaptive_clipping',
-        'allow_degenerate'}
+GRID = {'bits', 'beta', 'k_stddevs', 'rotation', 'adaptive_clipping', 'allow_degenerate'}
 SHARES = {'min_honest_fraction', 'assumed_colluders', 'noise_generator'}
 NOISE = {'clip', 'epsilon', 'delta', 'noise_multiplier', 'amplification', 'accountant'}
 ADAPTIVE = {'target_quantile', 'clip_count_stddev', 'clip_learning_rate'}

@@ -65,8 +65,7 @@ def test_noise_of_all_rounds_meets_the_guarantee_of_the_draw(noise, knowledge):
   # Recomputed from the noise that parties really add, independently of the plan.
   mean = plan.mean
   if noise == 'gaussian':
-    query = events.LocalGaussian(
-        noise_multiplier=mean.noise_scale / mean.l2_sensitivity)
+    query = events.LocalGaussian(noise_multiplier=mean.noise_scale / mean.l2_sensitivity)
   else:
     query = events.LocalLaplace(epsilon=mean.l1_sensitivity / mean.noise_scale)
   spent = accountant.epsilon(

@@ -174,8 +174,7 @@ def test_party_with_nan_or_infinite_weights_is_left_out(in_process, process, val
   broken = collections.OrderedDict(parties[1])
   broken['weights'] = np.array(broken['weights'])
   broken['weights'][4] = value
-  output = process.next(
-      server, _announced(1), [parties[0], broken, parties[2]], _data(3))
+  output = process.next(server, _announced(1), [parties[0], broken, parties[2]], _data(3))
   assert {k: int(v) for k, v in output['metrics'].items()} == {
       'parties': 2, 'rejected': 1, 'total_weight': 2}
   data = _data(3)
@@ -272,8 +271,7 @@ def test_seeded_noise_comes_from_the_parties_keys(in_process):
   first, second = (
       process.next(process.initialize(), _announced(0), _parties(2), _data(2))
       for _ in range(2))
-  np.testing.assert_array_equal(
-      first['state']['consensus'], second['state']['consensus'])
+  np.testing.assert_array_equal(first['state']['consensus'], second['state']['consensus'])
   # With noise no party is seen to fail.
   parties = _parties(2)
   parties[0]['weights'] = parties[0]['weights'] * np.float32(np.nan)

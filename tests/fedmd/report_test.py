@@ -84,8 +84,7 @@ def test_weakest_party_is_named_where_there_are_several(task):
 
 
 def test_kind_of_knowledge_that_the_settings_do_not_allow_is_reported_only():
-  plan = FedMdPlan(settings=_settings(weighting='records'), records=(9,) * 700,
-                   classes=6)
+  plan = FedMdPlan(settings=_settings(weighting='records'), records=(9,) * 700, classes=6)
   lines = report.communication_lines(plan)
   assert lines[1].split()[:5] == ['logits', 'not', 'with', 'these', 'settings:']
   assert 'bits must be at least 21' in lines[1] and 'found 20' in lines[1]

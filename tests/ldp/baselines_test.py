@@ -74,8 +74,7 @@ def test_what_an_earlier_start_calibrated_is_taken_over(prepared, algorithm, nam
   recorded = first.configuration()
   assert experiment.build_plan(prepared, recorded) == first
   recorded[name] = 2 * first.configuration()[name]
-  assert experiment.build_plan(
-      prepared, recorded).configuration()[name] == recorded[name]
+  assert experiment.build_plan(prepared, recorded).configuration()[name] == recorded[name]
 
 
 def test_an_interrupted_vote_is_charged_again_and_counts_twice(prepared, tmp_path):

@@ -118,8 +118,7 @@ def test_what_the_gaussian_sampler_deviates_comes_out_of_delta():
   assert plan.total_variation == 10 * 2.0**-86
   # Twelve queries of twenty groups: no owner answers twice. Forty: every owner does.
   for queries, answers in ((12, 1), (40, 2)):
-    step = _plan('gaussian', epsilon=8.0, answers_per_client=4,
-                 queries_per_step=queries)
+    step = _plan('gaussian', epsilon=8.0, answers_per_client=4, queries_per_step=queries)
     assert step.header(1)['deviation_per_round'] == answers * 10 * 2.0**-86
   # (1 + e^epsilon) t, at an epsilon that is no less than the one found.
   guarantee = plan.guarantee(4)

@@ -34,8 +34,7 @@ def test_ridge_minimises_the_penalised_error_and_a_path_is_ridge(count):
   assert np.abs(gradient).max() < 1e-4
   strengths = (0.1, 1.0, 7.0)
   for strength, weights in zip(strengths, algorithm.ridge_path(x, targets, strengths)):
-    np.testing.assert_allclose(
-        weights, algorithm.ridge(x, targets, strength), atol=1e-5)
+    np.testing.assert_allclose(weights, algorithm.ridge(x, targets, strength), atol=1e-5)
 
 
 def test_a_teacher_knows_its_records_and_gives_soft_labels_of_them():

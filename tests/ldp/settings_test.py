@@ -20,8 +20,7 @@ def test_without_flags_digits_are_learned_by_subset_selection():
 
 def test_a_target_sets_records_aside_to_measure_it_on():
   def of(*arguments):
-    return _parse(*arguments, '--target_accuracy=0.5').task_options[
-        'validation_records']
+    return _parse(*arguments, '--target_accuracy=0.5').task_options['validation_records']
 
   assert of() == 60 and of('--validation_records=7') == 7
   assert of('--task=mnist', '--data_path=m') == 1000

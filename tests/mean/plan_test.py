@@ -69,8 +69,7 @@ def test_analytic_gaussian_meets_delta_with_minimum_noise(epsilon, delta):
 def test_analytic_gaussian_agrees_with_the_loss_distribution():
   event = events.CentralGaussian(
       noise_multiplier=calibration.analytic_noise_multiplier(epsilon=2.0, delta=1e-5))
-  assert accountant.epsilon(event, 1e-5, accountant='pld') == pytest.approx(
-      2.0, rel=1e-3)
+  assert accountant.epsilon(event, 1e-5, accountant='pld') == pytest.approx(2.0, rel=1e-3)
 
 
 @pytest.mark.parametrize('epsilon, delta, message', [
@@ -120,8 +119,7 @@ def test_rounding_variance_against_simulation():
   rng = np.random.default_rng(6)
   fraction = rng.normal(0, 0.3, 400_000) % 1
   products = fraction * (1 - fraction)
-  statistics_lib.check_mean(
-      products, plan_lib._rounding_variance(0.3**2), products.var())
+  statistics_lib.check_mean(products, plan_lib._rounding_variance(0.3**2), products.var())
 
 
 def test_epsilon_of_a_plan_is_that_of_all_its_releases_together():

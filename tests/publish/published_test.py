@@ -67,8 +67,7 @@ def test_an_export_predicts_and_evaluates_as_its_run(programs, runs, tmp_path, l
   for module, arguments, message in (
       (EVALUATE, (), 'data_path must be given'),
       (EXPORT, (f'--output_dir={tmp_path / "again"}',), 'is an export')):
-    in_process.check_refused(
-        programs.run(module, f'--run={alone}', *arguments), message)
+    in_process.check_refused(programs.run(module, f'--run={alone}', *arguments), message)
   described = files.read_json(alone / models.DESCRIPTION)
   described['served']['settings']['task'] = 'my:task'
   files.write_json(alone / models.DESCRIPTION, described)

@@ -218,8 +218,7 @@ def test_what_reached_the_model_outside_the_guarantee_makes_it_not_private(
     ([], False, True), (['test_clients'], False, False), ([], True, False)])
 def test_stop_that_saw_metrics_outside_the_guarantee_makes_a_model_not_private(
     tmp_path, outside, diagnostics, private):
-  summary = {**_summary(tmp_path, diagnostics=diagnostics),
-             'outside_guarantee': outside}
+  summary = {**_summary(tmp_path, diagnostics=diagnostics), 'outside_guarantee': outside}
   assert statement.statement(summary)['private']
   summary['caveats'].append('stopped early')
   summary['warnings'].append('the run was stopped')
@@ -252,8 +251,7 @@ def test_a_person_with_several_clients_is_in_the_statement(tmp_path):
 
 def test_suppressed_rounds_leave_no_number_against_the_server(tmp_path):
   outcomes = ('released', 'suppressed', 'released')
-  content = statement.statement(_summary(
-      tmp_path, outcomes=outcomes, sampling='poisson'))
+  content = statement.statement(_summary(tmp_path, outcomes=outcomes, sampling='poisson'))
   assert content['epsilon'] is not None and content['epsilon_server'] is None
   assert 'suppressed rounds' in [caveat['name'] for caveat in content['caveats']]
   text = statement.in_words(content)

@@ -236,8 +236,7 @@ def test_modular_sums_are_those_of_python_integers(bits, modulus, dtype):
       -2**bits, 2**bits, size=[50, 2], dtype=np.int64).astype(dtype)
   result = values_lib.total(tff.TensorType(dtype, [2]), list(values), np.int64(modulus))
   assert result.dtype == dtype
-  assert result.tolist() == [
-      sum(int(v) for v in column) % modulus for column in values.T]
+  assert result.tolist() == [sum(int(v) for v in column) % modulus for column in values.T]
 
 
 def test_modular_sums_of_large_moduli_do_not_overflow():

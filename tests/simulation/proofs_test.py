@@ -46,8 +46,7 @@ def test_a_worker_that_differs_is_refused_by_name(name, there, message):
 
 def test_data_that_a_worker_cannot_read_are_its_answer_and_an_error_here():
   assert proofs.facts(NONCE, [_Data(b'')])['file of clients'] == 'x.sqlite does not exist'
-  assert len(proofs.facts(
-      NONCE, [_Data(b'')], in_worker=False)['file of clients']) == 64
+  assert len(proofs.facts(NONCE, [_Data(b'')], in_worker=False)['file of clients']) == 64
 
 
 def test_features_with_which_floats_are_computed_are_taken():

@@ -140,8 +140,7 @@ def _written(folder, form, **changes):
 @pytest.mark.parametrize('form', ['csv', 'jsonl', 'npz', 'parquet'])
 def test_features_are_read_under_their_names(tmp_path, form):
   data = _written(tmp_path, form)
-  examples, _ = records.gather(
-      custom.reader(SPEC)(labelled=True, no_cache=True, **data))
+  examples, _ = records.gather(custom.reader(SPEC)(labelled=True, no_cache=True, **data))
   # Client a has the first and the last record.
   for name, values in dict(x=np.reshape(X, [3, 2, 2]), n=N, y=Y).items():
     assert examples[name].dtype == SPEC[name][0]

@@ -33,8 +33,7 @@ def test_nothing_asked_for_changes_nothing():
   same = distortions.affine(
       images, _key(0), turn=0.0, log_scale=0.0, shear=0.0, shift=0.0)
   np.testing.assert_allclose(same, images, atol=1e-5)
-  np.testing.assert_allclose(
-      distortions.elastic(images, _key(0), 0.0), images, atol=2e-3)
+  np.testing.assert_allclose(distortions.elastic(images, _key(0), 0.0), images, atol=2e-3)
   np.testing.assert_allclose(
       distortions.thickness(images, _key(0), 0.0), images, atol=1e-6)
 

@@ -105,8 +105,7 @@ def test_a_baselines_student_is_that_of_the_same_labels(tmp_path, changes, monke
   np.testing.assert_array_equal(arguments[1], of_vote[1])
   np.testing.assert_array_equal(arguments[2], of_vote[2])
   asked = np.load(tmp_path / 'taught' / 'queries.npz')['rows']
-  np.testing.assert_array_equal(
-      asked, np.load(tmp_path / 'vote' / 'queries.npz')['rows'])
+  np.testing.assert_array_equal(asked, np.load(tmp_path / 'vote' / 'queries.npz')['rows'])
   assert set(arguments[3]) <= set(asked)
   assert all(keywords[name] == same[name] for name in keywords if name != 'test')
   # Labels are those of the released model, and the student is theirs.

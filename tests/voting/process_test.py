@@ -93,8 +93,7 @@ def test_seeded_votes_repeat(in_process):
 def test_nothing_but_labels_reaches_the_server(kind):
   process = _process(kind, _params(votes=1 if kind == 'ae' else 7))
   result = process.next.type_signature.result
-  assert result['labels'] == tff.FederatedType(
-      tff.TensorType(np.int32, [Q]), tff.SERVER)
+  assert result['labels'] == tff.FederatedType(tff.TensorType(np.int32, [Q]), tff.SERVER)
   assert [name for name, _ in tff.structure.iter_elements(
       result['measurements'].member)] == ['suppressed']
   assert [name for name, _ in tff.structure.iter_elements(
@@ -112,8 +111,7 @@ def test_unlabelled_records_reach_agents_that_ask_for_them(in_process):
   def answer(public, examples, key):
     del examples, key
     # Votes for the class that is the number of unlabelled records.
-    return tf.one_hot(tf.fill([Q], tf.shape(public['unlabelled'])[0]), C,
-                      dtype=tf.int32)
+    return tf.one_hot(tf.fill([Q], tf.shape(public['unlabelled'])[0]), C, dtype=tf.int32)
 
   process = voting.build(answer, VotingFactory(_params()), FLOATS)
   queries = _examples(Q, 99)['x']

@@ -99,8 +99,7 @@ def test_a_class_that_no_agent_has_does_not_matter(check_task):
 
 def _seen(task):
   """The task as agents of algorithm knn see it."""
-  features = vote_features.fit(
-      task.public, vote_features.FeatureConfig(kind='standard'))
+  features = vote_features.fit(task.public, vote_features.FeatureConfig(kind='standard'))
   return vote_features.as_grid(vote_features.map_records(task, features, alone=True))
 
 

@@ -31,8 +31,7 @@ def test_without_flags_agents_vote_on_embedded_digits():
 def test_given_noise_replaces_the_default_epsilon():
   assert VoteSettings(noise_stddev=7.0).target_epsilon is None
   assert VoteSettings(noise_stddev=7.0, epsilon=3.0).target_epsilon == 3
-  assert VoteSettings(
-      algorithm='dp_fedsgd', noise_multiplier=1.0).target_epsilon is None
+  assert VoteSettings(algorithm='dp_fedsgd', noise_multiplier=1.0).target_epsilon is None
   assert VoteSettings(algorithm='fedavg').target_epsilon is None
 
 
@@ -51,8 +50,7 @@ def test_the_level_suits_the_algorithm_if_none_is_given(algorithm, level, delta)
 
 
 def test_options_of_the_task_are_those_that_were_given():
-  settings = _parsed('--task=mnist', '--data_path=d', '--num_clients=7',
-                     '--data_seed=0')
+  settings = _parsed('--task=mnist', '--data_path=d', '--num_clients=7', '--data_seed=0')
   assert settings.task_options == {'data_path': 'd', 'num_clients': 7, 'data_seed': 0}
   # Where the data lie may change between a run and its resumption.
   assert 'data_path' not in settings.configuration()

@@ -121,8 +121,7 @@ class Setting:
   @property
   def details(self) -> str:
     """Choices, unit and range in words; empty if there are none."""
-    return '; '.join(filter(None, (
-        ', '.join(self.choices or ()), self.unit, self.range)))
+    return '; '.join(filter(None, (', '.join(self.choices or ()), self.unit, self.range)))
 
   @property
   def range(self) -> str:

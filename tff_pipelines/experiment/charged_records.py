@@ -74,8 +74,7 @@ class ChargedRecords:
       except KeyError as error:
         raise ValueError(f'{path} is damaged: it has no {error}') from None
       if owner != line['hash']:
-        raise ValueError(
-            f'{path} must belong to round {line["round"]} of {ledger.path}')
+        raise ValueError(f'{path} must belong to round {line["round"]} of {ledger.path}')
       self.kept.append(Kept(line=line, arrays=arrays))
     # Metrics of the last step are measured again.
     last = self.kept[-1].line['round'] if self.kept else 0

@@ -85,8 +85,7 @@ def _curves(rows: Sequence[Mapping[str, str]],
 def _curve(rows: Sequence[Mapping[str, str]], across: str, up: str, *, metric: str,
            over: str, label: str, **attributes: bool) -> Iterator[Curve]:
   """Yields the curve of two columns, unless it has less than two points."""
-  points = [(float(row[across] or math.nan), float(row[up] or math.nan))
-            for row in rows]
+  points = [(float(row[across] or math.nan), float(row[up] or math.nan)) for row in rows]
   points = [point for point in points if all(map(math.isfinite, point))]
   if len(points) > 1:
     x, y = zip(*points)

@@ -74,8 +74,7 @@ class RunRecords:
     recorded = configurations.read(self.folder)
     if recorded is not None:
       counted = configurations.check_ledger(self.folder, recorded)
-    self.starts, self.engines = configurations.record_start(
-        self.folder, engine, counted)
+    self.starts, self.engines = configurations.record_start(self.folder, engine, counted)
     self.configuration = recorded
     if recorded is None or replace:
       self.configuration = configurations.sealed(configuration, recorded)

@@ -163,8 +163,7 @@ class Experiment(abc.ABC):
 
   def write_bad(self) -> failures.OnBad:
     """A function that tells the operator of a client whose data are bad."""
-    return failures.write_bad_clients(
-        self.folder / files.PRIVATE / failures.BAD_CLIENTS)
+    return failures.write_bad_clients(self.folder / files.PRIVATE / failures.BAD_CLIENTS)
 
   def read_by_workers(self, task: Any) -> Sequence[Any]:
     """`simulation.proofs.DataProof`s of the data that workers read.
@@ -219,8 +218,7 @@ class Experiment(abc.ABC):
     if self.earlier_rounds:
       configuration['earlier_rounds'] = list(self.earlier_rounds)
       more.append(_caveat('rounds added', self.earlier_rounds[-1]))
-    description = dataclasses.replace(
-        description, caveats=[*description.caveats, *more])
+    description = dataclasses.replace(description, caveats=[*description.caveats, *more])
     count, header = self.planned_rounds(plan), {}
     planned = plan.guarantee(count)
     if recorded is None:
@@ -323,8 +321,7 @@ class Experiment(abc.ABC):
       with files.replacing(self.folder / name) as path:
         draw(path)
     line = self.run_line(plan, rounds)
-    text = report.full_report(
-        description, guarantee, outcome, caveats, self.folder, line)
+    text = report.full_report(description, guarantee, outcome, caveats, self.folder, line)
     files.write_atomically(self.folder / files.REPORT, text)
     # The numbers of this guarantee are those of the ledger.
     verdict = Verdict(

@@ -75,8 +75,7 @@ def compare(settings: account_settings.AccountSettings) -> list[Row]:
   about, query = settings.about, settings.question
   if query.delta is None:
     query = dataclasses.replace(query, delta=accountant.default_delta(about.population))
-  work = columns.Workload(
-      rates=(1.0,) * about.rounds, momentum=settings.server_momentum)
+  work = columns.Workload(rates=(1.0,) * about.rounds, momentum=settings.server_momentum)
   poisson = about.replace(sampling='poisson')
   if about.noise_multiplier is None:
     poisson = poisson.replace(noise_multiplier=answers.answer(

@@ -103,8 +103,7 @@ class AccountSettings(settings.Settings):
     if self.mechanism is not None and self.compare:
       yield from ((name, 'compare') for name in _NOT_COMPARED)
     elif self.mechanism is not None:
-      yield from ((name, f'query={self.query}, which finds it')
-                  for name in self._found())
+      yield from ((name, f'query={self.query}, which finds it') for name in self._found())
 
   @property
   def _family(self) -> mechanisms.Family:

@@ -109,8 +109,7 @@ def batch_rows(key: tf.Tensor, step: tf.Tensor, count: tf.Tensor,
   """
   count = tf.cast(count, tf.int32)
   steps = -(-count // batch_size)
-  order = tf.argsort(
-      keys.random_bits(keys.derive(key, step // steps), [count], tf.int64))
+  order = tf.argsort(keys.random_bits(keys.derive(key, step // steps), [count], tf.int64))
   positions = (step % steps) * batch_size + tf.range(batch_size)
   return tf.gather(order, positions % count)
 

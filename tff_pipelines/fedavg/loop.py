@@ -101,8 +101,7 @@ class ClientReader:
     if self.by_id:
       value['client_id'] = _BAD if client_id in self.bad else _GOOD + client_id
     else:
-      value['examples'] = collections.OrderedDict(
-          sorted(self._examples(client).items()))
+      value['examples'] = collections.OrderedDict(sorted(self._examples(client).items()))
     if self.simulation_seed is not None:
       value['key'] = contexts.client_key(self.simulation_seed, round_index, client)
     return value

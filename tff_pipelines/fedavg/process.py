@@ -128,8 +128,7 @@ class Server:
     @tff.federated_computation
     def initialize():
       weights, optimizer_state = tff.federated_eval(self._initial, tff.SERVER)
-      is_placed = isinstance(
-          initial_aggregator.type_signature.result, tff.FederatedType)
+      is_placed = isinstance(initial_aggregator.type_signature.result, tff.FederatedType)
       return zipped(weights, optimizer_state, (
           initial_aggregator() if is_placed else
           tff.federated_eval(initial_aggregator, tff.SERVER)))
@@ -295,8 +294,7 @@ def build_composed(
     return server.step(weights, optimizer_state, list(mean))
 
   def run_round(state, clients):
-    sent = tff.federated_map(
-        train, (clients, tff.federated_broadcast(state['weights'])))
+    sent = tff.federated_map(train, (clients, tff.federated_broadcast(state['weights'])))
     output = aggregator.next(
         state['aggregator'], sent[0],
         *[tff.federated_value(1.0, tff.CLIENTS)] * is_weighted)

@@ -135,8 +135,7 @@ def mechanism_line(plan: FedAvgPlan) -> str:
   if plan.aggregation is not None:
     return f'own: {plan.aggregation}, accounted as {type(plan.mechanism.release()).__name__}'
   mechanism = plan.mechanism
-  noise = report.noise_in_words(
-      mechanism.noise_multiplier, given=not plan.is_calibrated)
+  noise = report.noise_in_words(mechanism.noise_multiplier, given=not plan.is_calibrated)
   return (f'{mechanism.mechanism}, noise multiplier {noise}, clip {mechanism.clip:g}'
           + (f', {plan.params.bits} bits' if plan.params is not None else ''))
 
@@ -160,8 +159,7 @@ def finite_results(results: Results) -> dict[str, dict[str, float | None]]:
 
 def evaluated(task: Task, weights: Sequence[Any]) -> dict[str, dict[str, float | None]]:
   """Metrics of weights on the held-out sets of a task, for JSON."""
-  return finite_results(
-      evaluation.Evaluator(task.model, task.held_out).evaluate(weights))
+  return finite_results(evaluation.Evaluator(task.model, task.held_out).evaluate(weights))
 
 
 def _shown(value: float | None) -> str:

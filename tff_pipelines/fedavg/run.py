@@ -171,8 +171,7 @@ class TrainExperiment(run_lib.Experiment):
     if self.settings.private_evaluation:
       sets.pop(private_evaluation.SET, None)
     if self.settings.validation_path is not None:
-      sets[VALIDATION] = validation.examples(
-          task, self.settings.validation_path, options)
+      sets[VALIDATION] = validation.examples(task, self.settings.validation_path, options)
     return dataclasses.replace(task, held_out=sets)
 
   def serving(self, trained: models.Trained) -> Serving:

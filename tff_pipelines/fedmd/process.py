@@ -224,8 +224,7 @@ def build(architectures: Sequence[Architecture], *,
 
   @tff.tensorflow.computation(tff.TensorType(np.float32, shape), tf.int32, tf.bool)
   def know(consensus, total_weight, share):
-    return collections.OrderedDict(
-        consensus=consensus, known=share & (total_weight > 0))
+    return collections.OrderedDict(consensus=consensus, known=share & (total_weight > 0))
 
   @tff.federated_computation
   def initialize():

@@ -60,8 +60,7 @@ class DataSettings(settings.TaskSettings):
       'dirichlet_alpha', when={'partition': ('dirichlet',)})
   labels_per_client: int | None = train.like(
       'labels_per_client', when={'partition': ('labels',)})
-  size_exponent: float | None = train.like(
-      'size_exponent', when={'partition': ('size',)})
+  size_exponent: float | None = train.like('size_exponent', when={'partition': ('size',)})
   data_seed: int | None = train.like('data_seed')
   feature_seed: int = _data(0, 'Seed of the public feature map.', low=0)
   teacher_strength: float = _clients(0.03, 'Ridge penalty of the teachers.', above=0)

@@ -78,8 +78,7 @@ class Cell:
     to_grid = (self.n * params.scale)**2
     # The squared norm spreads over the padded coordinates.
     signal = mean_square * to_grid * self.d / params.padded_dimension
-    rounding = self.n * _rounding_variance(
-        params.clip_grid**2 / params.padded_dimension)
+    rounding = self.n * _rounding_variance(params.clip_grid**2 / params.padded_dimension)
     total = signal + rounding + params.total_noise_variance
     return _wrapped_error(total, signal, float(params.modulus)) / to_grid
 

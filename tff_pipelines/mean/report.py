@@ -46,8 +46,7 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
   """Returns the mean of at least two values, and its 95% interval by Student's t."""
   values = np.asarray(values, np.float64)
   mean = values.mean()
-  half = stats.t.ppf(0.975, values.size - 1) * math.sqrt(
-      values.var(ddof=1) / values.size)
+  half = stats.t.ppf(0.975, values.size - 1) * math.sqrt(values.var(ddof=1) / values.size)
   return float(mean), float(mean - half), float(mean + half)
 
 

@@ -59,8 +59,7 @@ def _release(settings: MeanSettings, cell: plan_lib.Cell) -> tuple[Any, Callable
     _, total = tf.while_loop(
         lambda i, _: i < n, step, (tf.constant(0), factory.zero(d)),
         parallel_iterations=1)
-    state, vector, _ = factory.server_step(
-        state, total, tf.constant(n, tf.int32), layout)
+    state, vector, _ = factory.server_step(state, total, tf.constant(n, tf.int32), layout)
     return state, vector / n
 
   state = factory.initial_state()

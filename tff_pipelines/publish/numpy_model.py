@@ -55,8 +55,7 @@ def _category(value: Any) -> str:
 def _encoded(column: Mapping[str, Any], value: Any, imputes: bool) -> list[float]:
   """The inputs that a value of a column becomes. Raises ValueError."""
   if 'categories' in column:
-    encoded = [float(_category(value) == _category(one))
-               for one in column['categories']]
+    encoded = [float(_category(value) == _category(one)) for one in column['categories']]
     if not imputes and not any(encoded):
       raise ValueError(f'column {column["name"]!r} has no category {value!r}')
     return encoded

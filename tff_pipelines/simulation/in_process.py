@@ -347,8 +347,7 @@ class _Evaluator:
   def federated_zip_at_clients(self, argument):
     leaves = values_lib.leaves(argument)
     if all(isinstance(leaf, values_lib.AllEqual) for leaf in leaves):
-      return values_lib.AllEqual(
-          values_lib.map_leaves(lambda leaf: leaf.value, argument))
+      return values_lib.AllEqual(values_lib.map_leaves(lambda leaf: leaf.value, argument))
     rows = map(iter, zip(*map(self._values, leaves)))
     return values_lib.AtClients([
         values_lib.map_leaves(lambda _, row=row: next(row), argument) for row in rows])

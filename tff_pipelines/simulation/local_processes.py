@@ -117,8 +117,7 @@ class LocalProcesses(transports.Transport):
 
   def _start(self, worker: int) -> None:
     try:
-      self._processes[worker] = self._starter.submit(
-          _Process, self._num_threads).result()
+      self._processes[worker] = self._starter.submit(_Process, self._num_threads).result()
     except (OSError, RuntimeError) as error:  # The latter once this is closed.
       raise transports.WorkerLostError(f'no process can be started: {error}') from error
 

@@ -129,8 +129,7 @@ def as_array(value, type_spec: tff.TensorType) -> np.ndarray:
   shape = type_spec.shape
   if shape is not None and (len(shape) != array.ndim or any(
       size not in (None, actual) for size, actual in zip(shape, array.shape))):
-    raise TypeError(
-        f'a tensor must be {type_spec}, found the shape {list(array.shape)}')
+    raise TypeError(f'a tensor must be {type_spec}, found the shape {list(array.shape)}')
   return array
 
 

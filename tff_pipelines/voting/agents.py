@@ -63,8 +63,7 @@ def initial_discriminator(feature_size: int, seed: int) -> list[np.ndarray]:
 @tf.custom_gradient
 def reverse_gradient(x: tf.Tensor, strength: tf.Tensor):
   """Returns x; the gradient that goes back through it is -strength times as large."""
-  return tf.identity(x), lambda upstream: (
-      -strength * upstream, tf.zeros_like(strength))
+  return tf.identity(x), lambda upstream: (-strength * upstream, tf.zeros_like(strength))
 
 
 def adversarial_strength(progress: tf.Tensor, largest: float) -> tf.Tensor:
@@ -168,8 +167,7 @@ def trained_votes(network: Network, initial_weights, config: AgentConfig) -> Cal
   """
   def answer(public, examples, key):
     queries = public['queries']
-    weights = train(
-        network, initial_weights, examples, public['unlabelled'], key, config)
+    weights = train(network, initial_weights, examples, public['unlabelled'], key, config)
     own = own_classes(examples['y'], network.num_classes)
     probabilities = tf.concat([
         tf.nn.softmax(tf.where(

@@ -94,8 +94,7 @@ def check(public: np.ndarray, config: FeatureConfig) -> tuple[int, ...]:
   if config.kind == 'standard':
     return (size,)
   if len(public) < 2:
-    raise ValueError(
-        f'features=pca needs 2 public records or more, found {len(public)}')
+    raise ValueError(f'features=pca needs 2 public records or more, found {len(public)}')
   return (min(config.dimensions, size, len(public) - 1),)
 
 

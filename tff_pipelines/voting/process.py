@@ -40,8 +40,7 @@ def build(answer: Callable, factory: VotingFactory,
       collections.OrderedDict)
   agents_type = fedavg_process.client_type(element_spec, seeded=seeded)
   votes_type = tff.TensorType(np.int32, [params.queries, params.classes])
-  aggregator = factory.create(
-      structures.keyed_type(votes_type) if seeded else votes_type)
+  aggregator = factory.create(structures.keyed_type(votes_type) if seeded else votes_type)
 
   @tff.tensorflow.computation(broadcast_type, agents_type)
   def vote(public, agent):

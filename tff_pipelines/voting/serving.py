@@ -87,8 +87,7 @@ def serving(kept: models.Trained, task_name: str) -> Serving:
     arrays, own = dict(zip(of_map, weights)), weights[len(of_map):]
     if network is None:
       return layers.dense(tf.nn.relu(encoder.encoded(arrays, x)), *own)
-    return network.logits(
-        own, x if kept.name in OF_IMAGES else _mapped(arrays, x), seed)
+    return network.logits(own, x if kept.name in OF_IMAGES else _mapped(arrays, x), seed)
 
   model = classifiers.model_of_logits(
       kept.name, lambda seed: kept.weights, logits, weight_names=names,

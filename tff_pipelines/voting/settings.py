@@ -195,8 +195,7 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
     super().check()
     if self.algorithm == 'knn' and self.neighbours is None:
       raise ValueError('neighbours must be given for algorithm=knn')
-    only = {'dp_fedavg': 'agent', 'dp_fedsgd': 'instance'}.get(
-        self.algorithm, self.level)
+    only = {'dp_fedavg': 'agent', 'dp_fedsgd': 'instance'}.get(self.algorithm, self.level)
     if self.level not in (None, only):
       raise ValueError(
           f'level must be {only} for algorithm={self.algorithm}, found {self.level!r}')

@@ -90,8 +90,7 @@ def test_padding_changes_no_other_row(name):
   model = emnist.build_model(name, emnist.SHAPE, 10)
   weights = _tensors(model)
   batch = _batch(12)
-  padded = {key: tf.concat([v, tf.zeros_like(v[:8])], axis=0)
-            for key, v in batch.items()}
+  padded = {key: tf.concat([v, tf.zeros_like(v[:8])], axis=0) for key, v in batch.items()}
   alone = model.loss(weights, batch, _seed(3, 4)).numpy()
   among = model.loss(weights, padded, _seed(3, 4)).numpy()
   assert among.shape == (20,)

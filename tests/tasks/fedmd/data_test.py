@@ -74,8 +74,7 @@ def _write_letters(folder, *, writers=4, per_writer=12, **changes):
 
 def test_letters_are_those_from_a_to_f(tmp_path):
   arrays = _write_letters(tmp_path)
-  data = fedmd_data.mnist_letters(
-      Choice(split='iid', num_clients=2), data_path=tmp_path)
+  data = fedmd_data.mnist_letters(Choice(split='iid', num_clients=2), data_path=tmp_path)
   numbers = [arrays['class_names'].tolist().index(letter) for letter in 'abcdef']
   kept = np.isin(arrays['y_train'], numbers)
   assert sum(map(len, data.parties)) == kept.sum() // 2 * 2
@@ -143,8 +142,7 @@ def test_cifar_iid_has_the_six_fine_classes(tmp_path):
 @pytest.mark.parametrize('parties, size', [(3, 48), (5, 48), (10, 24)])
 def test_cifar_noniid_has_one_fine_class_of_every_superclass(tmp_path, parties, size):
   arrays = _write_cifar(tmp_path)
-  data = fedmd_data.cifar(
-      Choice(split='noniid', num_clients=parties), data_path=tmp_path)
+  data = fedmd_data.cifar(Choice(split='noniid', num_clients=parties), data_path=tmp_path)
   fine = {x.tobytes(): y for x, y in zip(arrays['x_train'], arrays['y_fine_train'])}
   for number, party in enumerate(data.parties):
     kinds = [fine[x.tobytes()] for x in party.x]

@@ -44,8 +44,7 @@ def test_fingerprint_depends_on_public_records_and_parties_and_nothing_private()
     part = getattr(task, name)
     x = part.x.copy()
     x[0, 0, 0, 0] ^= 1
-    others.append(dataclasses.replace(
-        task, **{name: fedmd_data.Labelled(x=x, y=part.y)}))
+    others.append(dataclasses.replace(task, **{name: fedmd_data.Labelled(x=x, y=part.y)}))
   assert len({task.fingerprint, *(other.fingerprint for other in others)}) == 7
   # It is published, so private records must not change it.
   party = task.parties[0]

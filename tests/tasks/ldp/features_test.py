@@ -55,8 +55,7 @@ def test_an_image_more_changes_no_bit_of_the_others():
   whole = fitted.transform(others, alone=True)
   for missing in (0, 17, 40):
     left = np.delete(np.arange(41), missing)
-    np.testing.assert_array_equal(
-        fitted.transform(others[left], alone=True), whole[left])
+    np.testing.assert_array_equal(fitted.transform(others[left], alone=True), whole[left])
   np.testing.assert_array_equal(fitted.transform(others[::-1], alone=True), whole[::-1])
   np.testing.assert_allclose(fitted.transform(others), whole, atol=1e-4)
   assert fitted.transform(others[:0], alone=True).shape == (0, 30)

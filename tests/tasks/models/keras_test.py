@@ -239,8 +239,7 @@ def test_metric_of_pairs_is_the_ratio_of_their_totals():
   weights[-1][1] = 1.0  # Class 1 is always the likeliest.
   batch = {'x': tf.zeros([4, 4]), 'y': tf.constant([[1, 2], [2, 0], [1, 0], [1, 2]])}
   metrics = tf.function(model.metrics, autograph=False)
-  spec = {name: tf.TensorSpec([None, *x.shape[1:]], x.dtype)
-          for name, x in batch.items()}
+  spec = {name: tf.TensorSpec([None, *x.shape[1:]], x.dtype) for name, x in batch.items()}
   mask = tf.constant([1.0, 1.0, 1.0, 0.0])
   for function in (metrics, metrics.get_concrete_function(
       weights, spec, tf.TensorSpec([None]))):

@@ -82,8 +82,7 @@ def test_gradients_inside_a_loop_of_training_steps_are_the_same():
   @tf.function
   def second_step():
     def body(step, *current):
-      _, gradients = _outputs_and_gradients(
-          text_models.lstm, x, list(current), upstream)
+      _, gradients = _outputs_and_gradients(text_models.lstm, x, list(current), upstream)
       return step + 1, *[w - 0.1 * g for w, g in zip(current, gradients[1:])]
     return tf.while_loop(lambda i, *_: i < 2, body, (0, *map(tf.constant, weights)))
 

@@ -22,8 +22,7 @@ GOOD = [{'client': 'a', 'text': 'x', 'number': 1},
 
 
 def _open(data_source, path, fields=FIELDS, **options):
-  return open_source.open_raw(
-      data_source, fields=fields, data_path=str(path), **options)
+  return open_source.open_raw(data_source, fields=fields, data_path=str(path), **options)
 
 
 def _error(data_source, path, message, fields=FIELDS, **options):

@@ -141,8 +141,7 @@ def test_records_that_do_not_fit_are_one_line(tmp_path, arrays, message):
   path = str(tmp_path / 'data.npz')
   np.savez(path, **arrays)
   with pytest.raises(ValueError, match=message) as raised:
-    source = further.reader((3, 4), np.dtype(np.uint8), 3)(
-        labelled=True, data_path=path)
+    source = further.reader((3, 4), np.dtype(np.uint8), 3)(labelled=True, data_path=path)
     source.examples(further.NOBODY)
   assert '\n' not in str(raised.value)
 

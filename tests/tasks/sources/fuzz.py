@@ -175,8 +175,7 @@ def _outcome(format_: str, number: int, seed: int, output: int) -> str:
     _check_rest(outcome.startswith('copied'))
     # A progress bar may be there after a second.
     if os.fstat(output).st_size > printed and time.monotonic() - began < 0.8:
-      raise _Wrong('printed', os.pread(output, 1000, printed).decode(
-          'utf-8', 'replace'))
+      raise _Wrong('printed', os.pread(output, 1000, printed).decode('utf-8', 'replace'))
   except _Wrong as error:
     if not outcome.startswith(_FINDING):
       outcome = f'{_FINDING}{": ".join(error.args)}'

@@ -177,8 +177,7 @@ def _odd_array(rng: random.Random, count: int) -> bytes:
     array = np.full(shape, None, object)
     array[...] = rng.choice((_Executed(), 'x', 1, None))
   elif kind < 0.3:
-    array = np.full(shape, rng.choice(
-        ('\ud800', 'a\0', '\u20ac', 'x' * 3000, '', '\n')))
+    array = np.full(shape, rng.choice(('\ud800', 'a\0', '\u20ac', 'x' * 3000, '', '\n')))
   elif kind < 0.4:
     array = np.full(shape, rng.choice((np.nan, np.inf, -0.0, 1e308, 2.0**60)))
   else:

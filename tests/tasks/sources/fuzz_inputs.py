@@ -68,8 +68,7 @@ def _file_of(rng: random.Random, suffix: str) -> bytes:
         fuzz_files.ODD[suffix[1:]](rng, valid))
     other = fuzz_files.small(rng, suffix[1:]).content
   else:
-    content = rng.choice(
-        (b'', b'x', '\u20ac'.encode(), b'\xff', fuzz_damage.token(rng)))
+    content = rng.choice((b'', b'x', '\u20ac'.encode(), b'\xff', fuzz_damage.token(rng)))
   if rng.random() < 0.4:
     content = fuzz_damage.damaged(rng, content, other or content)
   return content

@@ -148,7 +148,6 @@ def test_tasks_make_the_same_of_the_data_that_ship_and_of_their_copy(
   assert set(copied.train.client_ids) == set(direct.train.client_ids)
   assert copied.files == direct.files  # The vocabulary.
   for client in direct.train.client_ids:
-    populations.assert_same(copied.train.examples(client),
-                            direct.train.examples(client))
+    populations.assert_same(copied.train.examples(client), direct.train.examples(client))
   (_, theirs), (_, ours) = *copied.held_out.items(), *direct.held_out.items()
   populations.assert_same(theirs, ours)

@@ -51,8 +51,7 @@ def test_sqlite_is_read_from_many_threads(tmp_path, index):
       ('a', str(i), _value(i)) for i in range(40)], index=index)
   source = source_sqlite.SqliteSource(path, 'a')
   with concurrent.futures.ThreadPoolExecutor(4) as pool:
-    values = list(pool.map(
-        lambda c: int(source.examples(c)['v'][0]), source.client_ids))
+    values = list(pool.map(lambda c: int(source.examples(c)['v'][0]), source.client_ids))
   assert values == [int(c) for c in source.client_ids]
 
 

@@ -105,8 +105,7 @@ def test_bad_clients_of_a_copy_are_reported_each_time(tmp_path, cache):
     assert 'line 2' in raw.skips.clients['b'] and 'line 3' in raw.skips.records[0]
     assert len(raw.skips.records) == 1
   with pytest.raises(ValueError, match="line 2, client 'b'"):
-    open_source.open_raw('jsonl', fields=None, data_path=str(path),
-                         cache_dir=str(cache))
+    open_source.open_raw('jsonl', fields=None, data_path=str(path), cache_dir=str(cache))
 
 
 def test_errors_found_later_name_the_line_of_the_file(tmp_path, cache):
@@ -159,8 +158,7 @@ def _start(path, cache, *, no_cache='', seconds=0, tmp, format_='jsonl'):
 
 def _many(tmp_path):
   path = tmp_path / 'many.jsonl'
-  path.write_text(''.join(
-      f'{{"client": "c{i % 500}", "v": {i}}}\n' for i in range(5000)))
+  path.write_text(''.join(f'{{"client": "c{i % 500}", "v": {i}}}\n' for i in range(5000)))
   return path
 
 

@@ -37,8 +37,7 @@ def test_every_format_gives_the_same_examples(tmp_path):
 def test_public_sample_standardises_and_bounds_override_it(tmp_path):
   sample = people.rows(seed=9).drop(columns='person')
   sample.to_csv(tmp_path / 'sample.csv', index=False)
-  (tmp_path / 'bounds.json').write_text(
-      '{"pay": [0, 50], "job": ["7", "clerk", "cook"]}')
+  (tmp_path / 'bounds.json').write_text('{"pay": [0, 50], "job": ["7", "clerk", "cook"]}')
   table = people.rows().assign(rich='no')
   task = registry.build(
       'tabular', **people.written(tmp_path, table), label_field='pay',
@@ -174,8 +173,7 @@ def test_regression_predicts_in_the_units_of_the_label(tmp_path, model, is_log):
   mask = np.zeros(len(truth), np.float32)
   mask[:5] = 1
   some = task.model.metrics(weights, examples, tf.constant(mask))
-  assert float(some['mae'][0] / 5) == pytest.approx(
-      np.mean(np.abs(error[:5])), rel=1e-4)
+  assert float(some['mae'][0] / 5) == pytest.approx(np.mean(np.abs(error[:5])), rel=1e-4)
 
 
 def test_classification_predicts_classes_and_probabilities(tmp_path):

@@ -65,8 +65,7 @@ def test_last_fifth_of_a_clients_speeches_is_for_tests_alone(tmp_path):
   assert _texts(built.train.examples('macbeth/ROSS')['tokens']) == [
       '<begin>No.<end>', '<begin>Words, words, words.<end>', '<begin>Ay.<end>',
       '<begin>Ha!<end>']
-  assert _texts(built.held_out['test_examples']['tokens']) == [
-      '<begin>So it will.<end>']
+  assert _texts(built.held_out['test_examples']['tokens']) == ['<begin>So it will.<end>']
   assert {client: _texts(built.held_out_of_clients.examples(client)['tokens'])
           for client in built.train.client_ids} == {
               client: ['<begin>So it will.<end>'] * (client == 'macbeth/ROSS')

@@ -43,8 +43,7 @@ def test_character_rows_are_those_of_tff(length):
   expected = _tff(
       char_prediction_preprocessing.create_preprocess_fn(_PLAIN, length),
       snippets=snippets)
-  actual = np.concatenate(
-      [shakespeare.character_rows(text, length) for text in snippets])
+  actual = np.concatenate([shakespeare.character_rows(text, length) for text in snippets])
   assert actual.dtype == np.uint8
   np.testing.assert_array_equal(actual, expected)
 

@@ -252,8 +252,7 @@ def fixed_size(curve: np.ndarray, sampling_fraction: float) -> np.ndarray:
   log_fraction = np.log(sampling_fraction)
   terms = np.log(2.0) + alpha * log_fraction + (alpha - 1) * curve
   with np.errstate(divide='ignore', over='ignore'):
-    second = np.minimum(np.log(4.0) + np.log(np.expm1(curve[0])),
-                        np.log(2.0) + curve[0])
+    second = np.minimum(np.log(4.0) + np.log(np.expm1(curve[0])), np.log(2.0) + curve[0])
   terms[0] = 2 * log_fraction + second
   # The 1 is added last, so that a tiny sum is not lost in it.
   log_excess = _log_sum_rows(terms, max_order)

@@ -143,8 +143,7 @@ class _Total:
     """The distribution of the total loss in a window about the tilted mean."""
     low, high, log_above, mean = self._window(theta, slack)
     first = math.floor(low / self._step)
-    size = fft.next_fast_len(
-        max(math.ceil(high / self._step) - first + 1, 2), real=True)
+    size = fft.next_fast_len(max(math.ceil(high / self._step) - first + 1, 2), real=True)
     if size > _MAX_GRID:
       raise _GridTooLarge(size)
     spectrum = None
@@ -269,8 +268,7 @@ class _Query(NamedTuple):
                  known: float | None) -> tuple[float, float, float]:
     """(theta, error of log delta at it that may double the answer, its least unit)."""
     if self.delta is None:
-      return _best_theta(
-          total, lambda t: total.exponent(t) - t * self.epsilon), 1.0, 0.0
+      return _best_theta(total, lambda t: total.exponent(t) - t * self.epsilon), 1.0, 0.0
     cost = lambda t: (total.exponent(t) - math.log(self.delta)) / t
     theta = _best_theta(total, cost)
     epsilon_ = cost(theta) if known is None else min(known, cost(theta))

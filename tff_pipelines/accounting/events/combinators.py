@@ -277,6 +277,5 @@ def composed(counts: Mapping[base.Event, int]) -> base.Event:
   if ordered > 1:
     raise ValueError('rounds of one order of the clients must all have the same event, '
                      f'found {ordered} different ones')
-  parts = tuple(SelfComposed(event=event, count=count)
-                for event, count in counts.items())
+  parts = tuple(SelfComposed(event=event, count=count) for event, count in counts.items())
   return parts[0] if len(parts) == 1 else Composed(events=parts)

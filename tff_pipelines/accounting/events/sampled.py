@@ -125,8 +125,7 @@ class _Poisson(SameNeighbours, abstract=True):
         event=self.event.repeated(), max_participations=None,
         limit_of_others=self.max_participations or self.limit_of_others)
     if self._redraws_depend:
-      changes |= dict(sampling_rate=1.0, redrawn_probability=0.0,
-                      pivotal_probability=0.0)
+      changes |= dict(sampling_rate=1.0, redrawn_probability=0.0, pivotal_probability=0.0)
     return dataclasses.replace(self, **changes)
 
   @property
@@ -198,8 +197,7 @@ class PoissonSampled(_Poisson):
     curve = self.event.curve(max_order, amplification)
     if amplification == 'none':
       return curve
-    hidden = curves.poisson(
-        curve, self.sampling_rate, generic=amplification == 'generic')
+    hidden = curves.poisson(curve, self.sampling_rate, generic=amplification == 'generic')
     if not self._redraws_depend:
       hidden = curves.mixed(hidden, curve, self.redrawn_probability)
     revealed = curves.mixed(np.zeros_like(curve), curve, self.sampling_rate)
@@ -222,8 +220,7 @@ class PoissonSampled(_Poisson):
       return None
     if isinstance(pair, pairs.Leak):
       return inner  # Nothing is claimed for being left out of a bare release.
-    return self._factors(
-        pairs.Poisson(pair=pair, sampling_rate=self.sampling_rate), pair)
+    return self._factors(pairs.Poisson(pair=pair, sampling_rate=self.sampling_rate), pair)
 
   def without_sampling(self) -> base.Event:
     return self.event

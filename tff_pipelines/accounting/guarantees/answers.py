@@ -318,12 +318,10 @@ def table(query: Query, mechanism: Mechanism) -> list[Answer]:
   """
   family = mechanism.family
   calibrates = query.epsilon is not None and family.knob is not None
-  query = dataclasses.replace(
-      query, kind='noise_multiplier' if calibrates else 'epsilon')
+  query = dataclasses.replace(query, kind='noise_multiplier' if calibrates else 'epsilon')
   if family.params and mechanism.scale is None:
     query = dataclasses.replace(query, allow_degenerate=True)
-    return [_row(query, mechanism.replace(bits=bits), bits=bits)
-            for bits in _TABLE_BITS]
+    return [_row(query, mechanism.replace(bits=bits), bits=bits) for bits in _TABLE_BITS]
   if family.counter is None:
     return [_row(query, mechanism, rounds=1)]
   last = getattr(mechanism, family.counter)

@@ -280,8 +280,7 @@ class Guarantee:
     """Everything, in sentences, for the full report."""
     terms, outsiders = self.terms, self.outsiders
     if outsiders is None:
-      return ['epsilon: none, nothing is guaranteed',
-              f'trust model: {terms.trust_model}']
+      return ['epsilon: none, nothing is guaranteed', f'trust model: {terms.trust_model}']
 
     def number(bound: Bound, against: str | None, shown: str | None = None) -> str:
       return (f'epsilon {shown or decimals.epsilon(bound.epsilon)} at delta '

@@ -242,8 +242,7 @@ class NfdpMechanism(Mechanism):
 
   mechanism: str = declarations.like(Mechanism, 'mechanism', 'nfdp')
   records: int | None = _subsets(None, 'Records of a party in nfdp.', low=1)
-  subset_size: int | None = _subsets(
-      None, 'Records that a party samples in nfdp.', low=1)
+  subset_size: int | None = _subsets(None, 'Records that a party samples in nfdp.', low=1)
   replacement: bool = _subsets(True, 'Let nfdp sample with replacement.')
 
 

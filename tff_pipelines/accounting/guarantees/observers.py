@@ -242,5 +242,4 @@ def caveats_of(found: Mapping[str, bounds.Bound]) -> list[caveats.Caveat]:
       notes += [
           caveats.Caveat(f'{who}: ideal distributions', f'against the {who}: {note}')
           for note in found[who].caveats if note not in notes and note.name == IDEAL]
-  return notes + [note for who in _PERSONS if who in found
-                  for note in found[who].caveats]
+  return notes + [note for who in _PERSONS if who in found for note in found[who].caveats]

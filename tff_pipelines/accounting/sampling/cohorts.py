@@ -52,8 +52,7 @@ def pivotal_probability(population: int, sampling_rate: float,
   none may (h = 1): others alone then decide.
   """
   validate.integer(population=population, low=1)
-  validate.fraction(sampling_rate=sampling_rate,
-                    min_honest_fraction=min_honest_fraction)
+  validate.fraction(sampling_rate=sampling_rate, min_honest_fraction=min_honest_fraction)
   if assumed_colluders == 0 and (min_honest_fraction == 1 or dropout_rate == 0):
     return 0.0
   others = stats.binom(population - 1, sampling_rate)
