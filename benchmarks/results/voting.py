@@ -17,11 +17,12 @@ _OWN = dict(clients_see='records', model='cnn_small', client_epochs=8)
 _FEDAVG = dict(algorithm='fedavg', client_batch_size=20, client_epochs=1)
 _DP_FEDAVG = dict(algorithm='dp_fedavg', client_batch_size=20, client_epochs=1,
                   delta=1e-3)
+_CNN = dict(_DP_FEDAVG, model='cnn_small')
 _FEATURES = dict(features='contrastive', model='softmax')
 # The student of a vote, on the same features.
 _STUDENT = dict(_FEATURES, student='spread')
 _ASKED = product(client_confidence=(0.5, 0.9), queries=(30, 50, 100, 200))
-_IMAGES = product(rounds=(10, 20), clip=(0.5, 1.0), client_learning_rate=(0.05, 0.1))
+_IMAGES = product(rounds=(10, 20), clip=(0.5, 1.0), client_learning_rate=(0.1, 0.2))
 _ON_FEATURES = product(rounds=(10, 20), clip=(0.5, 1.0),
                        client_learning_rate=(0.01, 0.03))
 _TAUGHT = product(rounds=(10, 20), client_learning_rate=(0.01, 0.03), queries=(50, 100))
@@ -60,12 +61,12 @@ def _mnist() -> Iterator[Row]:
             'features, student on them alone', _AE, _OWN, target,
             dict(features='pca', query_choice='random', student='labels'),
             grid=product(client_confidence=(0.5, 0.9), queries=(100, 200, 500, 1000)))
-  yield row('dp_fedavg', 'DP-FedAvg, CNN', _DP_FEDAVG, target, grid=_IMAGES)
+  yield row('dp_fedavg', 'DP-FedAvg, CNN', _CNN, target, grid=_IMAGES)
   yield row('dp_fedavg-features', 'DP-FedAvg on the public features', _DP_FEDAVG,
             _FEATURES, target, grid=_ON_FEATURES, **shared)
   yield row('dp_fedavg-student', 'DP-FedAvg on the public features, then the student',
             _DP_FEDAVG, _STUDENT, dict(clip=1.0), target, grid=_TAUGHT, **shared)
-  yield row('dp_fedavg-8', 'DP-FedAvg, CNN, agents of 2 digits, ε = 8', _DP_FEDAVG,
+  yield row('dp_fedavg-8', 'DP-FedAvg, CNN, agents of 2 digits, ε = 8', _CNN,
             dict(labels_per_client=2, epsilon=8), tuned_as='voting/mnist-dp_fedavg')
   yield row('fedavg', 'FedAvg, CNN, no privacy', _FEDAVG, grid=_PLAIN)
   yield row('fedavg-student', 'FedAvg on the public features, then the student, no '
@@ -96,8 +97,8 @@ def _digits() -> Iterator[Row]:
             grid=adapted, **shared)
   yield row('ae-features', 'AE-DPFL, agents on public features', _AE, dict(epsilon=2.8),
             grid=_ASKED, **shared)
-  yield row('dp_fedavg', 'DP-FedAvg', _DP_FEDAVG, dict(epsilon=3.7), grid=_IMAGES)
-  yield row('dp_fedavg-da', 'DP-FedAvg + DA', _DP_FEDAVG, dict(epsilon=3.6, clip=1.0),
+  yield row('dp_fedavg', 'DP-FedAvg', _CNN, dict(epsilon=3.7), grid=_IMAGES)
+  yield row('dp_fedavg-da', 'DP-FedAvg + DA', _CNN, dict(epsilon=3.6, clip=1.0),
             grid=product(rounds=(10, 20), client_learning_rate=(0.05, 0.1),
                          adversarial_strength=(0.03, 0.1)))
   yield row('dp_fedavg-student', 'DP-FedAvg on the public features, then the student',
