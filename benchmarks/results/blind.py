@@ -10,7 +10,6 @@ _TRIES = pathlib.Path(__file__).with_name('blind_tuning.jsonl')
 # Method of the tries -> row of the same programs and data.
 _ROWS = {'emnist-none': 'emnist/none', 'emnist-gaussian-8': 'emnist/gaussian-8',
          'emnist-rows-gaussian-2': 'emnist/rows-gaussian-2',
-     
          'voting-fedavg': 'voting/mnist-fedavg', 'voting-ae': 'voting/mnist-ae'}
 
 
