@@ -408,6 +408,17 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
     return encode(vector, key, state['rotation_key'], state['cohort_size'],
                   self._params, state.get('noise_table'), state.get('clip'))
 
+  @functools.cached_property
+  def bare_params(self) -> DistributedSumParams:
+    """Parameters of an encoding without noise, on the same grid."""
+    return self._params.replace(  # Rounding needs no secret bits.
+        noise_multiplier=0.0, column=(1,), noise_generator='philox',
+        fixed_scale=self._params.scale)
+
+  def bare(self, vector, key, state):
+    return encode(vector, key, state['rotation_key'], state['cohort_size'],
+                  self.bare_params, clip=state.get('clip'))
+
   def zero(self, dimension: int) -> tf.Tensor:
     return super().zero(self._params.sent_dimension)
 

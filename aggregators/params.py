@@ -310,6 +310,15 @@ class DistributedSumParams(NoiseShares):
     by_chance = n + math.sqrt(2 * n * t) + t / 3
     return max(self.most_shares, min(by_chance, self.cohort_limit or math.inf))
 
+  def over_silos(self, silos: int, **changes) -> 'DistributedSumParams':
+    """The sum over silos of the vectors of this one, on its grid.
+
+    The modulus holds this one's `max_cohort_size` vectors; each of the silos, of which
+    there is at least one, adds a share of the noise to the sum of its own.
+    """
+    return self.replace(fixed_scale=self.scale, cohort_size=silos, max_cohort_size=None,
+                        cohort_limit=silos, **changes)
+
   def check_shares(self) -> None:
     """Raises ValueError if shares are too small for the mechanism's bound."""
     smallest = math.sqrt(self.total_noise_variance / self.most_shares)

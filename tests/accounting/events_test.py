@@ -82,7 +82,9 @@ COMBINED = [
     events.TurnSampled(event=GAUSSIAN, column=(2, 1), turn_size=50, population=100,
                        sampling_rate=0.3, pivotal_probability=0.01),
     events.OneRowKnown(events=(events.CentralGaussian(noise_multiplier=0.5), GAUSSIAN),
-                       column=(2, 1))]
+                       column=(2, 1)),
+    events.SampledRecords(event=SKELLAM, sampling_rate=0.05),
+    events.SampledRecords(event=GAUSSIAN, sampling_rate=0.05)]
 ALL = LEAVES + COMBINED
 BY_NAME = pytest.mark.parametrize('event', ALL, ids=lambda e: f'{type(e).__name__}')
 

@@ -56,7 +56,6 @@ class NoisySgdPlan(guarantee.Plan):
   records: validate.Count
   neighbours: str = base.RECORD_ZERO_OUT
   seed: int | None = None
-  hides_records = True
 
   @classmethod
   def calibrate(cls, *, target_epsilon: float | None, noise_multiplier: float | None,

@@ -249,6 +249,10 @@ class Event(abc.ABC):
     """Whether all rounds follow one order of the clients: they have the same event."""
     return False
 
+  def is_secret(self) -> bool:
+    """Whether nobody learns what is sampled but who holds it: it is amplified for all."""
+    return False
+
   def rows(self, column: tuple[int, ...]) -> 'Event':
     """Such sums, each with noise of its own, in which a client has these weights > 0."""
     raise ValueError(f'event {type(self).__name__} has no rows of weighted sums')

@@ -266,6 +266,12 @@ def is_sampled(event: base.Event) -> bool:
   return any(release.known(1, None) != ((release, 1),) for release in releases(event))
 
 
+def is_secret(event: base.Event) -> bool:
+  """Whether there are samples, and whoever holds no part of one learns none of them."""
+  sampled_ones = [one for one in releases(event) if one.known(1, None) != ((one, 1),)]
+  return bool(sampled_ones) and all(one.is_secret() for one in sampled_ones)
+
+
 def composed(counts: Mapping[base.Event, int]) -> base.Event:
   """The composition of at least one event, each released as often as counted.
 

@@ -407,6 +407,7 @@ class NoisyGradients(base.Equivalent, base.Release, combinators.AgentsShares):
       'docs/fixed_size.md (PLD), arXiv 1808.00087, Theorem 9 (RDP)')
   scaled = base.no_known_group  # An agent is no record.
   known = base.any_cohorts
+  is_secret = base.yes
 
   def __post_init__(self):
     validate.one_of((base.RECORD_ZERO_OUT, base.INSTANCE), neighbours=self.neighbours)

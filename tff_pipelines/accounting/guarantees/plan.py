@@ -38,7 +38,6 @@ class Plan(abc.ABC):
       none.
     clients_per_person: Clients that one person may own, for whom numbers of their own
       are stated if they are several.
-    hides_records: As in `observers.View`.
     has_closed_sums: Whether sums stay closed, and those of suppressed rounds for ever.
   """
 
@@ -52,7 +51,6 @@ class Plan(abc.ABC):
   total_variation: float | None = None
   preliminary: base.Event | None = None
   clients_per_person: int = 1
-  hides_records: bool = False
   has_closed_sums: bool = False
 
   @abc.abstractmethod
@@ -110,8 +108,7 @@ class Plan(abc.ABC):
       observer, delta: The observer; None for the delta of the guarantee.
     """
     view = observers.View(
-        event, self.total_variation and releases * self.total_variation,
-        self.hides_records)
+        event, self.total_variation and releases * self.total_variation)
     return observers.bound(
         view, self.delta if delta is None else delta, self.method, observer)
 
