@@ -309,6 +309,18 @@ class FedAvgPlan(guarantee.Plan):
     for when, *_ in self.releases:
       trust += f'; {when} {preliminary.TRUST}'
       sampler += f'; {when} {preliminary.SAMPLER}'
+    if mechanism.silos is not None:
+      but = 'all but the silo that holds it'
+      return guarantee.Terms(
+          privacy_unit=self.privacy_unit, against=but, everyone=everyone and but,
+          observers=f'{but}: nobody else learns which were drawn, how many, or how long '
+          'a silo took',
+          observers_server='the server, as secure aggregation shows it sums only'
+          if shares else None, against_server='the server',
+          observers_participant=('another silo, which knows its own sample and share of '
+                                 'the noise') if shares else None,
+          sampling=mechanism.sampling, trust_model=trust, source=self.event(1).source,
+          sampler=sampler, secure_aggregation=self.params is not None)
     return guarantee.Terms(
         privacy_unit=self.privacy_unit,
         observers='those who see the released models and learn neither who nor how '
@@ -376,26 +388,30 @@ def _sources(event: base.Event) -> list[str]:
 def build(settings: settings_lib.TrainSettings, *, dimension: int, population: int,
           privacy_unit: str = 'one client', needed: Preliminary | None = None,
           metrics: int = 0, server: Any = None, aggregation: Any = None,
-          recorded: Mapping[str, Any] | None = None) -> FedAvgPlan:
+          silos: int | None = None, recorded: Mapping[str, Any] | None = None) -> FedAvgPlan:
   """The calibrated plan of a training run.
 
   Args:
     settings: Settings of the run.
     dimension: Coordinates of an update.
-    population: Number of clients, of which each is a `privacy_unit`.
+    population: Number of units, of which each is a `privacy_unit`.
     needed: Release that the task needs before the first round; None for none.
     metrics: Number of metrics that are released after the last round.
     server: The `ServerConfig` for whose models the noise shall cancel; None for plain
       averaging.
     aggregation: The `aggregation.Aggregation` of mechanism=own.
+    silos: Number of clients that hold the units; None where clients are the units.
     recorded: `configuration` of the plan of an earlier start; None for a new run.
   """
   recorded = recorded or {}
   delta = recorded.get('delta') if settings.delta is None else settings.delta
   limit = (recorded.get('max_participations') if recorded else
            settings.max_participations or None)
+  of_silos = {} if silos is None else dict(
+      silos=silos, cohort_size=settings.batch_size or max(1.0, population / 10))
   mechanism = mechanisms.SumMechanism(**declarations.shared(
       mechanisms.SumMechanism, settings, dimension=dimension, population=population,
+      **of_silos,
       dropout_rate=settings.simulated_dropout_rate, max_participations=limit,
       column=tuple(recorded.get('column', (1,))),
       stated_event=aggregation and aggregation.stated_event))

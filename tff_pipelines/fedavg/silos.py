@@ -43,6 +43,21 @@ class Units(NamedTuple):
   most_records: int | None = None
 
 
+def unit_counts(source, most_records: int | None = None) -> list[int]:
+  """Number of units of each silo of a source of clients.
+
+  `most_records` as in `Units`. Raises ValueError if a silo has none.
+  """
+  counts = []
+  for silo in source.client_ids:
+    examples = source.examples(silo)
+    counts.append(len(next(iter(examples.values()))) if most_records is None else len(
+        np.unique(examples[PERSON])))
+    if not counts[-1]:
+      raise ValueError(f'silo {silo!r} must have records, found none')
+  return counts
+
+
 def block_size(dimension: int) -> int:
   """Number of units whose gradients, of this length, are in memory at a time."""
   return max(1, min(_MAX_UNITS, _MAX_NUMBERS // dimension))
