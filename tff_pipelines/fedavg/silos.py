@@ -16,13 +16,12 @@ import tensorflow_federated as tff
 from aggregators import expected_mean, keys, structures
 from aggregators.native import marks
 from aggregators.record_sum import RecordSumFactory
+from tasks.sources import records
 from tff_pipelines.fedavg import process as process_lib
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 
 # Numbers of the gradients of a block, and the units of one at most.
 _MAX_NUMBERS, _MAX_UNITS = 2**22, 128
-# Name of the examples' feature that numbers the persons of a silo, int32.
-PERSON = 'person'
 # Purposes of the keys of a silo in a step.
 _SAMPLE, _VECTORS, _SHARE = range(3)
 
@@ -52,7 +51,7 @@ def unit_counts(source, most_records: int | None = None) -> list[int]:
   for silo in source.client_ids:
     examples = source.examples(silo)
     counts.append(len(next(iter(examples.values()))) if most_records is None else len(
-        np.unique(examples[PERSON])))
+        np.unique(examples[records.PERSON])))
     if not counts[-1]:
       raise ValueError(f'silo {silo!r} must have records, found none')
   return counts
@@ -81,15 +80,15 @@ def _of_persons(persons: tf.Tensor, most: int):
   The latter are int32 and float32 [persons, most], of the first records of each.
   """
   order = tf.argsort(persons, stable=True)
-  _, _, records = tf.unique_with_counts(tf.gather(persons, order))
-  first, places = tf.cumsum(records, exclusive=True), tf.range(most)
+  _, _, numbers = tf.unique_with_counts(tf.gather(persons, order))
+  first, places = tf.cumsum(numbers, exclusive=True), tf.range(most)
 
   def of(chosen):
     own = tf.gather(first, chosen)[:, tf.newaxis] + places
-    counts = places < tf.gather(records, chosen)[:, tf.newaxis]
+    counts = places < tf.gather(numbers, chosen)[:, tf.newaxis]
     return tf.gather(order, tf.where(counts, own, 0)), tf.cast(counts, tf.float32)
 
-  return tf.size(records), of
+  return tf.size(numbers), of
 
 
 def sample(examples, key: tf.Tensor, units: Units):
@@ -103,12 +102,12 @@ def sample(examples, key: tf.Tensor, units: Units):
   Returns the examples of those that are sampled, [sampled, most_records or 1, ...]; and
   whether each counts, float32 [sampled, most_records or 1].
   """
-  features = {name: x for name, x in examples.items() if name != PERSON}
+  features = {name: x for name, x in examples.items() if name != records.PERSON}
   if units.most_records is None:
     chosen = sampled(key, tf.shape(next(iter(features.values())))[0], units.sampling_rate)
     indices, counts = chosen[:, tf.newaxis], tf.ones([tf.size(chosen), 1])
   else:
-    count, of = _of_persons(examples[PERSON], units.most_records)
+    count, of = _of_persons(examples[records.PERSON], units.most_records)
     indices, counts = of(sampled(key, count, units.sampling_rate))
   return {name: tf.gather(x, indices) for name, x in features.items()}, counts
 

@@ -281,6 +281,7 @@ class Records(_Exact):
 
   name = 'records'
   summary = 'records, in all silos'
+  cohort_in_words = 'expected'
   hides_nothing = True
 
   def __init__(self, *, silos: int | None = None, **arguments):
