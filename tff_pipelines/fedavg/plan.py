@@ -310,11 +310,11 @@ class FedAvgPlan(guarantee.Plan):
       trust += f'; {when} {preliminary.TRUST}'
       sampler += f'; {when} {preliminary.SAMPLER}'
     if mechanism.silos is not None:
-      but = 'all but the silo that holds it'
+      but = f'all but the {"silo that holds it" if mechanism.silos > 1 else "curator"}'
       return guarantee.Terms(
           privacy_unit=self.privacy_unit, against=but, everyone=everyone and but,
           observers=f'{but}: nobody else learns which were drawn, how many, or how long '
-          'a silo took',
+          'that took',
           observers_server='the server, as secure aggregation shows it sums only'
           if shares else None, against_server='the server',
           observers_participant=('another silo, which knows its own sample and share of '

@@ -121,16 +121,17 @@ def _population(plan: FedAvgPlan) -> str:
   mechanism = plan.mechanism
   if mechanism.silos is None:
     return f'{mechanism.population:,} clients'
-  return (f'{mechanism.population:,} {plan.privacy_unit.removeprefix("one ")}s of '
-          f'{mechanism.silos} silos')
+  units = 'persons' if plan.privacy_unit == 'one person' else 'records'
+  return f'{mechanism.population:,} {units}' + (
+      f' of {mechanism.silos:,} silos' if mechanism.silos > 1 else '')
 
 
 def run_line(plan: FedAvgPlan, rounds: int) -> str:
   """The run in one line."""
   mechanism = plan.mechanism
   if mechanism.silos is not None:
-    return (f'{rounds} steps, {mechanism.cohort_size:g} of {_population(plan)} expected, '
-            'drawn by each silo in secret')
+    return (f'{rounds} steps of {mechanism.cohort_size:g} of {_population(plan)}, '
+            'expected, drawn in secret')
   if mechanism.sampling == 'none':
     return f'{rounds} rounds of all {mechanism.population:,} clients'
   return (f'{rounds} rounds, {mechanism.cohort_size:g} of {mechanism.population:,} '

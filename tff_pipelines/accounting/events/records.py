@@ -1,10 +1,12 @@
 """Events of records that silos sample in secret."""
 
 import dataclasses
+import math
 
 from dp_accounting import dp_event
 import numpy as np
 
+from tff_pipelines.accounting.divergences import curves, replaced
 from tff_pipelines.accounting.events import base, sampled
 from tff_pipelines.common import caveats as caveats_lib, validate
 
@@ -26,35 +28,58 @@ class SampledRecords(base.Event):
     event: The sum of the sample, stated for zero-out: of a record. Its cohort is the
       silos, who hold the shares of its noise.
     sampling_rate: q, of a record, the same in all silos.
+    neighbours: Adjacency: 'record-zero-out', a record is added or removed; or
+      'instance', or replaced by another, which moves a sum twice as far.
   """
 
   event: base.Inner
   sampling_rate: validate.Fraction
+  neighbours: str = base.RECORD_ZERO_OUT
 
-  source = 'arXiv 1607.00133; of the sum: arXiv 2210.00597 (tight)'
-  adjacency = base.RECORD_ZERO_OUT
+  source = (
+      'added, removed: arXiv 1607.00133; arXiv 2210.00597 (tight), Zhu and Wang 2019, '
+      'Theorem 5 (generic), arXiv 2106.08567, Theorem 11 (PLD); replaced: '
+      'docs/fixed_size.md (PLD), arXiv 1808.00087, Theorem 9 (RDP)')
   scaled = base.no_known_group  # A silo is no record.
   is_secret = base.yes
 
   def __post_init__(self):
     super().__post_init__()
+    validate.one_of((base.RECORD_ZERO_OUT, base.INSTANCE), neighbours=self.neighbours)
     _ = self._poisson  # Raises ValueError if records can't be sampled.
+
+  @property
+  def adjacency(self) -> str:
+    return self.neighbours
 
   @property
   def _poisson(self) -> sampled.PoissonSampled:
     return sampled.PoissonSampled(event=self.event, sampling_rate=self.sampling_rate)
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    return self._poisson.curve(max_order, amplification)
+    if self.neighbours == base.RECORD_ZERO_OUT:
+      return self._poisson.curve(max_order, amplification)
+    known = self.event.replace_one().curve(max_order, amplification)
+    # With the record, with the other, and without: as far apart as in cohorts of a size.
+    return known if amplification == 'none' else curves.fixed_size(
+        known, self.sampling_rate)
 
   def failure_probability(self) -> float:
     return self.event.failure_probability()
 
   def pure_epsilon(self, amplification: str) -> float:
-    return self._poisson.pure_epsilon(amplification)
+    return math.inf if self.neighbours != base.RECORD_ZERO_OUT else (
+        self._poisson.pure_epsilon(amplification))
 
   def factors(self, amplification: str) -> base.Factors | None:
-    return self._poisson.factors(amplification)
+    if self.neighbours == base.RECORD_ZERO_OUT:
+      return self._poisson.factors(amplification)
+    noise = getattr(self.event, 'noise_multiplier', None)
+    if amplification == 'none' or self.sampling_rate == 1 or noise == 0:
+      return self.event.replace_one().factors(amplification)
+    return None if amplification == 'generic' or noise is None else (
+        (replaced.PoissonReplaced(
+            noise_multiplier=noise, sampling_rate=self.sampling_rate), 1),)
 
   def without_sampling(self) -> base.Event:
     return dataclasses.replace(self, sampling_rate=1.0)
@@ -86,7 +111,8 @@ class SampledRecords(base.Event):
     """States that the number is of one record, or person, of one silo."""
 
   def to_dp_accounting(self) -> dp_event.DpEvent:
-    return self._poisson.to_dp_accounting()
+    return (self._poisson if self.neighbours == base.RECORD_ZERO_OUT else super()
+            ).to_dp_accounting()
 
   def skellam_coordinates(self) -> int:
     return self.event.skellam_coordinates()

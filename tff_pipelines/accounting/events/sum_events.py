@@ -9,8 +9,8 @@ import numpy as np
 
 from aggregators import params as params_lib
 from tff_pipelines.accounting.divergences import (
-    curves, pairs, replaced, skellam_as_gaussian)
-from tff_pipelines.accounting.events import base, combinators, sampled
+    curves, pairs, skellam_as_gaussian)
+from tff_pipelines.accounting.events import base, combinators
 from tff_pipelines.common import caveats as caveats_lib, validate
 
 
@@ -380,75 +380,3 @@ class SkellamCount(ClientSum, base.WithoutShares):
   # Alongside a sum of shares its noise is in shares too; alone the server adds it.
   def seen(self, colluders: float, cohort: float | None) -> base.Event:
     return _without_own(self, None, colluders, cohort)
-
-
-class NoisyGradients(base.Equivalent, base.Release, combinators.AgentsShares):
-  """The sum of clipped gradients of randomly sampled records, with Gaussian noise.
-
-  Every agent participates in every step, samples each of its own records independently
-  and in secret, clips each gradient, and adds a share of the noise. Real-valued noise
-  in floating point carries the guarantee of ideal arithmetic only.
-
-  Attributes:
-    noise_multiplier: Standard deviation of the honest noise in the sum over the clip of
-      one gradient, >= 0 (0: no guarantee).
-    sampling_rate: In (0, 1], of a record, the same in all agents.
-    neighbours: Adjacency: 'record-zero-out', a record is added or removed; or
-      'instance', or replaced by another, which moves a sum twice as far.
-  """
-
-  noise_multiplier: float
-  sampling_rate: float
-  neighbours: str = base.RECORD_ZERO_OUT
-
-  source = (
-      'added, removed: arXiv 1607.00133; arXiv 2210.00597 (tight), Zhu and Wang 2019, '
-      'Theorem 5 (generic), arXiv 2106.08567, Theorem 11 (PLD); replaced: '
-      'docs/fixed_size.md (PLD), arXiv 1808.00087, Theorem 9 (RDP)')
-  scaled = base.no_known_group  # An agent is no record.
-  known = base.any_cohorts
-  is_secret = base.yes
-
-  def __post_init__(self):
-    validate.one_of((base.RECORD_ZERO_OUT, base.INSTANCE), neighbours=self.neighbours)
-    _ = self.equivalent  # Raises ValueError unless the parameters are valid.
-
-  @property
-  def adjacency(self) -> str:
-    return self.neighbours
-
-  @property
-  def equivalent(self) -> sampled.PoissonSampled:
-    """The release whose neighbours differ by a record that is added or removed."""
-    return sampled.PoissonSampled(
-        event=CentralGaussian(noise_multiplier=self.noise_multiplier),
-        sampling_rate=self.sampling_rate)
-
-  def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    if self.neighbours == base.RECORD_ZERO_OUT:
-      return super().curve(max_order, amplification)
-    known = curves.gaussian(self.noise_multiplier / 2, max_order)
-    # With the record, with the other, and without: as far apart as in cohorts of a size.
-    return known if amplification == 'none' else curves.fixed_size(
-        known, self.sampling_rate)
-
-  def factors(self, amplification: str) -> base.Factors | None:
-    if self.neighbours == base.RECORD_ZERO_OUT:
-      return super().factors(amplification)
-    if amplification == 'none' or self.sampling_rate == 1 or not self.noise_multiplier:
-      return gaussian_factors(self.noise_multiplier / 2)
-    return None if amplification == 'generic' else ((replaced.PoissonReplaced(
-        noise_multiplier=self.noise_multiplier, sampling_rate=self.sampling_rate), 1),)
-
-  def without_sampling(self) -> Self:
-    return dataclasses.replace(self, sampling_rate=1.0)
-
-  def to_dp_accounting(self) -> dp_event.DpEvent:
-    return (self.equivalent if self.neighbours == base.RECORD_ZERO_OUT else super()
-            ).to_dp_accounting()
-
-  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
-    return () if self.sampling_rate == 1 else (caveats_lib.Caveat(
-        'batches assumed to be hidden',
-        'amplification holds against everyone who does not learn which, or how many, '
-        'records an agent drew for a step; the agent itself does'),)

@@ -277,6 +277,7 @@ class Records(_Exact):
 
   Attributes:
     silos: Number of silos, >= 1.
+    neighbours: As of `events.SampledRecords`.
   """
 
   name = 'records'
@@ -284,8 +285,10 @@ class Records(_Exact):
   cohort_in_words = 'expected'
   hides_nothing = True
 
-  def __init__(self, *, silos: int | None = None, **arguments):
+  def __init__(self, *, silos: int | None = None,
+               neighbours: str = base.RECORD_ZERO_OUT, **arguments):
     super().__init__(**arguments)
+    self.neighbours = neighbours
     if silos is None:
       raise ValueError('silos must be given for sampling=records')
     validate.integer(silos=silos, low=1, high=self.population)
@@ -301,7 +304,8 @@ class Records(_Exact):
 
   def event(self, release: base.Event, round_index: int,
             pivotal_probability: float = 0.0) -> base.Event:
-    return records.SampledRecords(event=release, sampling_rate=self.sampling_rate)
+    return records.SampledRecords(event=release, sampling_rate=self.sampling_rate,
+                                  neighbours=self.neighbours)
 
   @property
   def expected_cohort(self) -> float:
@@ -335,7 +339,8 @@ def build(name: str, *, rounds: int = 1, **arguments: Any) -> SamplingScheme:
   validate.one_of(SCHEMES, sampling=name)
   for owner, argument, default in (
       (Poisson, 'max_participations', None), (Poisson, 'min_cohort_size', None),
-      (Turns, 'turn_rate', 1.0), (Turns, 'column', (1,)), (Records, 'silos', None)):
+      (Turns, 'turn_rate', 1.0), (Turns, 'column', (1,)), (Records, 'silos', None),
+      (Records, 'neighbours', base.RECORD_ZERO_OUT)):
     if owner.name != name and (value := arguments.pop(argument, default)) != default:
       raise ValueError(f'{argument} must not be given for {name}, found {value!r}')
   if name == Poisson.name:
