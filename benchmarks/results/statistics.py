@@ -1,8 +1,8 @@
 """Intervals and words of comparisons, from runs whose seeds were planned in advance.
 
 An interval is Student's, of 95%, over the seeds of a row; a difference has Welch's. A row
-is better or worse if the interval of the difference is on one side of 0, equal if it is
-within the stated margin, and undecided otherwise.
+is better or worse if the interval of the difference is on one side of 0, equal if it has
+0 and is within the stated margin, and undecided otherwise.
 """
 
 from collections.abc import Sequence
@@ -57,6 +57,8 @@ def word(found: Interval, margin: float = MARGIN) -> str:
   """'better', 'worse', 'equal within 1 point' or 'undecided', of a difference."""
   if found.low is None:
     return 'undecided'
-  if -margin < found.low and found.high < margin:
-    return f'equal within {margin:g} point' + 's' * (margin != 1)
-  return 'better' if found.low > 0 else 'worse' if found.high < 0 else 'undecided'
+  points = f'{margin:g} point' + 's' * (margin != 1)
+  is_small = -margin < found.low and found.high < margin
+  if found.low > 0 or found.high < 0:
+    return ('better' if found.low > 0 else 'worse') + is_small * f' by less than {points}'
+  return f'equal within {points}' if is_small else 'undecided'

@@ -120,6 +120,7 @@ def test_intervals_are_those_of_student_and_welch():
     ([97.0, 97.1, 97.2], [95.0, 95.1, 95.0], 'better'),
     ([95.0, 95.1, 95.0], [97.0, 97.1, 97.2], 'worse'),
     ([97.0, 97.1, 97.2], [97.0, 97.1, 97.1], 'equal within 1 point'),
+    ([97.0, 97.1, 97.2], [96.5, 96.4, 96.5], 'better by less than 1 point'),
     ([90.0, 97.1, 99.2], [97.0, 97.1, 97.1], 'undecided'),
     ([97.0], [90.0, 90.1], 'undecided'), ([5.0] * 3, [5.0] * 3, 'equal within 1 point')])
 def test_words_follow_intervals(one, other, word):
