@@ -1,7 +1,7 @@
-"""Events of records that silos sample in secret."""
+"""The event of records that silos sample in secret."""
 
 import dataclasses
-import math
+from typing import Self
 
 from dp_accounting import dp_event
 import numpy as np
@@ -10,13 +10,8 @@ from tff_pipelines.accounting.divergences import curves, replaced
 from tff_pipelines.accounting.events import base, sampled
 from tff_pipelines.common import caveats as caveats_lib, validate
 
-HIDDEN = caveats_lib.Caveat(
-    'batches assumed to be hidden',
-    'amplification holds against everyone who does not learn which, or how many, '
-    'records a silo drew for a step; the silo itself does')
 
-
-class SampledRecords(base.Event):
+class SampledRecords(base.Equivalent, base.Release):
   """A sum over records that their silos sample independently and in secret.
 
   Every silo draws each of its records with one probability, encodes each by itself and
@@ -41,39 +36,38 @@ class SampledRecords(base.Event):
       'Theorem 5 (generic), arXiv 2106.08567, Theorem 11 (PLD); replaced: '
       'docs/fixed_size.md (PLD), arXiv 1808.00087, Theorem 9 (RDP)')
   scaled = base.no_known_group  # A silo is no record.
+  known = base.any_cohorts
   is_secret = base.yes
 
   def __post_init__(self):
     super().__post_init__()
     validate.one_of((base.RECORD_ZERO_OUT, base.INSTANCE), neighbours=self.neighbours)
-    _ = self._poisson  # Raises ValueError if records can't be sampled.
+    _ = self.equivalent  # Raises ValueError if records can't be sampled.
 
   @property
   def adjacency(self) -> str:
     return self.neighbours
 
   @property
-  def _poisson(self) -> sampled.PoissonSampled:
+  def equivalent(self) -> sampled.PoissonSampled:
+    """The release whose neighbours differ by a record that is added or removed."""
     return sampled.PoissonSampled(event=self.event, sampling_rate=self.sampling_rate)
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     if self.neighbours == base.RECORD_ZERO_OUT:
-      return self._poisson.curve(max_order, amplification)
+      return super().curve(max_order, amplification)
     known = self.event.replace_one().curve(max_order, amplification)
     # With the record, with the other, and without: as far apart as in cohorts of a size.
     return known if amplification == 'none' else curves.fixed_size(
         known, self.sampling_rate)
 
-  def failure_probability(self) -> float:
-    return self.event.failure_probability()
-
   def pure_epsilon(self, amplification: str) -> float:
-    return math.inf if self.neighbours != base.RECORD_ZERO_OUT else (
-        self._poisson.pure_epsilon(amplification))
+    return np.inf if self.neighbours != base.RECORD_ZERO_OUT else (
+        super().pure_epsilon(amplification))
 
   def factors(self, amplification: str) -> base.Factors | None:
     if self.neighbours == base.RECORD_ZERO_OUT:
-      return self._poisson.factors(amplification)
+      return super().factors(amplification)
     noise = getattr(self.event, 'noise_multiplier', None)
     if amplification == 'none' or self.sampling_rate == 1 or noise == 0:
       return self.event.replace_one().factors(amplification)
@@ -81,19 +75,8 @@ class SampledRecords(base.Event):
         (replaced.PoissonReplaced(
             noise_multiplier=noise, sampling_rate=self.sampling_rate), 1),)
 
-  def without_sampling(self) -> base.Event:
+  def without_sampling(self) -> Self:
     return dataclasses.replace(self, sampling_rate=1.0)
-
-  known = base.any_cohorts
-
-  def counted(self, count: int, amplification: str) -> base.Counted:
-    return ((self, count),)
-
-  def repeated(self) -> base.Event:
-    return self
-
-  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
-    return sampled.unique((*self.event.caveats(), *[HIDDEN] * (self.sampling_rate < 1)))
 
   def honest_fraction(self) -> float | None:
     return self.event.honest_fraction()
@@ -107,15 +90,19 @@ class SampledRecords(base.Event):
   def seen(self, colluders: float, cohort: float | None) -> base.Event:
     return dataclasses.replace(self, event=self.event.seen(colluders, None))
 
-  def group(self, clients: int, known: bool) -> None:
-    """States that the number is of one record, or person, of one silo."""
-
-  def to_dp_accounting(self) -> dp_event.DpEvent:
-    return (self._poisson if self.neighbours == base.RECORD_ZERO_OUT else super()
-            ).to_dp_accounting()
-
   def skellam_coordinates(self) -> int:
     return self.event.skellam_coordinates()
 
   def as_gaussian(self, distance: float) -> base.Event:
     return dataclasses.replace(self, event=self.event.as_gaussian(distance))
+
+  def to_dp_accounting(self) -> dp_event.DpEvent:
+    return (self.equivalent if self.neighbours == base.RECORD_ZERO_OUT else super()
+            ).to_dp_accounting()
+
+  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
+    hidden = caveats_lib.Caveat(
+        'batches assumed to be hidden',
+        'amplification holds against everyone who does not learn which, or how many, '
+        'records a silo drew for a step; the silo itself does')
+    return sampled.unique((*self.event.caveats(), *[hidden] * (self.sampling_rate < 1)))

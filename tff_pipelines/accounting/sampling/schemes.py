@@ -266,7 +266,7 @@ class Everyone(_Exact):
     return self.population
 
 
-class Records(_Exact):
+class Records(Poisson):
   """Selects all silos, who sample their records independently with one probability.
 
   Population and cohort size count records (or persons) of all silos. Formal guarantees:
@@ -282,22 +282,15 @@ class Records(_Exact):
 
   name = 'records'
   summary = 'records, in all silos'
-  cohort_in_words = 'expected'
   hides_nothing = True
 
   def __init__(self, *, silos: int | None = None,
                neighbours: str = base.RECORD_ZERO_OUT, **arguments):
     super().__init__(**arguments)
-    self.neighbours = neighbours
     if silos is None:
       raise ValueError('silos must be given for sampling=records')
     validate.integer(silos=silos, low=1, high=self.population)
-    self.silos = silos
-
-  @property
-  def sampling_rate(self) -> float:
-    """q = cohort_size / population, in (0, 1]."""
-    return self.cohort_size / self.population
+    self.silos, self.neighbours = silos, neighbours
 
   def sample(self, round_index: int) -> np.ndarray:
     return np.arange(self.silos)
@@ -307,6 +300,10 @@ class Records(_Exact):
     return records.SampledRecords(event=release, sampling_rate=self.sampling_rate,
                                   neighbours=self.neighbours)
 
+  def pivotal_probability(self, min_honest_fraction: float, assumed_colluders: int,
+                          dropout_rate: float) -> float:
+    return 0.0
+
   @property
   def expected_cohort(self) -> float:
     return self.silos
@@ -314,12 +311,6 @@ class Records(_Exact):
   @property
   def largest_cohort(self) -> int:
     return self.silos
-
-  @property
-  def planned_cohort(self) -> float:
-    """The number of records that sums are sized for."""
-    return max(self.cohort_size, cohorts.upper_quantile(
-        self.population, self.sampling_rate))
 
 
 SCHEMES: dict[str, type[SamplingScheme]] = {
