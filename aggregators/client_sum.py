@@ -62,6 +62,11 @@ class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
     """Parameters with which kernels compute `contribute`; None if they can't."""
     return None
 
+  @property
+  def native_bare_params(self) -> DistributedSumParams | None:
+    """The same of `bare`."""
+    return None
+
   def initial_state(self) -> Any:
     """In graph: the state, an OrderedDict with a `server_key` (int64[2])."""
     seed = self.simulation_seed

@@ -379,9 +379,16 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
 
   @property
   def native_params(self) -> DistributedSumParams | None:
+    return self._if_native(self._params)
+
+  @property
+  def native_bare_params(self) -> DistributedSumParams | None:
+    return self._if_native(self.bare_params)
+
+  def _if_native(self, params: DistributedSumParams) -> DistributedSumParams | None:
     # Subclasses may have another `contribute`, which kernels don't compute.
     is_ours = type(self).contribute is DistributedSumFactory.contribute
-    return self._params if is_ours and marks.is_supported(self._params) else None
+    return params if is_ours and marks.is_supported(params) else None
 
   def set_cohort_size(self, state, cohort_size: int):
     """The state for a round of this many selected clients."""

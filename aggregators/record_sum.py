@@ -78,7 +78,7 @@ class RecordSumFactory(client_sum.ClientSumFactory):
   @property
   def native_params(self) -> DistributedSumParams | None:
     """Parameters with which kernels compute `bare_sum`; None if they can't."""
-    return self.inner.native_params and self.inner.bare_params
+    return self.inner.native_bare_params
 
   def vector_key(self, key: tf.Tensor, index) -> tf.Tensor:
     """In graph: the key of a vector, int64[2], from that of its silo."""
