@@ -81,7 +81,7 @@ class Marks:
   """The marks of one graph."""
 
   def __init__(self, params: DistributedSumParams, state: Mapping[str, Any],
-               count: tf.Tensor, trained: Callable[..., Any], size: int | None = None):
+               count: tf.Tensor, trained: Callable[..., Any], at_once: int | None = None):
     """Adds the loop to the graph.
 
     Args:
@@ -90,20 +90,20 @@ class Marks:
       count: int32, clients in the chunk.
       trained: Index of a client, int32 -> its update (float32 [dimension]), the key
         of its contribution (int64 [2]), and a structure of float32 scalars. With a
-        `size`: indices of the first of so many and of the first after them -> their
+        `at_once`: indices of the first of so many and of the first after them -> their
         updates and keys, stacked.
-      size: Number of vectors of a call; None for `at_a_time`, by one client each.
+      at_once: Number of vectors of a call; None for `at_a_time`, by one client each.
     """
     with tf.name_scope(SCOPE) as self._scope:
       tf.constant(text(params), name=PARAMETERS)
-      tf.constant(size or at_a_time(params), name=AT_A_TIME)
+      tf.constant(at_once or at_a_time(params), name=AT_A_TIME)
       # By default the loop trains no client.
       first, size = (tf.compat.v1.placeholder_with_default(0, [], name)
                      for name in (FIRST, SIZE))
       end = tf.minimum(first + size, count)
     _named(self._scope, {COUNT: count, **{
         '/'.join((STATE, *path)): x for path, x in tree.flatten_with_path(state)}})
-    if size is not None:
+    if at_once is not None:
       vectors, keys, training = *trained(first, end), ()
     else:
       vectors, keys, training = (

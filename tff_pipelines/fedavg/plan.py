@@ -354,6 +354,8 @@ class FedAvgPlan(guarantee.Plan):
         varies and self.scheme.cohort_in_words == 'expected')
     closed = [CLOSED] * self.has_closed_sums
     return approximate + closed + [guarantee.Caveat(name, text) for applies, name, text in (
+        (mechanism.silos, 'number of records public', 'the number of all that is protected, '
+         'which sets the sampling rate and divides the sums, is taken as public'),
         (self.diagnostics, 'diagnostics outside the guarantee',
          'diagnostics measure raw values and cohort sizes, outside the guarantee'),
         (degenerate, 'degenerate grid', f'degenerate grid: {degenerate}'),

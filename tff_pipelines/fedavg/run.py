@@ -4,7 +4,6 @@ from collections.abc import Mapping
 import dataclasses
 import functools
 import hashlib
-import math
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from tasks.sources import ids
 from tasks.task import (
     DamagedDataError, data_proof, is_roster, Serving, Task, VALIDATION)
 from tff_pipelines.accounting.events import preliminary as preliminary_lib
-from tff_pipelines.accounting.sampling import cohorts
 from tff_pipelines.common import declarations, files
 from tff_pipelines.experiment import (
     models, records as records_lib, report as report_lib, run as run_lib)
@@ -131,13 +129,12 @@ def build_steps(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
                 **config: Any) -> loop.FedAvgRounds:
   """Steps of silos under a plan, ready to run; arguments as for `build_rounds`."""
   factory, scheme = RecordSumFactory(sum_factory(plan)), plan.scheme
-  largest = max(silos.unit_counts(task.train, most_records))
   process = silos.build(
       task.model.loss, task.train.element_spec, initial_weights=initial_weights,
       factory=factory, server=server, units=silos.Units(
           sampling_rate=scheme.sampling_rate, expected=plan.mechanism.cohort_size,
-          room=min(largest, math.ceil(cohorts.upper_quantile(
-              largest, scheme.sampling_rate))), most_records=most_records))
+          room=silos.room(silos.unit_counts(task.train, most_records),
+                          scheme.sampling_rate), most_records=most_records))
   return loop.FedAvgRounds(
       process, task=task, scheme=scheme, unit_is_client=False,
       set_cohort_size=functools.partial(process_lib.set_cohort_size, factory=factory),

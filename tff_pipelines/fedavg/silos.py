@@ -5,11 +5,12 @@ and contributes to a sum (`aggregators.record_sum`); the server takes one step o
 """
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import math
 from typing import NamedTuple
 
 import numpy as np
+from scipy import stats
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -55,6 +56,11 @@ def unit_counts(source, most_records: int | None = None) -> list[int]:
     if not counts[-1]:
       raise ValueError(f'silo {silo!r} must have records, found none')
   return counts
+
+
+def room(counts: Sequence[int], sampling_rate: float) -> int:
+  """Units that the largest silo samples more of once in 10^9 steps."""
+  return max(1, int(stats.binom.isf(1e-9, max(counts), sampling_rate)))
 
 
 def block_size(dimension: int) -> int:
@@ -189,7 +195,7 @@ def build(loss: Callable, element_spec, *, initial_weights: list[np.ndarray],
           fn_output_signature=tf.int64)
 
     bare = factory.native_params
-    mark = bare and marks.Marks(bare, sum_state, blocks * block, several, size=block)
+    mark = bare and marks.Marks(bare, sum_state, blocks * block, several, at_once=block)
 
     def of_block(index):
       return factory.bare_sum(

@@ -342,7 +342,7 @@ class FedSgdExperiment(_BaselineExperiment):
         delta=settings.privacy_delta(records, recorded), records=records,
         mechanism='skellam' if settings.noise == 'skellam' else 'gaussian',
         dimension=self.network(task).as_model().parameter_count(),
-        neighbours=settings.adjacency, privacy_unit=self.privacy_unit(task))
+        record_adjacency=settings.adjacency, privacy_unit=self.privacy_unit(task))
 
   def run_line(self, plan: FedAvgPlan, rounds: int) -> str:
     return f'dp_fedsgd: {fedavg_report.run_line(plan, rounds)}'

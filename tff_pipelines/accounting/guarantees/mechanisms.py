@@ -97,7 +97,7 @@ class SumMechanism(Mechanism):
   silos: int | None = _sums(
       None, 'Number of silos, each with a share of the noise.', low=1, essential=True,
       when={'sampling': ('records',)}, otherwise='clients have shares')
-  neighbours: str = _sums(
+  record_adjacency: str = _sums(
       base.RECORD_ZERO_OUT, 'Adjacency where silos sample records: one is added or '
       'removed, or (instance) replaced as well.', when={'sampling': ('records',)},
       choices=(base.RECORD_ZERO_OUT, base.INSTANCE))
@@ -146,7 +146,7 @@ class SumMechanism(Mechanism):
         max_participations=self.max_participations,
         min_cohort_size=self.min_cohort_size, rounds=self.rounds,
         turn_rate=self.turn_rate, column=self.column, silos=self.silos,
-        neighbours=self.neighbours)
+        neighbours=self.record_adjacency)
 
   def params(self) -> params_lib.DistributedSumParams:
     """The parameters of the sum, at this noise multiplier."""
@@ -347,7 +347,7 @@ _ALWAYS = {'delta', 'accountant', 'epsilon'}
 _ROUNDS = _ALWAYS | {
     'cohort_size', 'population', 'rounds', 'sampling', 'fixed_adjacency',
     'max_participations', 'min_cohort_size', 'turn_rate', 'column', 'noise_multiplier',
-    'silos', 'neighbours',
+    'silos', 'record_adjacency',
     'amplification', 'clients_per_person'}
 _GRID = _ROUNDS | {
     'clip', 'bits', 'scale', 'beta', 'k_stddevs', 'dimension', 'rotation',
