@@ -6,7 +6,6 @@ numbers; no privacy parameter reaches them in another way.
 """
 
 from collections.abc import Mapping
-import contextlib
 import dataclasses
 import functools
 from typing import Any
@@ -22,9 +21,6 @@ from tff_pipelines.accounting.sampling import cohorts, schemes
 from tff_pipelines.common import decimals, declarations, validate
 from tff_pipelines.fedavg import columns, settings as settings_lib
 
-# By how much rounding may lengthen a clipped update where bits are chosen for rows, and
-# a noise multiplier that few targets exceed.
-_ROUNDING, _USUAL_NOISE = 0.02, 3.0
 # Fields of the plan with what is released before the first round and after the last.
 _RELEASES = ('preliminary', 'evaluation')
 
@@ -425,7 +421,8 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
       'column' in mechanism.family.uses and settings.cohort_size <= population):
     mechanism = mechanism.replace(column=_column(settings, mechanism, server))
   if mechanism.bits is None and mechanism.family.params:
-    mechanism = mechanism.replace(bits=recorded.get('bits') or _bits(mechanism))
+    mechanism = mechanism.replace(bits=recorded.get('bits') or (
+        calibration.default_bits(mechanism, settings_lib.DEFAULT_BITS)))
   if not recorded and settings.max_participations is None and (
       settings.sampling == 'poisson' and 'max_participations' in mechanism.family.uses
       and settings.cohort_size <= population
@@ -476,18 +473,6 @@ def _column(settings: settings_lib.TrainSettings, mechanism: mechanisms.SumMecha
     return columns.best(work, settings.bands)
   return (1,) if settings.adaptive_clipping else columns.auto(
       work, columns.most_auto(scheme.most_bands, mechanism.dimension))
-
-
-def _bits(mechanism: mechanisms.SumMechanism) -> int:
-  """The default bits of a sum: with rows the fewest by which rounding costs little."""
-  if mechanism.has_bands:
-    noise = mechanism.noise_multiplier or _USUAL_NOISE
-    for bits in range(settings_lib.DEFAULT_BITS, calibration.MAX_BITS + 1):
-      with contextlib.suppress(ValueError):  # Too few for the cohort.
-        params = mechanism.replace(bits=bits, noise_multiplier=noise).params()
-        if params.l2_sensitivity <= (1 + _ROUNDING) * params.clip_grid:
-          return bits
-  return settings_lib.DEFAULT_BITS
 
 
 def check_more_rounds(plan: FedAvgPlan, before: int) -> None:

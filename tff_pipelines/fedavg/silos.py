@@ -28,7 +28,7 @@ _SAMPLE, _VECTORS, _SHARE = range(3)
 
 
 class Units(NamedTuple):
-  """What a silo samples and clips.
+  """Units that a silo samples and clips, records or persons.
 
   Attributes:
     sampling_rate: Of a unit, in (0, 1].
@@ -180,7 +180,7 @@ def build(loss: Callable, element_spec, *, initial_weights: list[np.ndarray],
     batches, counts = sample(
         silo['examples'], factory.generator.derive(key, _SAMPLE), units)
     blocks = tf.maximum(room, (tf.shape(counts)[0] + block - 1) // block)
-    # What fills the blocks up counts as zero.
+    # Padding counts as zero.
     missing = blocks * block - tf.shape(counts)[0]
     batches, counts = tf.nest.map_structure(lambda x: tf.pad(
         x, [[0, missing], *[[0, 0]] * (x.shape.rank - 1)]), (dict(batches), counts))

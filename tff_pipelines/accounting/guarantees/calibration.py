@@ -22,6 +22,9 @@ from tff_pipelines.common import validate
 _LARGEST_NOISE = 1e9
 _SMALLEST_NOISE = 1e-6
 MAX_BITS = 30
+# By how much rounding may lengthen a clipped update where bits are chosen for rows, and
+# a noise multiplier that few targets exceed.
+_ROUNDING, _USUAL_NOISE = 0.02, 3.0
 
 
 class Unreachable(ValueError):
@@ -234,3 +237,18 @@ def analytic_noise_multiplier(*, epsilon: float, delta: float) -> float:
   return roots.least_meeting(
       # Above 0, for its logarithm.
       lambda z: math.log(max(analytic_delta(z, epsilon), 1e-320) / delta), low, high)
+
+
+def default_bits(mechanism: Any, usual: int) -> int:
+  """Bits of a sum: the usual, or with rows the fewest by which rounding costs little.
+
+  `mechanism` is a `mechanisms.SumMechanism`.
+  """
+  if mechanism.has_bands:
+    noise = mechanism.noise_multiplier or _USUAL_NOISE
+    for bits in range(usual, MAX_BITS + 1):
+      with contextlib.suppress(ValueError):  # Too few for the cohort.
+        params = mechanism.replace(bits=bits, noise_multiplier=noise).params()
+        if params.l2_sensitivity <= (1 + _ROUNDING) * params.clip_grid:
+          return bits
+  return usual
