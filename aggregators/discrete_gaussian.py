@@ -139,9 +139,8 @@ def sample(key: tf.Tensor, shape, variance, *,
   """
   # tf.cast alone would take a Python number through float32.
   variance = tf.cast(tf.convert_to_tensor(variance, dtype_hint=tf.float64), tf.float64)
-  in_range = tf.debugging.Assert(
-      (variance >= 0) & (variance <= MAX_VARIANCE),
-      ['variance must be in [0, 2^52], found', variance])
+  in_range = tf.debugging.Assert((variance >= 0) & (variance <= MAX_VARIANCE),
+                                 ['variance must be in [0, 2^52], found', variance])
   # k = 0, 1, ... with probability proportional to exp(-k^2 / 2).
   table = alias_table.build(
       alias_table.DISCRETE_GAUSSIAN.weights(1.0)[:_MOST_WHOLE + 1], symmetric=False)

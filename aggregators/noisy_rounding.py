@@ -143,9 +143,8 @@ class TableNoise:
           self.generator.derive(own, 0), self.packed, self.tie, self.generator)
 
     # Wraps around at 2^32, which 2^bits divides.
-    _, total = tf.while_loop(
-        lambda i, _: i < self.more_draws, one_more, (tf.constant(0), values),
-        parallel_iterations=1)
+    _, total = tf.while_loop(lambda i, _: i < self.more_draws, one_more,
+                             (tf.constant(0), values), parallel_iterations=1)
     return modular_sum.wrap(total, bits)
 
 

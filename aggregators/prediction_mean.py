@@ -80,9 +80,8 @@ def encode(logits: tf.Tensor, weight: tf.Tensor, key: tf.Tensor | None,
   steps = ((tf.cast(values, tf.float64) - params.low) *
            (params.levels / (params.high - params.low)))
   grid = tf.cast(tf.round(tf.clip_by_value(steps, 0.0, float(params.levels))), tf.int32)
-  return Encoded(
-      values=modular_sum.wrap(grid * weight, params.wire_bits), weight=weight,
-      rejected=1 - tf.cast(is_finite, tf.int32))
+  return Encoded(values=modular_sum.wrap(grid * weight, params.wire_bits), weight=weight,
+                 rejected=1 - tf.cast(is_finite, tf.int32))
 
 
 def nearest_probabilities(values: tf.Tensor) -> tf.Tensor:
@@ -183,8 +182,7 @@ class PredictionMeanFactory(tff.aggregators.WeightedAggregationFactory):
         encode_value.type_signature.result[0], tf.int32, tf.int32, tf.int32)
     def decode_total(total, total_weight, rejected, num_reporting):
       return decode(total, total_weight, params), collections.OrderedDict(
-          parties=num_reporting - rejected, rejected=rejected,
-          total_weight=total_weight)
+          parties=num_reporting - rejected, rejected=rejected, total_weight=total_weight)
 
     @tff.federated_computation
     def initialize():

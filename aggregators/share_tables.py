@@ -23,9 +23,8 @@ SHARE_EXCESS = 1.0 + 2e-9
 # A table is large enough for cohorts down to this fraction of the expected one;
 # smaller cohorts have larger shares: see `draws_of_cohort`.
 _SMALLEST_COHORT = 0.75
-# Skellam draws of variance v/k add up to one of variance v, exactly, so that k
-# draws from a table reach k times as far. A draw from a table costs a tenth of
-# two Poisson draws.
+# Skellam draws of variance v/k add up to one of variance v, exactly, so that k draws from
+# a table reach k times as far. A draw from a table costs a tenth of two Poisson draws.
 _MAX_DRAWS = 4
 # From this many coordinates on a round under ChaCha20 takes little longer than under
 # Philox: vectors are encoded by compiled programs (docs/noise.md).
@@ -149,10 +148,9 @@ def check_generator(params: DistributedSumParams) -> None:
   A cryptographic one draws from tables alone: the samplers support Philox alone.
   """
   if is_cryptographic(params) and not _fits_all_cohorts(params):
-    raise ValueError(
-        'noise_generator=chacha20 needs noise that clients draw from tables (of fewer '
-        f'bits), found mechanism={params.mechanism}, noise_multiplier='
-        f'{params.noise_multiplier:g}, bits={params.bits}')
+    raise ValueError('noise_generator=chacha20 needs noise that clients draw from '
+                     f'tables (of fewer bits), found mechanism={params.mechanism}, '
+                     f'noise_multiplier={params.noise_multiplier:g}, bits={params.bits}')
 
 
 def _fits_all_cohorts(params: DistributedSumParams) -> bool:

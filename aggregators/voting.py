@@ -143,11 +143,10 @@ class VotingFactory(client_sum.ClientSumFactory):
     down in one label and up in another, times `attributes`, provided that for k > 1 it
     is among the neighbours of a query or it is not, and ties break in a fixed order.
     That is what `Vote` events state.
-  * It holds against any observer of the results, and against the server for the sum
-    that it is shown, as long as secure aggregation refuses to open a sum of fewer
-    agents than is counted on plus the assumed colluders; that is the protocol's to
-    enforce. An agent that subtracts its own share of the noise is a colluder of this
-    count.
+  * It holds against any observer of the results, and against the server for the sum that
+    it is shown, as long as secure aggregation refuses to open a sum of fewer agents than
+    is counted on plus the assumed colluders; that is the protocol's to enforce. An agent
+    that subtracts its own share of the noise is a colluder of this count.
   * Noise from tables is within `params.sampler_deviation` of its ideal distribution, in
     total variation.
   * With 'gaussian' the noise is that of ideal arithmetic, and the sum of reals is taken

@@ -110,10 +110,9 @@ def distributed_discrete_gaussian(
   a1 = l1 / math.sqrt(variance)
   a2 = l2 / math.sqrt(variance)
   with np.errstate(over='ignore'):
-    bounds = (
-        alpha * np.float64(a2)**2 / 2 + tau * dimension,
-        alpha / 2 * (np.float64(a2)**2 + 2 * a1 * tau + tau**2 * dimension),
-        alpha / 2 * (np.float64(a2) + math.sqrt(dimension) * tau)**2)
+    bounds = (alpha * np.float64(a2)**2 / 2 + tau * dimension,
+              alpha / 2 * (np.float64(a2)**2 + 2 * a1 * tau + tau**2 * dimension),
+              alpha / 2 * (np.float64(a2) + math.sqrt(dimension) * tau)**2)
     return np.minimum.reduce(bounds)
 
 

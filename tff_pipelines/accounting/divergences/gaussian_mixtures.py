@@ -179,9 +179,8 @@ def _compound(values: np.ndarray, weights: np.ndarray, count: counts.Counts
     unit = max(unit / _CELLS, float(values.max()) / _MOST_VALUES)
     lower = np.floor(values / unit)
     above = np.clip(values / unit - lower, 0.0, 1.0)
-    base = np.bincount(
-        np.concatenate([lower, lower + 1]).astype(int),
-        np.concatenate([weights * (1 - above), weights * above]))
+    base = np.bincount(np.concatenate([lower, lower + 1]).astype(int),
+                       np.concatenate([weights * (1 - above), weights * above]))
   else:
     base = np.bincount(np.round(multiples).astype(int), weights)
   unit *= 1 + _MULTIPLE

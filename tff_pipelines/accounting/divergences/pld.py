@@ -149,9 +149,8 @@ class _Total:
     spectrum = None
     for part in self._losses:
       weight, log_total = part.tilted(theta)
-      transform = _composed(
-          fft.rfft(np.bincount(part.index % size, weight, size)), part.count.first,
-          part.composed(log_total)[0])
+      transform = _composed(fft.rfft(np.bincount(part.index % size, weight, size)),
+                            part.count.first, part.composed(log_total)[0])
       spectrum = transform if spectrum is None else spectrum * transform
     mass = np.roll(fft.irfft(spectrum, size), -(first % size))
     # A transform's error is eps log2(size) of its norm; a power multiplies the
@@ -264,8 +263,7 @@ class _Query(NamedTuple):
       return _TAILS * max(self.delta - infinite, 0.0)
     return _TAILS * (_FIRST_DELTA if known is None else known)
 
-  def resolution(self, total: _Total,
-                 known: float | None) -> tuple[float, float, float]:
+  def resolution(self, total: _Total, known: float | None) -> tuple[float, float, float]:
     """(theta, error of log delta at it that may double the answer, its least unit)."""
     if self.delta is None:
       return _best_theta(total, lambda t: total.exponent(t) - t * self.epsilon), 1.0, 0.0

@@ -1,9 +1,8 @@
 """Rounds for observers who know the cohorts: which rounds have the client.
 
 Cohorts are drawn by the rule, independently of all that is released. Then which rounds
-have the client, and in cohorts of which sizes, has the same distribution for both
-inputs, and the divergence is the mean of the divergences given it
-(docs/participation.md).
+have the client, and in cohorts of which sizes, has the same distribution for both inputs,
+and the divergence is the mean of the divergences given it (docs/participation.md).
 """
 
 from collections.abc import Sequence

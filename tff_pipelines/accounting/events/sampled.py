@@ -121,9 +121,8 @@ class _Poisson(SameNeighbours, abstract=True):
 
   def repeated(self) -> base.Event:
     # A round that was not committed is in no client's count; others may be stopped.
-    changes = dict(
-        event=self.event.repeated(), max_participations=None,
-        limit_of_others=self.max_participations or self.limit_of_others)
+    changes = dict(event=self.event.repeated(), max_participations=None,
+                   limit_of_others=self.max_participations or self.limit_of_others)
     if self._redraws_depend:
       changes |= dict(sampling_rate=1.0, redrawn_probability=0.0, pivotal_probability=0.0)
     return dataclasses.replace(self, **changes)
@@ -322,9 +321,8 @@ class PoissonGroup(_Poisson):
       return factors
     hidden, shown = factors[0][0], factors[0][0].pair
     if isinstance(shown, pairs.Gaussian):
-      hidden = pairs.PoissonGroup(
-          noise_multiplier=self.clients * shown.noise_multiplier,
-          sampling_rate=self.sampling_rate, clients=self.clients)
+      hidden = pairs.PoissonGroup(noise_multiplier=self.clients * shown.noise_multiplier,
+                                  sampling_rate=self.sampling_rate, clients=self.clients)
     elif self.clients <= MOST_MIXED:
       chances = self._chances
       hidden = pairs.Mixed(weights=tuple(chances / chances.sum()), pairs=tuple(

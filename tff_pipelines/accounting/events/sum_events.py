@@ -8,8 +8,7 @@ from dp_accounting import dp_event
 import numpy as np
 
 from aggregators import params as params_lib
-from tff_pipelines.accounting.divergences import (
-    curves, pairs, skellam_as_gaussian)
+from tff_pipelines.accounting.divergences import curves, pairs, skellam_as_gaussian
 from tff_pipelines.accounting.events import base, combinators
 from tff_pipelines.common import caveats as caveats_lib, validate
 
@@ -100,9 +99,8 @@ class _IntegerSum(ClientSum, abstract=True):
 
   def _with_clients(self, times: int) -> Self:
     """The sum if so many contributions differ."""
-    return dataclasses.replace(
-        self, l1_sensitivity=times * self.l1_sensitivity,
-        l2_sensitivity=times * self.l2_sensitivity)
+    return dataclasses.replace(self, l1_sensitivity=times * self.l1_sensitivity,
+                               l2_sensitivity=times * self.l2_sensitivity)
 
   def rows(self, column: tuple[int, ...]) -> Self:
     # One vector with all rows side by side: the contribution is the same in all.
@@ -135,9 +133,8 @@ class _SkellamSum(_IntegerSum, abstract=True):
   caveats = base.no_caveats
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    return curves.skellam(
-        l1=self.l1_sensitivity, l2=self.l2_sensitivity,
-        variance=self.noise_variance, max_order=max_order)
+    return curves.skellam(l1=self.l1_sensitivity, l2=self.l2_sensitivity,
+                          variance=self.noise_variance, max_order=max_order)
 
   def factors(self, amplification: str) -> base.Factors | None:
     if self.dimension != 1 or not 0 < self.noise_variance <= _MOST_LISTED:
@@ -150,16 +147,14 @@ class _SkellamSum(_IntegerSum, abstract=True):
     return self.dimension or 0
 
   def as_gaussian(self, distance: float) -> base.Event:
-    return gaussian_of_skellam(
-        self, variance=self.noise_variance, l2_sensitivity=self.l2_sensitivity,
-        distance=distance)
+    return gaussian_of_skellam(self, variance=self.noise_variance,
+                               l2_sensitivity=self.l2_sensitivity, distance=distance)
 
   def scaled(self, clients: int) -> Self:
     # One round with all clients stands for as many rounds as clients: what Skellam
     # noise lacks to Gaussian noise is paid in each.
-    return dataclasses.replace(
-        self._with_clients(clients),
-        dimension=self.dimension and clients * self.dimension)
+    return dataclasses.replace(self._with_clients(clients),
+                               dimension=self.dimension and clients * self.dimension)
 
 
 class _Shares(_IntegerSum, abstract=True):
@@ -346,9 +341,8 @@ class SkellamCount(ClientSum, base.WithoutShares):
   pure_epsilon = base.not_pure
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    return curves.skellam(
-        l1=self.l1_sensitivity, l2=self.l1_sensitivity,
-        variance=self.noise_variance, max_order=max_order)
+    return curves.skellam(l1=self.l1_sensitivity, l2=self.l1_sensitivity,
+                          variance=self.noise_variance, max_order=max_order)
 
   def factors(self, amplification: str) -> base.Factors:
     return base.EVERYTHING if self.noise_variance == 0 else (
@@ -358,9 +352,8 @@ class SkellamCount(ClientSum, base.WithoutShares):
     return 1
 
   def as_gaussian(self, distance: float) -> base.Event:
-    return gaussian_of_skellam(
-        self, variance=self.noise_variance, l2_sensitivity=self.l1_sensitivity,
-        distance=distance)
+    return gaussian_of_skellam(self, variance=self.noise_variance,
+                               l2_sensitivity=self.l1_sensitivity, distance=distance)
 
   def scaled(self, clients: int) -> Self:
     return dataclasses.replace(self, l1_sensitivity=clients * self.l1_sensitivity)

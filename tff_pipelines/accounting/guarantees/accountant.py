@@ -282,8 +282,7 @@ def delta(event: base.Event, epsilon: float, *, accountant: str = 'auto',
 
 def bound(event: base.Event, delta: float, *, accountant: str = 'auto',
           amplification: str = 'tight', population: int | None = None,
-          records: int | None = None,
-          stated_delta: float | None = None) -> bounds.Bound:
+          records: int | None = None, stated_delta: float | None = None) -> bounds.Bound:
   """Epsilon at this delta, with its caveats; errors and other arguments as of `epsilon`.
 
   Args:

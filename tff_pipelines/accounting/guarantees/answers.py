@@ -27,16 +27,14 @@ _query = declarations.group('query')
 class Query:
   """A question to the accountant about a mechanism."""
 
-  kind: str = _query(
-      'epsilon', 'The number that is asked for, or a table of several.', choices=KINDS,
-      essential=True)
+  kind: str = _query('epsilon', 'The number that is asked for, or a table of several.',
+                     choices=KINDS, essential=True)
   epsilon: float | None = _query(
       None, 'Target against observers of what is released; for piecewise, duchi and '
       'laplace the parameter of one query.',
       above=0, essential=True)
-  delta: float | None = _query(
-      None, 'Delta.', low=0, below=1, essential=True,
-      otherwise='the ledger\'s, or 1/N^1.1')
+  delta: float | None = _query(None, 'Delta.', low=0, below=1, essential=True,
+                               otherwise='the ledger\'s, or 1/N^1.1')
   accountant: str = _query(
       'auto', 'Accountant. auto: privacy loss distributions (pld) where the worst case '
       'is known, else Renyi divergences (rdp).', choices=base.ACCOUNTANTS)
@@ -233,9 +231,8 @@ def _of_numbers(query: Query, mechanism: Mechanism, views: Mapping[str, observer
   if not 0 < delta < 1:
     # Delta came out as 0 or 1: there is nothing more to optimise.
     notes = [note for note in notes if note not in outsiders.caveats]
-    outsiders = Bound(
-        epsilon=query.epsilon, amplification=query.amplification,
-        accountant='pld' if event.factors(query.amplification) else 'rdp')
+    outsiders = Bound(epsilon=query.epsilon, amplification=query.amplification,
+                      accountant='pld' if event.factors(query.amplification) else 'rdp')
   fields = dict(
       found, delta=delta, clients_per_person=query.clients_per_person,
       outsiders=dataclasses.replace(
@@ -249,9 +246,8 @@ def _of_numbers(query: Query, mechanism: Mechanism, views: Mapping[str, observer
   if mechanism.family.params:
     params = mechanism.params()
     notes += _caveats_of_params(query, mechanism, params, delta)
-    fields |= dict(
-        scale=params.scale, local_stddev_grid=params.local_stddev_grid,
-        bits=mechanism.bits, dimension_padded=params.padded_dimension)
+    fields |= dict(scale=params.scale, local_stddev_grid=params.local_stddev_grid,
+                   bits=mechanism.bits, dimension_padded=params.padded_dimension)
   return {**fields, 'caveats': tuple(dict.fromkeys(notes))}
 
 
@@ -291,9 +287,8 @@ def _of_subset(query: Query, event: base.Event) -> dict[str, Any]:
     notes.append(Caveat(
         'delta not used', f'delta={query.delta:g} is not used: records and subset_size '
         'determine delta'))
-  return dict(
-      delta=event.draw_probability, caveats=tuple(notes),
-      outsiders=Bound(epsilon=event.published_epsilon, accountant='theorem'))
+  return dict(delta=event.draw_probability, caveats=tuple(notes),
+              outsiders=Bound(epsilon=event.published_epsilon, accountant='theorem'))
 
 
 def _of_published_votes(query: Query, mechanism: mechanisms.VoteMechanism

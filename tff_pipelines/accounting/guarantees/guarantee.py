@@ -17,20 +17,16 @@ Caveat = caveats.Caveat
 
 SEEDED = Caveat(
     'seeded: not private', 'seeded run: no privacy guarantee (noise is predictable)')
-SIMULATED = Caveat(
-    'secure aggregation simulated',
-    'secure aggregation is simulated: the sums that a protocol would open are computed '
-    'in the clear')
+SIMULATED = Caveat('secure aggregation simulated', 'secure aggregation is simulated: '
+                   'the sums that a protocol would open are computed in the clear')
 SUPPRESSED = Caveat(
     'suppressed rounds',
     'rounds were suppressed for outsiders, but the server saw their sums with less '
     'noise than was planned: no epsilon holds against it')
-CLOSED = Caveat(
-    'closed sums simulated',
-    'epsilon holds against all who do not hold the closed sums of the latest rounds, '
-    'which are opened in weighted rows alone; here the operator holds them, as the '
-    'protocol is simulated, in place of two servers that share them, or of silos that '
-    'keep their own')
+CLOSED = Caveat('closed sums simulated', 'epsilon holds against all who do not hold the '
+                'closed sums of the latest rounds, which are opened in weighted rows '
+                'alone; here the operator holds them, as the protocol is simulated, in '
+                'place of two servers that share them, or of silos that keep their own')
 FLOATING_POINT = Caveat(
     'floating-point Gaussian noise',
     'Gaussian noise in floating point carries the guarantee of ideal arithmetic only')
@@ -164,10 +160,9 @@ class Guarantee:
 
     The bound is None where no finite number holds against them.
     """
-    for observer, against in (
-        (bounds.OUTSIDERS, self.terms.observers),
-        (bounds.SERVER, self.terms.observers_server),
-        (bounds.PARTICIPANT, self.terms.observers_participant)):
+    for observer, against in ((bounds.OUTSIDERS, self.terms.observers),
+                              (bounds.SERVER, self.terms.observers_server),
+                              (bounds.PARTICIPANT, self.terms.observers_participant)):
       if against is not None:
         yield observer, self.by_observer.get(observer), against
 

@@ -126,8 +126,7 @@ def binomial(random_bits: RandomBits, trials: int, numerator: int,
     bits: First number of bits of U, a multiple of 64; it does not change the
       distribution.
 
-  Returns an integer in 0..N. Time and memory are proportional to the standard
-  deviation.
+  Returns an integer in 0..N. Time and memory are proportional to the standard deviation.
   """
   number, missing = 0, bits
   while True:
