@@ -62,11 +62,9 @@ def encode(logits: tf.Tensor, weight: tf.Tensor, key: tf.Tensor | None,
     logits: float32 [records, classes].
     weight: int32 scalar; cut to [0, max_total_weight].
     key: int64[2], of this party and round alone; None without noise.
-    params: The parameters of the mean.
 
-  Returns:
-    values: int32 [records, classes] in [0, weight * levels]. weight: int32.
-    rejected: int32, 1 if the predictions were not used.
+  Returns values: int32 [records, classes] in [0, weight * levels]; weight: int32;
+  rejected: int32, 1 if the predictions were not used.
   """
   logits = tf.ensure_shape(logits, [params.records, params.classes])
   is_finite = tf.reduce_all(tf.math.is_finite(logits))
@@ -111,7 +109,6 @@ def decode(total: tf.Tensor, total_weight: tf.Tensor,
     total: int32 [records, classes], the sum of the parties' values.
     total_weight: int32 scalar; beyond `max_total_weight` an InvalidArgumentError, as
       the sum may have wrapped around.
-    params: The parameters of the mean.
   """
   with tf.control_dependencies([tf.debugging.assert_less_equal(
       total_weight, params.max_total_weight,

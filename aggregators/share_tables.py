@@ -47,7 +47,7 @@ def share_variance(params: DistributedSumParams, cohort_size: float) -> float:
   Skellam shares of any size add up to one distribution. The bound on discrete Gaussian
   shares is for a minimum size: cohorts beyond `params.most_shares` have more noise.
   """
-  return (params.total_noise_variance * SHARE_EXCESS / _num_shares(params, cohort_size))
+  return params.total_noise_variance * SHARE_EXCESS / _num_shares(params, cohort_size)
 
 
 def _draw_variance(params: DistributedSumParams, cohort_size: float,
@@ -64,7 +64,7 @@ def _draw_variance(params: DistributedSumParams, cohort_size: float,
 
 def most_shares(params: DistributedSumParams) -> float:
   """The largest number of shares that the noise is divided into, whatever is told."""
-  return (params.believed_cohort if params.noise.is_divisible else params.most_shares)
+  return params.believed_cohort if params.noise.is_divisible else params.most_shares
 
 
 def _largest_share(params: DistributedSumParams) -> float:
@@ -121,12 +121,10 @@ def noise_table(params: DistributedSumParams, cohort_size: int):
     params: Parameters of a sum whose `table_log_size` is not None.
     cohort_size: Selected clients.
 
-  Returns:
-    OrderedDict of `variance` (float64, of a draw: `share_variance` over the draws, by
-    which clients and server recognise the table), `packed` and `tie` (int64 [cells]),
-    and under a cryptographic generator `draws` (int32) that make a share. Without one,
-    a cohort whose share does not fit gets the expected cohort's table, which is not
-    used.
+  Returns an OrderedDict of `variance` (float64, of a draw: `share_variance` over the
+  draws, by which clients and server recognise the table), `packed` and `tie` (int64
+  [cells]), and under a cryptographic generator `draws` (int32) that make a share. Without
+  one, a cohort whose share does not fit gets the expected cohort's table, not used.
   """
   cryptographic = is_cryptographic(params)
   draws = (draws_of_cohort(params, cohort_size) if cryptographic else table_draws(params))

@@ -36,6 +36,7 @@ class Sampled(base.Event, abstract=True):
 
   event: base.Inner
   scaled = base.no_known_group  # It is one of sampled clients.
+  as_gaussian = attended.as_gaussian_inside
 
   def __post_init__(self):
     super().__post_init__()
@@ -50,9 +51,6 @@ class Sampled(base.Event, abstract=True):
 
   def skellam_coordinates(self) -> int:
     return self.event.skellam_coordinates()
-
-  def as_gaussian(self, distance: float) -> base.Event:
-    return dataclasses.replace(self, event=self.event.as_gaussian(distance))
 
   def honest_fraction(self) -> float | None:
     return self.event.honest_fraction()

@@ -29,9 +29,8 @@ _BLOCKS = (128, 256, 512, curves.MAX_ORDER)
 def default_delta(population: int) -> float:
   """The delta of a run that is given none: well below 1/population.
 
-  Returns:
-    1/N^1.1 rounded down to two digits, and at most 1e-5 from N = 10,000 on; 1 for
-    N = 1, which no run accepts.
+  Returns 1/N^1.1 rounded down to two digits, and at most 1e-5 from N = 10,000 on; 1 for
+  N = 1, which no run accepts.
   """
   validate.integer(population=population, low=1)
   most = population**-1.1
@@ -72,9 +71,7 @@ def renyi_epsilon(event: base.Event, delta: float, amplification: str = 'tight',
     amplification: 'tight', 'generic' or 'none'.
     quick: Whether to search the first block of orders alone.
 
-  Returns:
-    (epsilon >= 0, order): `inf` as order for pure DP, None if epsilon is
-    infinite.
+  Returns (epsilon >= 0, order): `inf` as order for pure DP, None if epsilon is infinite.
   """
   delta = max(0.0, delta - event.failure_probability())
   best = float(event.pure_epsilon(amplification))

@@ -49,9 +49,8 @@ def below(random_bits: RandomBits, bound: int, count: int) -> np.ndarray:
     bound: In 1..2^63.
     count: Number of integers.
 
-  Returns:
-    int64 [count] in 0..bound - 1. Of the 2^64 numbers of 64 bits, those from the
-    largest multiple of `bound` on are dropped, so that each result has equally many.
+  Returns int64 [count] in 0..bound - 1. Of the 2^64 numbers of 64 bits, those from the
+  largest multiple of `bound` on are dropped, so that each result has equally many.
   """
   last = np.uint64(2**64 - 2**64 % bound - 1)
   kept = np.zeros([0], np.uint64)
@@ -154,9 +153,8 @@ def _cumulative(trials: int, numerator: int, bits: int
                ) -> tuple[int, list[int], list[int], int, int]:
   """Bounds of the distribution function, from weights of which the mode has 2^bits.
 
-  Returns:
-    (start, lower, upper, least, most): F(start + i) is at least lower[i] / most and at
-    most upper[i] / least. Weights left out on either side are in `upper` and `most`.
+  Returns (start, lower, upper, least, most): F(start + i) is at least lower[i] / most and
+  at most upper[i] / least. Weights left out on either side are in `upper` and `most`.
   """
   other, mode = 2**64 - numerator, (trials + 1) * numerator >> 64
   down, below_all = _weights(((k * other, (trials - k + 1) * numerator)
