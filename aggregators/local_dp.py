@@ -237,8 +237,7 @@ _CLASSES = {'krr': functools.partial(SubsetSelection, size=1),
 
 
 def build(name: str, *, dimension: int, epsilon: float | None = None,
-          noise_multiplier: float | None = None,
-          simplex: bool = False) -> LocalMechanism:
+          noise_multiplier: float | None = None, simplex: bool = False) -> LocalMechanism:
   """Builds the mechanism of a name.
 
   Args:

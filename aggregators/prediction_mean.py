@@ -151,8 +151,7 @@ class PredictionMeanFactory(tff.aggregators.WeightedAggregationFactory):
   the number whose predictions had NaN or infinities, and `total_weight`.
   """
 
-  def __init__(self, params: PredictionMeanParams, *,
-               simulation_seed: int | None = None):
+  def __init__(self, params: PredictionMeanParams, *, simulation_seed: int | None = None):
     """Initializes the factory; `simulation_seed` as for `ClientSumFactory`."""
     self._params = params
     self._keyed = params.has_noise and simulation_seed is not None

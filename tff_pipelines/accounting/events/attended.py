@@ -130,8 +130,7 @@ def _in_convex_order(cases: counts.Cases) -> pairs.Pair:
   if not cases.ratios:
     return pairs.Leak(probability=1.0)
   return pairs.Mixed(
-      pairs=tuple(pairs.Gaussian(noise_multiplier=ratio**-0.5)
-                  for ratio in cases.ratios),
+      pairs=tuple(pairs.Gaussian(noise_multiplier=ratio**-0.5) for ratio in cases.ratios),
       weights=(cases.weights[0] + cases.leak, *cases.weights[1:]), convex=True)
 
 

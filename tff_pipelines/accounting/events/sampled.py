@@ -240,8 +240,7 @@ class PoissonSampled(_Poisson):
     redrawn, for_certain = self._redrawn(count)
     rate = self.sampling_rate
     return ((attended.Attended(
-        event=release, rounds=count,
-        probability=rounded_up(rate + (1 - rate) * redrawn),
+        event=release, rounds=count, probability=rounded_up(rate + (1 - rate) * redrawn),
         most=self.max_participations, at_most=for_certain, failure=failure,
         depends=depends), 1),)
 
@@ -358,9 +357,7 @@ class PoissonGroup(_Poisson):
   def _most(self, count: int) -> int | None:
     """Maximum number of rounds with any of the person's clients; None for no limit."""
     limit = self.max_participations
-    if limit is None:
-      return None
-    return limit * self.clients if self.event.is_additive() else limit
+    return limit and limit * (self.clients if self.event.is_additive() else 1)
 
   def group(self, clients: int, known: bool) -> None:
     """States that it is of one person already."""

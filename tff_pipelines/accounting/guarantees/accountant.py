@@ -297,8 +297,8 @@ def bound(event: base.Event, delta: float, *, accountant: str = 'auto',
       population, 'population')
   return bounds.Bound(
       epsilon=result.epsilon, delta=delta, order=result.order,
-      accountant=result.accountant,
-      amplification=amplification, adjacency=event.adjacency, caveats=(
+      accountant=result.accountant, amplification=amplification,
+      adjacency=event.adjacency, caveats=(
           *(event.without_sampling() if amplification == 'none' else event).caveats(),
           *_about_grid(result), *warnings_about(
               result.epsilon, delta if stated_delta is None else stated_delta, *units)),
@@ -314,9 +314,8 @@ def _about_grid(result: _Result) -> list[caveats_lib.Caveat]:
   excess = '' if lowest < epsilon_ / 1000 else (
       f' by up to {decimals.rounded_up(100 * (epsilon_ / lowest - 1), 2)}%')
   return [caveats_lib.Caveat(
-      'coarse grid of privacy losses',
-      'epsilon holds, but may exceed what a finer grid of privacy losses would prove'
-      f'{excess}')]
+      'coarse grid of privacy losses', 'epsilon holds, but may exceed what a finer grid '
+      f'of privacy losses would prove{excess}')]
 
 
 def warnings_about(epsilon: float, delta: float, units: int | None,

@@ -233,11 +233,10 @@ def _of_numbers(query: Query, mechanism: Mechanism, views: Mapping[str, observer
     notes = [note for note in notes if note not in outsiders.caveats]
     outsiders = Bound(epsilon=query.epsilon, amplification=query.amplification,
                       accountant='pld' if event.factors(query.amplification) else 'rdp')
-  fields = dict(
-      found, delta=delta, clients_per_person=query.clients_per_person,
-      outsiders=dataclasses.replace(
-          outsiders,
-          epsilon=query.epsilon if query.kind == 'delta' else outsiders.epsilon))
+  if query.kind == 'delta':
+    outsiders = dataclasses.replace(outsiders, epsilon=query.epsilon)
+  fields = dict(found, delta=delta, outsiders=outsiders,
+                clients_per_person=query.clients_per_person)
   if is_sum and mechanism.sampling != 'none' and (
       server := found[bounds.SERVER].epsilon) > accountant.LARGE_EPSILON:
     notes.append(Caveat(
@@ -296,13 +295,10 @@ def _of_published_votes(query: Query, mechanism: mechanisms.VoteMechanism
   """The fields of the answer about votes that reproduces published numbers."""
   event, delta = mechanism.release(), query.needed('delta')
   epsilon = votes.published_epsilon(event, mechanism.queries, delta)
-  return dict(
-      delta=delta, outsiders=Bound(epsilon=epsilon, accountant='rdp',
-                                   amplification=query.amplification),
-      caveats=(
-          *event.caveats(), *accountant.warnings_about(epsilon, delta, None), Caveat(
-              'published conversion', 'bound=paper converts as published, not tightly'
-              )))
+  notes = (*event.caveats(), *accountant.warnings_about(epsilon, delta, None), Caveat(
+      'published conversion', 'bound=paper converts as published, not tightly'))
+  return dict(delta=delta, caveats=notes, outsiders=Bound(
+      epsilon=epsilon, accountant='rdp', amplification=query.amplification))
 
 
 def table(query: Query, mechanism: Mechanism) -> list[Answer]:

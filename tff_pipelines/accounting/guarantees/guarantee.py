@@ -134,9 +134,8 @@ class Guarantee:
     return cls(
         terms=Terms(**{**terms, 'adjacency': summary['adjacency_in_words']}),
         delta=summary['delta'], adjacency=summary['adjacency'],
-        least_cohort=summary['least_cohort'],
-        clients_per_person=summary['clients_per_person'] or 1,
-        seeded=unseeded is not None, **{
+        least_cohort=summary['least_cohort'], seeded=unseeded is not None,
+        clients_per_person=summary['clients_per_person'] or 1, **{
             observer: Bound(epsilon=value) for observer, value in epsilons.items()
             if value is not None})
 
@@ -259,11 +258,9 @@ class Guarantee:
     elif SUPPRESSED in self.caveats:
       lines.append(f'none against {server}: rounds suppressed')
     if self.participant is not None:
-      lines.append(
-          f'unbounded against a participant: {self.cohorts}'
-          if not self.participant.is_finite else
-          f'{decimals.epsilon(self.participant.epsilon)} against a participant, '
-          f'{self.cohorts}')
+      number = ('unbounded against a participant:' if not self.participant.is_finite else
+                f'{decimals.epsilon(self.participant.epsilon)} against a participant,')
+      lines.append(f'{number} {self.cohorts}')
     if self.person is not None:
       number = in_words(self.person)
       if self.person_server is not None:

@@ -208,8 +208,7 @@ class Ledger:
 
   def _intact(self) -> list[str]:
     """All lines; ValueError unless the chain holds."""
-    problems = self.verify()
-    if problems:
+    if problems := self.verify():
       raise ValueError(f'{self.path} must hold an intact chain: {problems[0]}')
     return self._split()[0]
 

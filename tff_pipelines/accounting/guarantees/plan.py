@@ -105,8 +105,7 @@ class Plan(abc.ABC):
       releases: Number of its rounds; sampling error consumes delta in each.
       observer, delta: The observer; None for the delta of the guarantee.
     """
-    view = observers.View(
-        event, self.total_variation and releases * self.total_variation)
+    view = observers.View(event, self.total_variation and releases * self.total_variation)
     return observers.bound(
         view, self.delta if delta is None else delta, self.method, observer)
 
@@ -205,7 +204,6 @@ class Plan(abc.ABC):
     return dict(
         population=self.population, delta=self.delta, adjacency=guarantee.adjacency,
         trust_model=self.terms.trust_model, seeded=self.seed is not None,
-        deviation_per_round=self.total_variation,
-        certificates=guarantee.certificates,
+        deviation_per_round=self.total_variation, certificates=guarantee.certificates,
         warnings=[*(str(note) for note in guarantee.caveats
                     if note.name not in groups.NAMES), *map(str, more)])

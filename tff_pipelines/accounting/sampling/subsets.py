@@ -45,7 +45,6 @@ def below(random_bits: RandomBits, bound: int, count: int) -> np.ndarray:
   """Independent uniform integers.
 
   Args:
-    random_bits: The random bits.
     bound: In 1..2^63.
     count: Number of integers.
 
@@ -70,7 +69,6 @@ def uniform(random_bits: RandomBits, population: int, size: int) -> np.ndarray:
   such a set.
 
   Args:
-    random_bits: The random bits.
     population: N in 1..2^63.
     size: In 0..N.
 
@@ -93,7 +91,6 @@ def poisson(random_bits: RandomBits, population: int, expected: float) -> np.nda
   """Samples each of 0..population - 1 independently, with one probability.
 
   Args:
-    random_bits: The random bits.
     population: N in 1..2^63.
     expected: Expected number n in (0, N]. The probability is at most n/N, in real
       numbers and as a quotient of floats, rounded down to a multiple of 2^-64.
@@ -119,7 +116,6 @@ def binomial(random_bits: RandomBits, trials: int, numerator: int,
   precise. So rounding decides how many bits are looked at, and never the result.
 
   Args:
-    random_bits: The random bits.
     trials: N >= 1.
     numerator: In 0..2^64 - 1.
     bits: First number of bits of U, a multiple of 64; it does not change the
