@@ -8,8 +8,7 @@ from dp_accounting import dp_event
 import numpy as np
 
 from aggregators import params as params_lib
-from tff_pipelines.accounting.divergences import (
-    curves, pairs, skellam_as_gaussian)
+from tff_pipelines.accounting.divergences import curves, pairs, skellam_as_gaussian
 from tff_pipelines.accounting.events import base, combinators
 from tff_pipelines.common import caveats as caveats_lib, validate
 
@@ -34,8 +33,10 @@ class ClientSum(base.Release, abstract=True):
   """
 
   adjacency = base.ZERO_OUT
-
   failure_probability = base.never_fails
+
+  def replace_one(self) -> base.Event:
+    return self.scaled(2)
 
 
 def _norm(column: tuple[int, ...]) -> float:
@@ -100,9 +101,8 @@ class _IntegerSum(ClientSum, abstract=True):
 
   def _with_clients(self, times: int) -> Self:
     """The sum if so many contributions differ."""
-    return dataclasses.replace(
-        self, l1_sensitivity=times * self.l1_sensitivity,
-        l2_sensitivity=times * self.l2_sensitivity)
+    return dataclasses.replace(self, l1_sensitivity=times * self.l1_sensitivity,
+                               l2_sensitivity=times * self.l2_sensitivity)
 
   def rows(self, column: tuple[int, ...]) -> Self:
     # One vector with all rows side by side: the contribution is the same in all.
@@ -118,7 +118,22 @@ class _IntegerSum(ClientSum, abstract=True):
     return self._with_clients(2)
 
 
-class _SkellamSum(_IntegerSum, abstract=True):
+class _WithSkellam(ClientSum, abstract=True):
+  """A sum of `l1_sensitivity` and `l2_sensitivity` with noise of `noise_variance`."""
+
+  caveats = base.no_caveats
+  pure_epsilon = base.not_pure
+
+  def curve(self, max_order: int, amplification: str) -> np.ndarray:
+    return curves.skellam(l1=self.l1_sensitivity, l2=self.l2_sensitivity,
+                          variance=self.noise_variance, max_order=max_order)
+
+  def as_gaussian(self, distance: float) -> base.Event:
+    return gaussian_of_skellam(self, variance=self.noise_variance,
+                               l2_sensitivity=self.l2_sensitivity, distance=distance)
+
+
+class _SkellamSum(_WithSkellam, _IntegerSum, abstract=True):
   """A sum of integer vectors with Skellam noise.
 
   Attributes:
@@ -132,12 +147,6 @@ class _SkellamSum(_IntegerSum, abstract=True):
             'Theorem 3.5 and Corollary 3.6 (RDP)')
 
   is_additive = base.yes
-  caveats = base.no_caveats
-
-  def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    return curves.skellam(
-        l1=self.l1_sensitivity, l2=self.l2_sensitivity,
-        variance=self.noise_variance, max_order=max_order)
 
   def factors(self, amplification: str) -> base.Factors | None:
     if self.dimension != 1 or not 0 < self.noise_variance <= _MOST_LISTED:
@@ -149,17 +158,11 @@ class _SkellamSum(_IntegerSum, abstract=True):
   def skellam_coordinates(self) -> int:
     return self.dimension or 0
 
-  def as_gaussian(self, distance: float) -> base.Event:
-    return gaussian_of_skellam(
-        self, variance=self.noise_variance, l2_sensitivity=self.l2_sensitivity,
-        distance=distance)
-
   def scaled(self, clients: int) -> Self:
     # One round with all clients stands for as many rounds as clients: what Skellam
     # noise lacks to Gaussian noise is paid in each.
-    return dataclasses.replace(
-        self._with_clients(clients),
-        dimension=self.dimension and clients * self.dimension)
+    return dataclasses.replace(self._with_clients(clients),
+                               dimension=self.dimension and clients * self.dimension)
 
 
 class _Shares(_IntegerSum, abstract=True):
@@ -262,9 +265,6 @@ class _GaussianSum(GaussianNoise, ClientSum, abstract=True):
     return dataclasses.replace(
         self, noise_multiplier=self.noise_multiplier / _norm(column))
 
-  def replace_one(self) -> Self:
-    return self.scaled(2)
-
   def to_dp_accounting(self) -> dp_event.DpEvent:
     return dp_event.GaussianDpEvent(self.noise_multiplier)
 
@@ -327,7 +327,7 @@ def gaussian_of_skellam(event: base.Event, *, variance: float, l2_sensitivity: f
       dimension=event.skellam_coordinates())
 
 
-class SkellamCount(ClientSum, base.WithoutShares):
+class SkellamCount(_WithSkellam, base.WithoutShares):
   """An integer count with Skellam noise.
 
   A clipped-or-not bit sent as +1 or -1 has zero-out sensitivity 1.
@@ -341,14 +341,7 @@ class SkellamCount(ClientSum, base.WithoutShares):
   noise_variance: validate.NonNegative
 
   source = 'arXiv 2110.04995, Theorem 3.5; PLD of section 3.1 there'
-
-  caveats = base.no_caveats
-  pure_epsilon = base.not_pure
-
-  def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    return curves.skellam(
-        l1=self.l1_sensitivity, l2=self.l1_sensitivity,
-        variance=self.noise_variance, max_order=max_order)
+  l2_sensitivity = property(lambda self: self.l1_sensitivity)
 
   def factors(self, amplification: str) -> base.Factors:
     return base.EVERYTHING if self.noise_variance == 0 else (
@@ -356,11 +349,6 @@ class SkellamCount(ClientSum, base.WithoutShares):
 
   def skellam_coordinates(self) -> int:
     return 1
-
-  def as_gaussian(self, distance: float) -> base.Event:
-    return gaussian_of_skellam(
-        self, variance=self.noise_variance, l2_sensitivity=self.l1_sensitivity,
-        distance=distance)
 
   def scaled(self, clients: int) -> Self:
     return dataclasses.replace(self, l1_sensitivity=clients * self.l1_sensitivity)
@@ -373,9 +361,6 @@ class SkellamCount(ClientSum, base.WithoutShares):
         l1_sensitivity=sum(column) * self.l1_sensitivity, dimension=len(column),
         l2_sensitivity=_norm(column) * self.l1_sensitivity,
         noise_variance=self.noise_variance)
-
-  def replace_one(self) -> Self:
-    return self.scaled(2)
 
   # Alongside a sum of shares its noise is in shares too; alone the server adds it.
   def seen(self, colluders: float, cohort: float | None) -> base.Event:

@@ -75,9 +75,8 @@ def noise_multiplier(build_event: Callable[[float], base.Event], *, epsilon: flo
     **how: `observer` that the target holds against, one of `bounds.KEYS` (by default
       those who see the releases), and attributes of `observers.Method`.
 
-  Returns:
-    z with epsilon(build_event(z)) <= epsilon at the remaining delta, at most 1e-6
-    (relative) above the minimum such z.
+  Returns z with epsilon(build_event(z)) <= epsilon at the remaining delta, at most 1e-6
+  (relative) above the minimum such z.
 
   Raises ValueError if an argument is out of range, no noise meets the target, next to
   none already does, or sampling error would consume more than half of delta.
@@ -219,9 +218,8 @@ def analytic_delta(noise_multiplier: float, epsilon: float) -> float:
 def analytic_noise_multiplier(*, epsilon: float, delta: float) -> float:
   """The minimum noise multiplier of one Gaussian release, without discretisation.
 
-  Returns:
-    z that meets epsilon > 0 at delta in (0, 1), at most 1e-6 (relative) above the
-    minimum.
+  Returns z that meets epsilon > 0 at delta in (0, 1), at most 1e-6 (relative) above the
+  minimum.
 
   Raises ValueError if an argument is out of range, or z is outside of [1e-6, 1e12].
   """

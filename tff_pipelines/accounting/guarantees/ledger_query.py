@@ -14,10 +14,8 @@ _MAX_SHOWN_PROBLEMS = 5  # Of a broken chain.
 # Events that are charged before they happen, or once for a sample that is kept.
 _CHARGED_FIRST = ('LocalAnswers', 'PostProcessing')
 
-_UNENDED = Caveat(
-    'a round may be missing',
-    'the ledger has no line of a round that was interrupted and never repeated, whose '
-    'sum the server may have seen')
+_UNENDED = Caveat('a round may be missing', 'the ledger has no line of a round that was '
+                  'interrupted and never repeated, whose sum the server may have seen')
 
 
 def broken(problems: list[str]) -> answers.Answer:
