@@ -286,10 +286,7 @@ def write_checked(folder: pathlib.Path, name: str, content: bytes) -> None:
 
 
 def read_checked(folder: pathlib.Path, name: str) -> bytes | None:
-  """The content of a file that `write_checked` wrote; None if there is none.
-
-  Raises ValueError if it is not what was written.
-  """
+  """The content that `write_checked` wrote, None without; ValueError if it is another."""
   path = folder / name
   if not path.exists():
     return None

@@ -121,10 +121,7 @@ def sealed(configuration: Mapping[str, Any],
 
 
 def check_ledger(folder: pathlib.Path, configuration: Mapping[str, Any]) -> int:
-  """Number of starts that the ledger in a folder counts.
-
-  Raises ValueError if it is missing, damaged or of another configuration.
-  """
+  """Starts in the ledger; ValueError if missing, damaged or of another configuration."""
   ledger = ledger_lib.Ledger(folder / files.LEDGER)
   recorded, starts = ledger.configuration_and_starts()
   # Rounds that were added have no line at first.

@@ -10,12 +10,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(KeyboardInterrupt):
-  """A run was asked to end, and all that it released is committed.
-
-  Attributes:
-    signum: Number of the signal.
-    folder: Folder of the run, which can be resumed.
-  """
+  """Signal `signum` asked a run to end: all is committed, `folder` can be resumed."""
 
   def __init__(self, signum: int, folder: pathlib.Path):
     super().__init__(f'ended by {signal.Signals(signum).name}; {folder} can be resumed')

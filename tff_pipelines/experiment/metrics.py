@@ -23,11 +23,7 @@ UNKNOWN_COST = "what it cost is not known, so the run can't be continued"
 
 
 def rows(path: pathlib.Path) -> list[dict[str, str]]:
-  """Rows of a CSV file, without a last one that was not written to its end.
-
-  Raises ValueError if it is no such file, or a row has more or fewer values than
-  columns.
-  """
+  """Rows of a CSV file, but for a torn last one; ValueError if any lacks columns."""
   try:
     text = path.read_text(encoding='utf-8')
     with io.StringIO(text[:text.rfind('\n') + 1], newline='') as file:
@@ -41,11 +37,7 @@ def rows(path: pathlib.Path) -> list[dict[str, str]]:
 
 
 def read(path: pathlib.Path, key: str) -> dict[int, dict[str, str]]:
-  """Rows of a CSV file by the integer in the column `key`, without it.
-
-  Raises:
-    ValueError: As `rows` does, or if the column is missing, or has another value.
-  """
+  """Rows by the integer in the column `key`, without it; ValueError if it is none."""
   if not path.exists():
     return {}
   table = rows(path)
@@ -99,10 +91,7 @@ class Table:
     return rows, missing
 
   def add(self, index: int, values: Mapping[str, Any], *, durable: bool = False) -> None:
-    """Adds a row, synced to the disk if `durable`.
-
-    One out of order, or of other columns, rewrites the file.
-    """
+    """Adds a row, synced if `durable`; rewrites all if out of order or of new columns."""
     if self._names is None and self._path.exists():
       self._write(read(self._path, self._key))
     if self._names and index > self._last and self._names.keys() >= values.keys():

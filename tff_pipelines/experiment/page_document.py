@@ -28,10 +28,7 @@ _INTRODUCTION = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Verdict:
-  """Result of checking the ledger of a run: its releases, and its guarantee alone.
-
-  `problems` are those of its chain.
-  """
+  """The check of a run's ledger: its releases, `problems` of its chain, its guarantee."""
 
   rounds: int
   problems: Sequence[str] = ()

@@ -234,10 +234,7 @@ class RunRecords:
 
   def charge(self, event: base.Event, *, outcome: str = 'released',
              starts: int | None = None) -> None:
-    """Writes a line of the ledger, durably.
-
-    `starts` is the number of starts in the line; None for that of the run.
-    """
+    """Writes a line of the ledger durably, with the run's number of starts or another."""
     self.ledger.append_line(self._line(event, outcome, starts))
 
   def _line(self, event: base.Event, outcome: str, starts: int | None = None) -> str:

@@ -295,10 +295,7 @@ def noise_in_words(noise_multiplier: float, *, given: bool) -> str:
 
 def draw(path: pathlib.Path, curves: Sequence[Curve], *, title: str, xlabel: str,
          ylabel: str, right: Curve | None = None) -> None:
-  """Draws curves into a PNG file, over 0 to 1 if all of them lie there.
-
-  `right` is a curve against an axis of its own.
-  """
+  """Draws curves as PNG, over 0 to 1 if all lie there; `right` has an axis of its own."""
   from matplotlib import figure as figure_lib  # pylint: disable=g-import-not-at-top
   figure = figure_lib.Figure(figsize=(7, 4.2))
   axes = figure.subplots()
@@ -325,10 +322,7 @@ def draw(path: pathlib.Path, curves: Sequence[Curve], *, title: str, xlabel: str
 
 
 def draw_labels(label_counts: np.ndarray, path: str | os.PathLike[str]) -> None:
-  """Draws how often clients have each label, [clients, classes], into a PNG file.
-
-  The figure is as private as their examples.
-  """
+  """Draws clients' label counts, [clients, classes], as PNG: as private as examples."""
   import matplotlib  # pylint: disable=g-import-not-at-top
   from matplotlib import figure as figure_lib  # pylint: disable=g-import-not-at-top
   clients, classes = label_counts.shape

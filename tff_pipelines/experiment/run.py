@@ -166,10 +166,7 @@ class Experiment(abc.ABC):
     return failures.write_bad_clients(self.folder / files.PRIVATE / failures.BAD_CLIENTS)
 
   def read_by_workers(self, task: Any) -> Sequence[Any]:
-    """`simulation.proofs.DataProof`s of the data that workers read.
-
-    Raises ValueError if they could not read what they must.
-    """
+    """`simulation.proofs.DataProof`s of what workers read; ValueError if they can't."""
     return ()
 
   def planned_rounds(self, plan: guarantee_lib.Plan) -> int:
@@ -181,10 +178,7 @@ class Experiment(abc.ABC):
     return f'{rounds} rounds'
 
   def run(self) -> dict[str, Any]:
-    """Runs, or resumes, and reports.
-
-    Raises OSError or ValueError, with one line, for a mistake of the user.
-    """
+    """Runs or resumes, and reports; OSError or ValueError, one line, for a mistake."""
     self.settings.check_paths()
     if self._on_ray:
       ray_transport.check(self.settings.engine_address)

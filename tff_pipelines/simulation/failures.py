@@ -55,9 +55,8 @@ class ComputationError(RuntimeError):
 def called(function: Callable[[], Any]) -> Any:
   """The result of a function that computes on clients' data.
 
-  Raises:
-    ComputationError: Whatever it raises, except for OSError, which is of workers and
-      files, and NotImplementedError, which says that a context can't do it.
+  Raises ComputationError for whatever it raises, except for OSError, of workers and
+  files, and NotImplementedError, which says that a context can't do it.
   """
   try:
     return function()

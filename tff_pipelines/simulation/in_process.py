@@ -240,10 +240,7 @@ class Graph:
 
 
 class _Evaluator:
-  """Evaluates the building blocks of a computation for a number of clients.
-
-  An attribute with the name of an intrinsic maps its argument to its value.
-  """
+  """Evaluates building blocks for some clients; its methods are named as intrinsics."""
 
   federated_value_at_clients = values_lib.AllEqual
   federated_value_at_server = values_lib.AtServer
@@ -358,10 +355,7 @@ class _Evaluator:
 
 def built_once(built: dict[int, Any], computation: tff.Computation,
                build: Callable[[tff.Computation], Any]) -> Any:
-  """`build(computation)`, once in its lifetime: `built` has it by its id.
-
-  TFF's own cache would hash all of a computation at every call.
-  """
+  """`build(computation)`, once in its lifetime; TFF's cache would hash all at a call."""
   if id(computation) not in built:
     built[id(computation)] = build(computation)
     # Another computation may get this id once this one is gone.
@@ -396,12 +390,7 @@ class _Compiled:
 
 
 class InProcessContext(tff.framework.SyncContext):
-  """Executes computations, whose compiled forms and pool of threads calls share.
-
-  Attributes:
-    num_threads: Clients of a map that are computed in parallel, >= 1.
-    threads: The pool.
-  """
+  """Executes computations; calls share compiled forms, and the pool `threads`."""
 
   def __init__(self, num_threads: int):
     """Starts nothing yet; see the attributes for the arguments."""
@@ -431,11 +420,7 @@ class InProcessContext(tff.framework.SyncContext):
         values_lib.returned(result, types.result), types.result)
 
   def give_back_memory(self) -> None:
-    """Returns free memory to the system once in `_ROUNDS_PER_TRIM` rounds.
-
-    Threads that come and go leave holes in their heaps, of which long runs would have
-    more and more.
-    """
+    """Trims the heaps, in which threads that end leave holes, once in several rounds."""
     self._rounds += 1
     if self._rounds % _ROUNDS_PER_TRIM == 0:
       ctypes.CDLL(None).malloc_trim(0)

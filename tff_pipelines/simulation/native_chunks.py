@@ -68,20 +68,13 @@ def _name(kernels_or_sum) -> str:
 
 
 class _Marked:
-  """A graph with marks of one scope.
-
-  Attributes:
-    calls: For each call of the graph, names of additional feeds, and of its fetches.
-  """
+  """A graph with marks of one scope; `calls` have names of more feeds, and of fetches."""
 
   calls: list[tuple[Sequence[str], Sequence[str]]]
 
   def __init__(self, graph: tf.Graph, scope: str, feeds: Sequence[str],
                fetches: Sequence[str]):
-    """Reads the marks.
-
-    Raises TypeError or ValueError if the marks are not those of this version.
-    """
+    """Reads the marks; TypeError or ValueError if they are not those of this version."""
     self._graph, self._scope, self._feeds = graph, scope, feeds
     # The operations of the scope, by their names in it.
     self._operations = {

@@ -67,10 +67,7 @@ shutil.rmtree(folder, ignore_errors=True)
 
 
 def _imported() -> Any:
-  """The module `ray`, which reads the environment when it is imported.
-
-  Raises ValueError if it is not installed.
-  """
+  """The module `ray`, which reads the environment at its import; ValueError if none."""
   os.environ['RAY_USAGE_STATS_ENABLED'] = '0'
   # Its own exporters would listen.
   os.environ.setdefault('RAY_enable_metrics_collection', '0')

@@ -142,11 +142,10 @@ class SubroundContext(in_process.InProcessContext):
 
   def _answers(self, requests: Sequence[transports.Request]
                ) -> Iterator[tuple[int, Any]]:
-    """The index and the result of each request, as they come.
+    """Index and result of each request, as they come.
 
-    Raises:
-      RoundAbandonedError: If workers were lost too often.
-      transports.SliceFailedError: If a computation failed.
+    Raises RoundAbandonedError if workers were lost too often, and
+    transports.SliceFailedError if a computation failed.
     """
     for worker in tuple(self._busy):
       # It computes a slice of a round that was abandoned.

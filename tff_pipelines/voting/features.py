@@ -79,10 +79,7 @@ class PublicFeatures:
 
 
 def check(public: np.ndarray, config: FeatureConfig) -> tuple[int, ...]:
-  """The shape of a record seen through a map, before the map is fitted.
-
-  Raises ValueError if it can't be fitted to these records.
-  """
+  """The shape of a record through a map that is not fitted; ValueError if it can't be."""
   if config.kind == 'none':
     return public.shape[1:]
   if config.kind == 'contrastive':
