@@ -55,13 +55,10 @@ def record_start(folder: pathlib.Path, engine: str,
                  at_least: int = 0) -> tuple[int, frozenset[str]]:
   """Records a start of a run, twice, so that neither copy is needed.
 
-  Args:
-    folder: Folder of the run, with that of `files.PRIVATE`.
-    engine: What runs the workers, one of `ENGINES`.
-    at_least: Number of earlier starts that are known from elsewhere.
-
-  Returns the number of starts, this one included, and the engines of those that are
-  known; ValueError if both records of earlier starts are missing or damaged.
+  The folder has that of `files.PRIVATE`; `at_least` is the number of earlier starts that
+  are known from elsewhere. Returns the number of starts, this one included, and the
+  engines, of `ENGINES`, of those that are known; ValueError if both records of earlier
+  starts are missing or damaged.
   """
   paths = folder / files.STARTS, folder / files.PRIVATE / files.STARTS
   records, problems = [], []

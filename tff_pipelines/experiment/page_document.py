@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import itertools
 import json
+import operator
 from typing import Any
 
 from tff_pipelines.accounting.guarantees import bounds
@@ -112,19 +113,17 @@ def _cards(content: Iterable[Element]) -> list[Element]:
 
 def _statement(summary: Mapping[str, Any]) -> list[Element]:
   """The privacy statement, as an export has it."""
-  content, elements, items = statement.statement(summary), [], []
-  for kind, text in [*statement.parts(content), ('end', '')]:
+  content, elements = statement.statement(summary), []
+  for kind, group in itertools.groupby(statement.parts(content), operator.itemgetter(0)):
+    texts = [_bold(text) for _, text in group]
     if kind == 'item':
-      items.append(element('li', *_bold(text)))
-      continue
-    if items:
-      elements.append(element('ul', *items))
-      items = []
-    if kind == 'title':
-      elements.append(element(
-          'p', text, class_=f'number {"ok" if content["private"] else "no"}'))
-    elif kind != 'end':
-      elements.append(element('h4' if kind == 'heading' else 'p', *_bold(text)))
+      elements.append(element('ul', *(element('li', *text) for text in texts)))
+    elif kind == 'title':
+      style = f'number {"ok" if content["private"] else "no"}'
+      elements += [element('p', *text, class_=style) for text in texts]
+    else:
+      tag = 'h4' if kind == 'heading' else 'p'
+      elements += [element(tag, *text) for text in texts]
   return [*elements, folded('How it was computed', element('ul', *(
       element('li', f'{name.replace("_", " ")}: {_shown(summary[name])}')
       for name in _COMPUTED if summary[name] is not None)))]

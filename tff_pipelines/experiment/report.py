@@ -64,8 +64,7 @@ SCHEMA: Mapping[str, str] = {
     'amplification': 'text?', 'skellam_as_gaussian': 'list?',
     'secure_aggregation': 'text?', 'population': 'integer?', 'cohort_size': 'number?',
     'rounds': 'integer', 'starts': 'integer', 'configuration': 'text',
-    'about': 'object', 'caveats': 'list', 'warnings': 'list', 'details': 'object',
-}
+    'about': 'object', 'caveats': 'list', 'warnings': 'list', 'details': 'object'}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -44,8 +44,6 @@ _CAVEATS = {
         'rounds were added to a run that was planned for {}: epsilon is that of all, '
         'whether or not what was released decided that, as long as no more are added; '
         f'{_FOLLOWED}'}
-
-
 # Whether workers of a cluster compute -> who can read clients' rows.
 _RAW_ROWS = {
     False: 'The operator of the machine on which the run simulated all clients',

@@ -24,7 +24,6 @@ from tff_pipelines.fedmd import process as process_lib, report
 from tff_pipelines.fedmd.plan import FedMdPlan
 from tff_pipelines.fedmd.settings import FedMdSettings
 
-
 # Folder of the parties' models, each of which is the party's own.
 PARTIES = 'parties'
 

@@ -67,10 +67,8 @@ class Cell:
 
     Noise and, on a grid, rounding and wrap-around. Coordinates are taken as Gaussian,
     which they nearly are after the rotation; the effect of the condition on the
-    rounding is left out, which is less than 1%.
-
-    Args:
-      mean_square: ||true mean||^2 / d, model units squared.
+    rounding is left out, which is less than 1%. `mean_square` is ||true mean||^2 / d,
+    model units squared.
     """
     params = self.plan.params
     if params is None:

@@ -86,13 +86,7 @@ class SubroundContext(in_process.InProcessContext):
 
   def __init__(self, transport: transports.Transport, *, num_threads: int = 1,
                deadline: float = 600.0):
-    """Initializes the context, which takes over the transport.
-
-    Args:
-      transport: Carries slices to workers.
-      num_threads: Threads of computations in this process, >= 1.
-      deadline: Seconds after which a slice's worker counts as lost, > 0.
-    """
+    """Takes over the transport; workers are lost after `deadline` > 0 seconds a slice."""
     super().__init__(num_threads)
     self._transport, self._deadline = transport, deadline
     # Workers that have not answered yet, and workers that compute something.
@@ -242,11 +236,9 @@ def _by_content(leaf: Any, contents: dict[str, Any]) -> Any:
 
 def _part(value: Any, start: int, end: int) -> Any:
   """A value with the clients of a slice only."""
-  if isinstance(value, tuple):
-    return tuple([_part(element, start, end) for element in value])
-  if isinstance(value, values_lib.AtClients):
-    return values_lib.AtClients(value.values[start:end])
-  return value
+  return values_lib.map_leaves(
+      lambda leaf: values_lib.AtClients(leaf.values[start:end])
+      if isinstance(leaf, values_lib.AtClients) else leaf, value)
 
 
 def _concatenated(parts: Sequence[Any]) -> Any:

@@ -220,8 +220,13 @@ class _BaselineExperiment(VotingExperiment):
   from them as from the labels of a vote.
   """
 
+  mechanism_line = staticmethod(fedavg_report.mechanism_line)
+
   def planned_rounds(self, plan) -> int:
     return self.settings.rounds
+
+  def run_line(self, plan: FedAvgPlan, rounds: int) -> str:
+    return f'{self.settings.algorithm}: {fedavg_report.run_line(plan, rounds)}'
 
   def describe(self, task, plan) -> report_lib.Description:
     model = self.model(task)
@@ -299,8 +304,6 @@ class _BaselineExperiment(VotingExperiment):
 class AveragingExperiment(_BaselineExperiment):
   """FedAvg and DP-FedAvg."""
 
-  mechanism_line = staticmethod(fedavg_report.mechanism_line)
-
   def build_plan(self, task, recorded) -> FedAvgPlan:
     settings, agents = self.settings, len(task.agents.client_ids)
     mechanism, cohort = 'none', settings.cohort_size or float(agents)
@@ -316,9 +319,6 @@ class AveragingExperiment(_BaselineExperiment):
         recorded_noise=recorded and recorded['noise_multiplier'], seed=settings.seed,
         privacy_unit=self.privacy_unit(task))
 
-  def run_line(self, plan: FedAvgPlan, rounds: int) -> str:
-    return f'{self.settings.algorithm}: {fedavg_report.run_line(plan, rounds)}'
-
   def build_rounds(self, task, plan) -> loop.FedAvgRounds:
     settings, task = self.settings, self.federated(task)
     return fedavg_run.build_rounds(
@@ -332,8 +332,6 @@ class AveragingExperiment(_BaselineExperiment):
 class FedSgdExperiment(_BaselineExperiment):
   """DP-FedSGD."""
 
-  mechanism_line = staticmethod(fedavg_report.mechanism_line)
-
   def build_plan(self, task, recorded) -> FedAvgPlan:
     settings, agents = self.settings, task.agents.client_ids
     records = sum(len(task.agents.examples(agent)['y']) for agent in agents)
@@ -343,9 +341,6 @@ class FedSgdExperiment(_BaselineExperiment):
         mechanism='skellam' if settings.noise == 'skellam' else 'gaussian',
         dimension=self.network(task).as_model().parameter_count(),
         neighbours=settings.adjacency, privacy_unit=self.privacy_unit(task))
-
-  def run_line(self, plan: FedAvgPlan, rounds: int) -> str:
-    return f'dp_fedsgd: {fedavg_report.run_line(plan, rounds)}'
 
   def build_rounds(self, task, plan) -> loop.FedAvgRounds:
     settings, task = self.settings, self.federated(task)
