@@ -303,8 +303,7 @@ def write_checked_arrays(folder: pathlib.Path, name: str,
   write_checked(folder, name, _archive(arrays))
 
 
-def read_checked_arrays(folder: pathlib.Path, name: str
-                        ) -> dict[str, np.ndarray] | None:
+def read_checked_arrays(folder: pathlib.Path, name: str) -> dict[str, np.ndarray] | None:
   """The arrays that `write_checked_arrays` wrote; see `read_checked`."""
   content = read_checked(folder, name)
   return None if content is None else _arrays_of(content, folder / name)

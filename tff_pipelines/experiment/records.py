@@ -260,9 +260,8 @@ class RunRecords:
         arrays=checkpoints.arrays_of(state, self._derived)))
     # To remove a large file takes as long as to sync the line.
     with futures.ThreadPoolExecutor(1) as thread:
-      removed = thread.submit(
-          lambda: [path.unlink() for path in checkpoints.superseded(
-              self._checkpoints, rounds)])
+      removed = thread.submit(lambda: [
+          path.unlink() for path in checkpoints.superseded(self._checkpoints, rounds)])
       self.ledger.append_line(line)
       self._release(metrics, rounds)
       removed.result()
@@ -310,8 +309,7 @@ def charges(folder: pathlib.Path, name: str,
   try:
     charged = preliminary.count(map(json.loads, text.split('\n')[1:-1]), kind)
   except (ValueError, TypeError, KeyError, AttributeError):
-    raise ValueError(f'{path} must have a release in each line after the first'
-                     ) from None
+    raise ValueError(f'{path} must have a release in each line after the first') from None
   total = charged + (not (folder / name).exists())
   if not total:
     raise ValueError(f'{path} has no charge for {folder / name}: '

@@ -129,8 +129,7 @@ def validate_summary(summary: Mapping[str, Any]) -> None:
 
 
 def summary_of(family: str, guarantee: guarantee_lib.Guarantee, outcome: Outcome,
-               caveats: Sequence[caveats_lib.Caveat],
-               **run: Any) -> dict[str, Any]:
+               caveats: Sequence[caveats_lib.Caveat], **run: Any) -> dict[str, Any]:
   """The summary of a run, complete and valid."""
   values = {
       'version': VERSION, 'family': family, 'held_out': {}, 'outside_guarantee': [],

@@ -77,9 +77,8 @@ class Experiment(abc.ABC):
 
   def __init__(self, settings: settings_lib.FolderSettings):
     self.settings = settings
-    self.folder = (files.new_folder(*self.folder_words())
-                   if settings.output_dir is None
-                   else pathlib.Path(settings.output_dir))
+    self.folder = files.new_folder(*self.folder_words()) if (
+        settings.output_dir is None) else pathlib.Path(settings.output_dir)
 
   def folder_words(self) -> tuple[str, ...]:
     """Words that name the folder of a run that gives none."""
@@ -265,8 +264,7 @@ class Experiment(abc.ABC):
     """Raises ValueError if the plan of a resumed run exceeds its targets."""
     bounds = {'epsilon': planned.outsiders, 'epsilon_server': planned.server}
     for name, target in self.targets().items():
-      bound = bounds[name]
-      if bound is not None and bound.epsilon > target * (1 + _ROUNDING):
+      if (bound := bounds[name]) is not None and bound.epsilon > target * (1 + _ROUNDING):
         raise ValueError(
             f'output_dir={self.folder} holds a run whose recorded noise gives '
             f'{name}={decimals.epsilon(bound.epsilon)}, above the target {target:g}')
@@ -316,9 +314,8 @@ class Experiment(abc.ABC):
     text = report.full_report(description, guarantee, outcome, caveats, self.folder, line)
     files.write_atomically(self.folder / files.REPORT, text)
     # The numbers of this guarantee are those of the ledger.
-    verdict = Verdict(
-        rounds=len(records.ledger.lines()), problems=records.ledger.verify(),
-        guarantee=guarantee)
+    verdict = Verdict(rounds=len(records.ledger.lines()), guarantee=guarantee,
+                      problems=records.ledger.verify())
     pages.write(self.folder / files.PAGE, [pages.read(self.folder, verdict)])
     self._print('\n' + (text.rstrip('\n') if self.settings.verbose else '\n'.join(
         report.report_lines(guarantee, outcome, caveats, self.folder, line))))
