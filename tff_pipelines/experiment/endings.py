@@ -24,8 +24,7 @@ def deferred(folder: pathlib.Path) -> Iterator[Callable[[], None]]:
   Signals reach the main thread alone: in another one nothing is deferred. Nor is a
   signal whose handler was not installed from Python, which could not be given back.
 
-  Yields:
-    A function to be called where the run may end: raises Interrupted if it was asked.
+  Yields a function to be called where the run may end: raises Interrupted if asked.
   """
   asked, former = [], {}
 

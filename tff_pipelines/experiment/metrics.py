@@ -50,8 +50,7 @@ def read(path: pathlib.Path, key: str) -> dict[int, dict[str, str]]:
 class Table:
   """A CSV file with one row for each round or step, in their order.
 
-  Attributes:
-    digest: SHA-256 of all rows, one after another, hexadecimal; empty if there is none.
+  `digest` is SHA-256 of all rows, one after another, hexadecimal; empty without rows.
   """
 
   def __init__(self, path: pathlib.Path, key: str):
@@ -62,16 +61,11 @@ class Table:
   def restore(self, last: int, digest: str, charged: int,
               kept: Callable[[int], Mapping[str, Any] | None] = lambda index: None
               ) -> tuple[dict[int, Mapping[str, str]], dict[int, Mapping[str, Any]]]:
-    """Removes the rows after `last`, and one that was torn.
+    """Removes the rows after that of index `last`, and one that was torn.
 
-    Args:
-      last: Index of the last row to keep.
-      digest: Digest of these rows.
-      charged: Index of the last row that the ledger charges.
-      kept: Index -> the row that is kept elsewhere, of one that the file has not.
-
-    Returns the rows that the file has, and those that it has not, for the caller to
-    add.
+    `digest` is of the rows that stay; `charged` the index of the last that the ledger
+    charges; `kept` gives rows that the file has not, by index, from elsewhere. Returns
+    the rows that the file has, and those that it has not, for the caller to add.
 
     Raises ValueError unless their digest is right, and no row is after those that were
     charged; then nothing is changed.

@@ -130,12 +130,9 @@ class RunRecords:
               ) -> tuple[Any, int]:
     """The state to continue from and the number of rounds that are committed.
 
-    Args:
-      initial_state: The state of a new run; defines the structure, and is
-        committed as round 0 if nothing was.
-      derived: As `rounds.Rounds.derived`.
-      planned: Number of planned rounds.
-      event: Index of a round -> its event; needed where rounds differ.
+    `initial_state`, that of a new run, defines the structure, and is committed as round
+    0 if nothing was; `derived` is as in `rounds.Rounds`. `planned` is the number of
+    planned rounds; `event`, of a round's index, is needed where rounds differ.
 
     Raises OSError if a file can't be read or written; ValueError if no checkpoint is
     whole, or checkpoint, ledger and what was released do not belong together.

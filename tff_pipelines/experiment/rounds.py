@@ -115,9 +115,8 @@ def run(rounds: Rounds, plan: guarantee_lib.Plan, records: records_lib.RunRecord
   A run that a callback stops is charged for all of its rounds: the decision may follow
   from what was released, and no epsilon of the rounds until then would cover that.
 
-  Raises:
-    ValueError: If a round fails; it was committed.
-    endings.Interrupted: If a signal asked to end; all rounds so far are committed.
+  Raises ValueError if a round fails, and endings.Interrupted if a signal asked to end;
+  all rounds so far are committed.
   """
   state, done = records.restore(
       rounds.initial_state(records.has_checkpoint()), derived=rounds.derived,

@@ -130,8 +130,7 @@ class LdpPlan(guarantee.Plan):
     """The same with the minimum noise that keeps `answers` answers within epsilon."""
     def noisy(z: float) -> 'LdpPlan':
       return dataclasses.replace(self, **(
-          {'noise_multiplier': z} if self.is_gaussian else {'epsilon_per_query': 1 / z}
-      ))
+          {'noise_multiplier': z} if self.is_gaussian else {'epsilon_per_query': 1 / z}))
 
     return noisy(calibration.noise_multiplier(
         lambda z: noisy(z).released(answers), epsilon=epsilon, delta=self.delta,

@@ -143,10 +143,8 @@ class Trainer:
     totals = np.zeros(len(_STRENGTHS))
     for kept, out in _folds(len(rows), _FOLDS):
       # Unbiased estimates of the number of answers that mean what the student names.
-      totals += [
-          answers[out, self._named(weights, rows[out])].sum()
-          for weights in process.ridge_path(
-              self._features[rows[kept]], answers[kept], _STRENGTHS)]
+      path = process.ridge_path(self._features[rows[kept]], answers[kept], _STRENGTHS)
+      totals += [answers[out, self._named(weights, rows[out])].sum() for weights in path]
     return _STRENGTHS[int(totals.argmax())]
 
   def _helps(self, rows: np.ndarray, answers: np.ndarray, strength: float,

@@ -128,9 +128,8 @@ def _cell(settings: MeanSettings, mechanism: str, n: int, d: int, bits: int | No
           epsilon: float) -> Cell:
   gaussian = _gaussian_noise(epsilon, settings.delta)
   analytic = mechanism == 'gaussian' and settings.accountant == 'auto'
-  noise = None  # Calibrated below.
-  if bits is None:
-    noise = gaussian['analytic' if analytic else 'rdp']
+  # That of sums is calibrated below.
+  noise = gaussian['analytic' if analytic else 'rdp'] if bits is None else None
   plan = FedAvgPlan.calibrate(
       mechanisms.SumMechanism(
           mechanism=mechanism.removesuffix('_rdp'), noise_multiplier=noise,

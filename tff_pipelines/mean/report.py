@@ -210,7 +210,6 @@ def outcome(folder: pathlib.Path, settings: MeanSettings, plan: plan_lib.MeanPla
   sums = [group for group in groups if group['bits'] is not None] or groups
   nearest = min(sums, key=lambda group: abs(math.log(group['ratio'])))
   farthest = max(sums, key=lambda group: group['ratio'])
-
   # Values that all of them share.
   only = {name: asked[0][name] for name in ('bits', 'noise_multiplier', 'n')
           if len({row[name] for row in asked}) == 1}

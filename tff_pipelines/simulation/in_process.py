@@ -81,7 +81,6 @@ class Graph:
   """
 
   def __init__(self, leaf: building_blocks.CompiledComputation):
-    """Imports the graph."""
     serialized = leaf.proto.tensorflow.graph_def.value
     # Marks lead to nothing: they would be removed.
     self._optimized = _REDUCES in serialized and not native_chunks.MARKED.search(
@@ -294,9 +293,8 @@ class _Evaluator:
     return values_lib.AtClients(list(itertools.chain.from_iterable(results)))
 
   def _values(self, placed) -> list:
-    if isinstance(placed, values_lib.AllEqual):
-      return [placed.value] * self._num_clients
-    return placed.values
+    return [placed.value] * self._num_clients if isinstance(
+        placed, values_lib.AllEqual) else placed.values
 
   def federated_aggregate(self, argument):
     placed, zero, accumulate, _, report = argument
@@ -383,7 +381,6 @@ class _Compiled:
       return self._graphs[id(leaf)]
 
   def close(self) -> None:
-    """Ends the sessions."""
     with self._lock:
       for graph in self._graphs.values():
         graph.close()
@@ -393,7 +390,7 @@ class InProcessContext(tff.framework.SyncContext):
   """Executes computations; calls share compiled forms, and the pool `threads`."""
 
   def __init__(self, num_threads: int):
-    """Starts nothing yet; see the attributes for the arguments."""
+    """Starts nothing yet; `num_threads` >= 1 clients are computed in parallel."""
     self.num_threads = num_threads
     self.threads = futures.ThreadPoolExecutor(num_threads)
     # TensorFlow does not heed interrupts: the caller's thread must not compute.

@@ -216,9 +216,8 @@ def _draws_at_server(computation: tff.Computation) -> bool:
   block = tff_internals.reduced(computation, ())
   calls = [value for _, value in getattr(block.result, 'locals', ())]
   return any(
-      keys.FRESH.encode() in call.argument.proto.SerializeToString()
-      for call in calls if call.argument is not None and isinstance(
-          call.type_signature, tff.FederatedType)
+      keys.FRESH.encode() in call.argument.proto.SerializeToString() for call in calls
+      if call.argument is not None and isinstance(call.type_signature, tff.FederatedType)
       and call.type_signature.placement is tff.SERVER)
 
 

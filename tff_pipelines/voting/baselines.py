@@ -104,8 +104,7 @@ class VotingExperiment(run_lib.Experiment):
                                     training.batch_size, steps=240)))
 
   def given_map(self, task: VotingTask) -> features_lib.PublicFeatures | None:
-    folder = self.settings.features_from
-    if folder is None:
+    if (folder := self.settings.features_from) is None:
       return None
     features = features_lib.read_map(pathlib.Path(folder), task.public)
     if features is None:
@@ -156,8 +155,7 @@ class VotingExperiment(run_lib.Experiment):
                     ) -> tuple[student_lib.Architecture, np.ndarray, dict]:
     """The student's network, its public records (mapped or not), its test records."""
     public, test, seed = task.public, task.test, self.settings.student_seed
-    features = asked.features
-    images = len(task.record_shape) == 2
+    features, images = asked.features, len(task.record_shape) == 2
     name = self.settings.student_model or (
         'encoder' if features.encoder else 'cnn' if images else 'softmax')
     if name == 'encoder':

@@ -171,8 +171,7 @@ def as_grid(task: VotingTask) -> VotingTask:
   if most < 1:
     raise ValueError(
         f'features must have fewer than 2^24 coordinates, found {public.shape[1]}')
-  reach = float(np.percentile(np.abs(public), 99.9))
-  step = (reach or 1.0) / most
+  step = (float(np.percentile(np.abs(public), 99.9)) or 1.0) / most
   return _with_records(task, lambda x: np.clip(
       np.rint(flat(x) / step), -most, most).astype(np.int8))
 
