@@ -170,9 +170,7 @@ def list_all(folder: pathlib.Path) -> list[tuple[int, pathlib.Path]]:
 
 
 def superseded(folder: pathlib.Path, rounds: int) -> list[pathlib.Path]:
-  """Paths of checkpoints that are not needed after the one of this round.
-
-  Those of later rounds are damaged: else the round would not have been run again.
-  """
+  """Paths of checkpoints that are not needed after the one of this round."""
+  # Later ones are damaged: else the round would not have been run again.
   return [path for number, path in list_all(folder)
           if not rounds - KEPT < number <= rounds]

@@ -106,10 +106,8 @@ def _starts(path: pathlib.Path) -> list[str]:
 
 def sealed(configuration: Mapping[str, Any],
            earlier: Mapping[str, Any] | None = None) -> dict[str, Any]:
-  """A configuration as it is recorded, with version, name of the run, and hash.
-
-  It replaces the earlier one of the same run, if there is one.
-  """
+  """A configuration as it is recorded, with version, name of the run, and hash."""
+  # It replaces the earlier one of the same run, if there is one.
   # No other run has this name, which checkpoints have too.
   run = secrets.token_hex(16) if earlier is None else earlier['run']
   before = [] if earlier is None else [*earlier['earlier'], earlier['hash']]

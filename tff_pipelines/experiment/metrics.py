@@ -37,7 +37,7 @@ def rows(path: pathlib.Path) -> list[dict[str, str]]:
 
 
 def read(path: pathlib.Path, key: str) -> dict[int, dict[str, str]]:
-  """Rows by the integer in the column `key`, without it; ValueError if it is none."""
+  """Rows by the integer in the column `key`, without it; ValueError if one has none."""
   if not path.exists():
     return {}
   table = rows(path)

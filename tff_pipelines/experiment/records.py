@@ -269,10 +269,8 @@ class RunRecords:
     return sum(line['outcome'] == ledger_lib.UNUSED for line in self.ledger.lines())
 
   def stop(self, event: Callable[[int], base.Event], rounds: int) -> None:
-    """Charges all rounds up to the last that was planned, which are not run.
-
-    They cost what they would have cost: those whose repeats are due, as repeated ones.
-    """
+    """Charges all rounds up to the last that was planned, which are not run."""
+    # They cost what they would have cost: those whose repeats are due, as repeated ones.
     done = len(self.ledger.lines()) - self.outside_rounds - len(self.lost)
     # A start that was killed meanwhile has charged some.
     for number, index in enumerate(range(done + 1, rounds + 1), start=self.unused):

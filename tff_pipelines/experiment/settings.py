@@ -151,10 +151,8 @@ class Settings:
             and isinstance(value := getattr(self, name), str)}
 
   def differences(self, recorded: Mapping[str, Any]) -> list[str]:
-    """Names of the fields that differ from a recorded `configuration`.
-
-    The recorded value of a field that has no effect now is not compared.
-    """
+    """Names of the fields that differ from a recorded `configuration`."""
+    # The recorded value of a field that has no effect now is not compared.
     unused = {name for name, _ in self.unused()}
     fields, own = declared(type(self)), self.configuration()
     return sorted([

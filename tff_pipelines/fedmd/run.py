@@ -39,10 +39,8 @@ def _fit_config(settings: FedMdSettings, prefix: str) -> process_lib.FitConfig:
 
 def draw_subset(records: int, draws: int, replacement: bool,
                 seed: int | None) -> np.ndarray:
-  """Indices of the records that a party trains on, int64 [draws].
-
-  Only a draw without a seed, by the system's entropy, has a privacy guarantee.
-  """
+  """Indices of the records that a party trains on, int64 [draws]."""
+  # Only a draw without a seed, by the system's entropy, has a privacy guarantee.
   if seed is not None:
     indices = np.random.default_rng(seed).choice(records, draws, replace=replacement)
   elif replacement:

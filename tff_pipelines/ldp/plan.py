@@ -83,10 +83,8 @@ class LdpPlan(guarantee.Plan):
 
   @property
   def total_variation(self) -> float:
-    """Distance between an answer and its ideal distribution, for uniform random bits.
-
-    The pure mechanisms' are ratios of integers, which epsilon is of: none deviates.
-    """
+    """Distance between an answer and its ideal distribution, for uniform random bits."""
+    # The pure mechanisms' are ratios of integers, which epsilon is of: none deviates.
     return min(1.0, self.dimension * alias_table.TOTAL_VARIATION * self.is_gaussian)
 
   def bound(self, event: base.Event, releases: int, *, observer: str = bounds.OUTSIDERS,

@@ -89,12 +89,10 @@ class Noise:
                sets=mechanism if is_of_sets else None)
 
   def weight(self, answers: np.ndarray, labels: np.ndarray) -> float:
-    """The growth of log P[answers | class] with the answer's coordinate of the class.
-
-    Of sets that is a step of expectation maximisation, given probable labels [n,
-    classes], for a channel, teachers' mistakes included, that confuses all wrong
-    classes alike. Other noise is taken for Gaussian.
-    """
+    """The growth of log P[answers | class] with the answer's coordinate of the class."""
+    # For sets that is a step of expectation maximisation, given probable labels [n,
+    # classes], for a channel, teachers' mistakes included, that confuses all wrong
+    # classes alike. Other noise is taken for Gaussian.
     if self.sets is None:
       return 1 / self.variance
     sets, gap = self.sets, self.sets.inside - self.sets.outside
@@ -149,11 +147,9 @@ class Trainer:
 
   def _helps(self, rows: np.ndarray, answers: np.ndarray, strength: float,
              noise: Noise) -> bool:
-    """Whether held-out answers do not speak against refinement.
-
-    It takes `_DOUBTS` standard errors, of noise and of teachers that differ, to reject
-    what as a rule helps; answers that are too few to be divided do not.
-    """
+    """Whether held-out answers do not speak against refinement."""
+    # It takes `_DOUBTS` standard errors, of noise and of teachers that differ, to
+    # reject what as a rule helps; answers that are too few to be divided do not.
     if len(rows) < _FEWEST_ANSWERS:
       return True
     steps = min(self._settings.refine_steps, _TRIAL_STEPS)

@@ -59,10 +59,8 @@ def num_slices(elements: int) -> int:
 
 
 def sliced(values: Sequence[Any]) -> list[Sequence[Any]]:
-  """The slices of values at clients, which workers would compute.
-
-  Floats are summed in this order everywhere, so that workers change no last bit.
-  """
+  """The slices of values at clients, which workers would compute."""
+  # Floats are summed in this order everywhere, so that workers change no last bit.
   count = num_slices(len(values))
   ends = [len(values) * i // count for i in range(count + 1)]
   return [values[start:end] for start, end in itertools.pairwise(ends)]
@@ -133,12 +131,10 @@ class Graph:
       self._feeds.append(binding.sequence.graph_def_tensor_name)
 
   def _find_fresh_keys(self, types: set[str]) -> list[str]:
-    """Tensors that are fed kernel entropy, which TensorFlow takes long to read.
-
-    Within functions nothing can be fed, and `keys.fresh` reads. So it does where
-    there are loops of the old kind: their bodies are part of the graph, and one fed
-    key would serve all iterations.
-    """
+    """Tensors that are fed kernel entropy, which TensorFlow takes long to read."""
+    # Within functions nothing can be fed, and `keys.fresh` reads. So it does where
+    # there are loops of the old kind: their bodies are part of the graph, and one fed
+    # key would serve all iterations.
     if types & {'Enter', 'RefEnter'}:
       return []
     return [

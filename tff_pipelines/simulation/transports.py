@@ -55,10 +55,8 @@ class Request:
   contents: Mapping[str, bytes | np.ndarray] = dataclasses.field(repr=False)
 
   def known(self, before: frozenset[str]) -> frozenset[str]:
-    """Digests that a worker knows after this request if it knew `before`.
-
-    It keeps all computations, and of arrays those of its latest request.
-    """
+    """Digests that a worker knows after this request if it knew `before`."""
+    # It keeps all computations, and of arrays those of its latest request.
     return frozenset(self.contents) | {
         digest for digest in before if digest.startswith(COMPUTATION)}
 

@@ -162,10 +162,8 @@ def map_records(task: VotingTask, features: PublicFeatures,
 
 
 def as_grid(task: VotingTask) -> VotingTask:
-  """The task with vectors on a grid of small integers, for exact distances; int8.
-
-  All but one in a thousand of the public coordinates fit; others are cut off.
-  """
+  """The task with vectors on a grid of small integers, for exact distances; int8."""
+  # All but one in a thousand of the public coordinates fit; others are cut off.
   public = flat(task.public)
   most = knn.largest_feature(public.shape[1])
   if most < 1:
