@@ -104,8 +104,7 @@ class VotingExperiment(run_lib.Experiment):
                                     training.batch_size, steps=240)))
 
   def given_map(self, task: VotingTask) -> features_lib.PublicFeatures | None:
-    folder = self.settings.features_from
-    if folder is None:
+    if (folder := self.settings.features_from) is None:
       return None
     features = features_lib.read_map(pathlib.Path(folder), task.public)
     if features is None:
@@ -156,8 +155,7 @@ class VotingExperiment(run_lib.Experiment):
                     ) -> tuple[student_lib.Architecture, np.ndarray, dict]:
     """The student's network, its public records (mapped or not), its test records."""
     public, test, seed = task.public, task.test, self.settings.student_seed
-    features = asked.features
-    images = len(task.record_shape) == 2
+    features, images = asked.features, len(task.record_shape) == 2
     name = self.settings.student_model or (
         'encoder' if features.encoder else 'cnn' if images else 'softmax')
     if name == 'encoder':
@@ -220,8 +218,13 @@ class _BaselineExperiment(VotingExperiment):
   from them as from the labels of a vote.
   """
 
+  mechanism_line = staticmethod(fedavg_report.mechanism_line)
+
   def planned_rounds(self, plan) -> int:
     return self.settings.rounds
+
+  def run_line(self, plan: FedAvgPlan, rounds: int) -> str:
+    return f'{self.settings.algorithm}: {fedavg_report.run_line(plan, rounds)}'
 
   def describe(self, task, plan) -> report_lib.Description:
     model = self.model(task)
@@ -299,8 +302,6 @@ class _BaselineExperiment(VotingExperiment):
 class AveragingExperiment(_BaselineExperiment):
   """FedAvg and DP-FedAvg."""
 
-  mechanism_line = staticmethod(fedavg_report.mechanism_line)
-
   def build_plan(self, task, recorded) -> FedAvgPlan:
     settings, agents = self.settings, len(task.agents.client_ids)
     mechanism, cohort = 'none', settings.cohort_size or float(agents)
@@ -316,9 +317,6 @@ class AveragingExperiment(_BaselineExperiment):
         recorded_noise=recorded and recorded['noise_multiplier'], seed=settings.seed,
         privacy_unit=self.privacy_unit(task))
 
-  def run_line(self, plan: FedAvgPlan, rounds: int) -> str:
-    return f'{self.settings.algorithm}: {fedavg_report.run_line(plan, rounds)}'
-
   def build_rounds(self, task, plan) -> loop.FedAvgRounds:
     settings, task = self.settings, self.federated(task)
     return fedavg_run.build_rounds(
@@ -332,8 +330,6 @@ class AveragingExperiment(_BaselineExperiment):
 class FedSgdExperiment(_BaselineExperiment):
   """DP-FedSGD."""
 
-  mechanism_line = staticmethod(fedavg_report.mechanism_line)
-
   def build_plan(self, task, recorded) -> FedAvgPlan:
     settings, agents = self.settings, task.agents.client_ids
     records = sum(len(task.agents.examples(agent)['y']) for agent in agents)
@@ -343,9 +339,6 @@ class FedSgdExperiment(_BaselineExperiment):
         mechanism='skellam' if settings.noise == 'skellam' else 'gaussian',
         dimension=self.network(task).as_model().parameter_count(),
         record_adjacency=settings.adjacency, privacy_unit=self.privacy_unit(task))
-
-  def run_line(self, plan: FedAvgPlan, rounds: int) -> str:
-    return f'dp_fedsgd: {fedavg_report.run_line(plan, rounds)}'
 
   def build_rounds(self, task, plan) -> loop.FedAvgRounds:
     settings, task = self.settings, self.federated(task)
