@@ -131,23 +131,16 @@ def test_persons_are_sampled_with_all_their_records():
   statistics_lib.check_mean(np.isin(np.arange(300), drawn), 0.1, 0.09)
 
 
-def test_a_silo_takes_as_many_blocks_whatever_it_sampled(in_process, monkeypatch):
-  blocks = []
+@pytest.mark.parametrize('count, blocks', [(0, 3), (2, 3), (9, 3), (14, 4)])
+def test_a_silo_takes_as_many_blocks_whatever_it_sampled(
+    in_process, monkeypatch, count, blocks):
   bare_sum = plain_sum.PlainSumFactory.bare_sum
-
-  def counted(self, vectors, own_keys, state):
-    blocks.append(tf.numpy_function(lambda n: n, [tf.shape(vectors)[0]], tf.int32))
-    total, measured = bare_sum(self, vectors, own_keys, state)
-    return total, dict(measured, blocks=tf.constant(1))
-
-  monkeypatch.setattr(plain_sum.PlainSumFactory, 'bare_sum', counted)
   monkeypatch.setattr(silos, 'block_size', lambda dimension: 4)
-  for count, room, expected in ((0, 9, 3), (2, 9, 3), (9, 9, 3), (14, 9, 4)):
-    examples = _examples(count)
-    process = _process(plain_sum.PlainSumFactory(diagnostics=True), _examples(1), room=room)
-    output = process.next(process.initialize(), _values([examples]))
-    totals = output['metrics']['aggregator']['diagnostics']['totals']
-    assert totals['blocks'] == expected
+  monkeypatch.setattr(plain_sum.PlainSumFactory, 'bare_sum', lambda *arguments: (
+      bare_sum(*arguments)[0], {'blocks': tf.constant(1)}))
+  process = _process(plain_sum.PlainSumFactory(diagnostics=True), _examples(1), room=9)
+  output = process.next(process.initialize(), _values([_examples(count)]))
+  assert output['metrics']['aggregator']['diagnostics']['totals']['blocks'] == blocks
 
 
 def test_seeded_steps_repeat_and_unseeded_ones_do_not(in_process):
