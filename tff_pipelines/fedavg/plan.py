@@ -236,6 +236,10 @@ class FedAvgPlan(guarantee.Plan):
     return self.mechanism.population
 
   @property
+  def records(self) -> int | None:
+    return None if self.mechanism.silos is None else self.population
+
+  @property
   def is_private(self) -> bool:
     mechanism = self.mechanism
     return mechanism.mechanism != 'none' and (

@@ -365,8 +365,7 @@ class TrainExperiment(run_lib.Experiment):
         server=self.server, rounds_per_evaluation=settings.rounds_per_evaluation,
         dropout_rate=settings.simulated_dropout_rate, on_bad=self.write_bad())
     if plan.mechanism.silos is not None:
-      return build_steps(
-          task, plan, initial, most_records=self._most_records, **common)
+      return build_steps(task, plan, initial, most_records=self._most_records, **common)
     return build_rounds(
         task, plan, initial,
         local=local_training.LocalConfig(**declarations.shared(

@@ -109,6 +109,8 @@ class DataSettings(settings.TaskSettings):
       'where there is no test part.', above=0, below=1, otherwise='0.1')
   client_field: str | None = _data(None, 'Field, column or array that names the '
       'client.', otherwise='client; writer for npz')
+  person_field: str | None = _data(None, 'Field that names the person of a record.',
+      otherwise='none; needed to protect persons')
   image_field: str | None = _data(None, 'Field of the images.',
       otherwise='pixels; image for folder, x for leaf and npz')
   label_field: str | None = _data(None, 'Field of the labels.',
@@ -205,13 +207,11 @@ class TrainSettings(settings.RunSettings, DataSettings):
   mechanism: str = _privacy('skellam', 'Noise of clients: skellam, '
       'discrete_gaussian; of a server: skellam_central, gaussian; none; own.',
       choices=MECHANISMS, essential=True)
-  protect: str = _privacy('client', 'Unit that epsilon protects: a client; or a record, '
-      'or a person, of clients that are silos, such as hospitals.',
-      choices=('client', *OF_SILOS), essential=True)
+  protect: str = _privacy('client', 'Unit of epsilon: a client, or a record or person of '
+      'clients that are silos.',
+      choices=('client', *OF_SILOS))
   batch_size: float | None = _silos(None, 'Expected records, or persons, of a step, of '
-      'all silos together.', above=0, essential=True, otherwise='a tenth of all')
-  person_field: str | None = _person(None, 'Field that names the person of a record.',
-      essential=True)
+      'all silos together.', above=0, otherwise='a tenth of all')
   records_per_person: int = _person(16, 'Maximum number of records of a person that are '
       'used.', low=1)
   aggregation: str | None = declarations.setting(None, 'Aggregation of your own, '
@@ -231,8 +231,7 @@ class TrainSettings(settings.RunSettings, DataSettings):
       essential=True, otherwise='1/N^1.1 for N clients, at most 1e-5 from 10,000 on')
   clip: float | None = _sum(
       'clip', when={'mechanism': _PRIVATE}, by_task=True, otherwise=_by_task('clip'))
-  cohort_size: float = _sum(
-      'cohort_size', 100.0, low=1, above=None, when=_CLIENTS)
+  cohort_size: float = _sum('cohort_size', 100.0, low=1, above=None, when=_CLIENTS)
   rounds: int = _sum('rounds', 50)
   sampling: str = _sum('sampling', TURNS, when={}, essential=False)
   fixed_adjacency: str = _sum('fixed_adjacency')
@@ -342,6 +341,8 @@ class TrainSettings(settings.RunSettings, DataSettings):
     if self.vocabulary != registry.PRIVATE_COUNTS:
       for name in ('vocabulary_epsilon', 'words_per_client'):
         yield name, f'vocabulary={self.vocabulary}'
+    if self.protect != 'person':
+      yield 'person_field', f'protect={self.protect}'
     if self.warm_start is not None:
       yield 'initial_weights_seed', 'warm_start'
     else:

@@ -198,8 +198,7 @@ def build(loss: Callable, element_spec, *, initial_weights: list[np.ndarray],
     mark = bare and marks.Marks(bare, sum_state, blocks * block, several, at_once=block)
 
     def of_block(index):
-      return factory.bare_sum(
-          *several(index * block, (index + 1) * block), sum_state)
+      return factory.bare_sum(*several(index * block, (index + 1) * block), sum_state)
 
     def step(index, total, measured):
       more_total, more = of_block(index)

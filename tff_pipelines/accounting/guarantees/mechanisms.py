@@ -95,7 +95,7 @@ class SumMechanism(Mechanism):
       'smaller it is: --cohort_size over it, rounded up.', above=0, high=1, when=_turns)
   column: tuple[int, ...] = _sum_params('column', when=_turns)
   silos: int | None = _sums(
-      None, 'Number of silos, each with a share of the noise.', low=1, essential=True,
+      None, 'Number of silos, each with a share of the noise.', low=1,
       when={'sampling': ('records',)}, otherwise='clients have shares')
   record_adjacency: str = _sums(
       base.RECORD_ZERO_OUT, 'Adjacency where silos sample records: one is added or '
