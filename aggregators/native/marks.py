@@ -96,7 +96,8 @@ class Marks:
     """
     with tf.name_scope(SCOPE) as self._scope:
       tf.constant(text(params), name=PARAMETERS)
-      tf.constant(at_once or at_a_time(params), name=AT_A_TIME)
+      if at_once is not None:
+        tf.constant(at_once, name=AT_A_TIME)
       # By default the loop trains no client.
       first, size = (tf.compat.v1.placeholder_with_default(0, [], name)
                      for name in (FIRST, SIZE))

@@ -76,6 +76,13 @@ def test_every_task_can_be_asked_for_with_each_of_its_models(task):
     assert TrainSettings(task=task, model=model).task_options == {'model': model}
 
 
+def test_what_protects_clients_is_refused_where_records_are_protected():
+  for changes in (dict(private_evaluation=0.5), dict(mechanism='own', aggregation='a:b'),
+                  dict(statistics_epsilon=1.0, task='tabular')):
+    with pytest.raises(ValueError, match='protects clients.*protect=record'):
+      TrainSettings(protect='record', **changes)
+
+
 @pytest.mark.slow
 def test_every_setting_of_privacy_reaches_the_plan():
   def build(metrics=0, silos=None, **changes):

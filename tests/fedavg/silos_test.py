@@ -18,7 +18,6 @@ KEY = tf.constant([4, 5], tf.int64)
 WEIGHTS = tiny_task.initial_weights(0)
 DIMENSION = sum(w.size for w in WEIGHTS)
 CLIP = 1.5
-# A grid so fine that no comparison below sees rounding or noise.
 FINE = DistributedSumParams(
     clip=CLIP, noise_multiplier=1e-4, bits=28, dimension=DIMENSION, cohort_size=150)
 
@@ -45,14 +44,10 @@ def _examples(count, seed=3, persons=None):
 
 
 def _values(silos_, keyed=False, step=2):
-  values = []
-  for i, examples in enumerate(silos_):
-    value = collections.OrderedDict(
-        examples=collections.OrderedDict(sorted(examples.items())))
-    if keyed:
-      value['key'] = np.array([i, step], np.int64)
-    values.append(value)
-  return values
+  return [collections.OrderedDict(
+      examples=collections.OrderedDict(sorted(examples.items())),
+      **{'key': np.array([i, step], np.int64)} if keyed else {})
+          for i, examples in enumerate(silos_)]
 
 
 def _process(factory, example, rate=1.0, **units):
@@ -110,9 +105,8 @@ def test_units_are_sampled_independently_at_the_rate():
   count, rate, rounds = 400, 0.05, 200
   sample = tf.function(
       lambda k: silos.sampled(k, tf.constant(count), rate), autograph=False)
-  found = np.zeros((rounds, count))
-  for i in range(rounds):
-    found[i, sample(tf.constant([i, 8], tf.int64)).numpy()] = 1
+  found = np.stack([np.isin(np.arange(count), sample(tf.constant([i, 8], tf.int64)))
+                    for i in range(rounds)])
   statistics_lib.check_mean(found, rate, rate * (1 - rate))
   # Sizes vary as those of independent draws.
   statistics_lib.check_mean(
@@ -163,11 +157,8 @@ def test_a_step_that_lacks_a_silo_is_suppressed(in_process):
 
 
 def test_a_silo_must_have_records():
-  class Source:
-    client_ids = ('north', 'south')
-
-    def examples(self, name):
-      return _examples(3 if name == 'north' else 0)
-
+  source = records.ArraysByClient(_examples(3), np.array(['north'] * 3))
+  source.client_ids = ('north', 'south')
+  source.examples = lambda name: _examples(3 * (name == 'north'))
   with pytest.raises(ValueError, match="silo 'south' must have records, found none"):
-    silos.unit_counts(Source())
+    silos.unit_counts(source)

@@ -360,6 +360,15 @@ class TrainSettings(settings.RunSettings, DataSettings):
     if (self.sampling == RECORDS) != (self.protect != 'client'):
       raise ValueError(f'sampling must be {RECORDS} if and only if a record or a person '
                        f'is protected, found {self.sampling} with protect={self.protect}')
+    refused = {'mechanism': self.mechanism == OWN, 'private_evaluation': bool(
+        self.private_evaluation), 'skip_bad_clients': bool(self.skip_bad_clients),
+               'statistics_epsilon': self.statistics_epsilon is not None,
+               'vocabulary': self.vocabulary == registry.PRIVATE_COUNTS}
+    for name, is_given in refused.items():
+      # They are of clients: one record would decide on all of its silo.
+      if is_given and self.protect != 'client':
+        raise ValueError(f'{name}={getattr(self, name)} protects clients, and can\'t be '
+                         f'had with protect={self.protect}')
     if self.protect == 'person' and self.person_field is None:
       raise ValueError('protect=person needs person_field, the field that names them')
     if (self.population is None) != (self.dimension is None):

@@ -132,8 +132,9 @@ class NativeChunk(_Marked):
     self._others = [
         i for i in range(len(fetches))
         if i not in (self._total, *self._diagnostics, *self._training)]
-    self._size = tf.make_ndarray(
-        self._operations[marks.AT_A_TIME].get_attr('value')).item()
+    at_once = self._operations.get(marks.AT_A_TIME)
+    self._size = marks.at_a_time(self._params) if at_once is None else (
+        tf.make_ndarray(at_once.get_attr('value')).item())
     self.calls = [([name(marks.FIRST), name(marks.SIZE)], [
         *map(name, (marks.VECTORS, marks.KEYS, marks.COUNT)),
         *self._listed(marks.TRAINING), *(fetches[i] for i in self._others)])]
