@@ -95,9 +95,8 @@ class AdaptiveClipSumFactory(distributed_sum.DistributedSumFactory):
   def release(self, state, total, num_reporting, key):
     new_state, vector, measurements = super().release(
         state, total[:-1], num_reporting, key)
-    fraction = self._fraction_below(
-        total[-1:], num_reporting, state['cohort_size'],
-        keys.derive(key, _COUNT_AT_SERVER))
+    fraction = self._fraction_below(total[-1:], num_reporting, state['cohort_size'],
+                                    keys.derive(key, _COUNT_AT_SERVER))
     adaptive, initial = self._adaptive, self._params.clip
     new_state['clip'] = tf.clip_by_value(
         state['clip'] * tf.exp(-adaptive.learning_rate * (
@@ -109,9 +108,8 @@ class AdaptiveClipSumFactory(distributed_sum.DistributedSumFactory):
 
   def _noise(self, key, variance) -> tf.Tensor:
     """Skellam noise of a fraction of the count's variance; int64 [1]."""
-    return skellam.sample(
-        key, [1], variance * share_tables.SHARE_EXCESS,
-        max_variance=self._count_variance * share_tables.SHARE_EXCESS)
+    return skellam.sample(key, [1], variance * share_tables.SHARE_EXCESS,
+                          max_variance=self._count_variance * share_tables.SHARE_EXCESS)
 
   def _fraction_below(self, total, num_reporting, cohort_size, key) -> tf.Tensor:
     """The noisy fraction of the cohort at most the clip; about 1/2 if suppressed."""

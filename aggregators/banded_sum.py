@@ -118,7 +118,8 @@ class BandedCentralSumFactory(central_sum.CentralSumFactory):
   deviation `noise_multiplier` * `clip` * |g|, of ideal arithmetic, against those who see
   results; the server is trusted.
 
-  One band, (1,), is `CentralSumFactory`. The state has `closed_noise` (float32 [b - 1, dimension]), the latest first.
+  One band, (1,), is `CentralSumFactory`. The state has `closed_noise` (float32 [b - 1,
+  dimension]), the latest first.
   """
 
   closed = ('closed_noise',)

@@ -14,10 +14,8 @@ import functools
 import numpy as np
 import tensorflow as tf
 
-_CONSTANTS = {
-    4: np.frombuffer(b'expand 16-byte k', '<u4'),
-    8: np.frombuffer(b'expand 32-byte k', '<u4'),
-}
+_CONSTANTS = {4: np.frombuffer(b'expand 16-byte k', '<u4'),
+              8: np.frombuffer(b'expand 32-byte k', '<u4')}
 # First 32 bits of the nonce: the streams of random bits and of keys never meet.
 _BITS, _KEYS = 0, 1
 
@@ -54,10 +52,9 @@ def blocks(key: tf.Tensor, counters: tf.Tensor, nonce: tf.Tensor) -> tf.Tensor:
   Returns uint32 [16, n]; column i is the key stream of counters[i].
   """
   ones = tf.ones_like(counters)[tf.newaxis]
-  rows = (
-      tf.constant(_CONSTANTS[key.shape[0]], tf.uint32)[:, tf.newaxis] * ones,
-      key[:4, tf.newaxis] * ones, key[-4:, tf.newaxis] * ones,
-      tf.concat([counters[tf.newaxis], nonce[:, tf.newaxis] * ones], axis=0))
+  rows = (tf.constant(_CONSTANTS[key.shape[0]], tf.uint32)[:, tf.newaxis] * ones,
+          key[:4, tf.newaxis] * ones, key[-4:, tf.newaxis] * ones,
+          tf.concat([counters[tf.newaxis], nonce[:, tf.newaxis] * ones], axis=0))
 
   def turned(x, count):
     return tf.concat([x[count:], x[:count]], axis=0)

@@ -62,6 +62,11 @@ class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
     """Parameters with which kernels compute `contribute`; None if they can't."""
     return None
 
+  @property
+  def native_bare_params(self) -> DistributedSumParams | None:
+    """The same of `bare`."""
+    return None
+
   def initial_state(self) -> Any:
     """In graph: the state, an OrderedDict with a `server_key` (int64[2])."""
     seed = self.simulation_seed
@@ -78,6 +83,30 @@ class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
       key: int64[2], of this client and round alone.
       state: The state of the sum, as `shared`.
     """
+
+  def bare(self, vector: tf.Tensor, key: tf.Tensor, state) -> tuple[tf.Tensor, Any]:
+    """In graph: `contribute` without a share of the noise; here clients add none."""
+    return self.contribute(vector, key, state)
+
+  def bare_sum(self, vectors: tf.Tensor, own_keys: tf.Tensor,
+               state) -> tuple[tf.Tensor, Any]:
+    """In graph: the sums of `bare` over rows, float32 [n, dimension] and int64 [n, 2]."""
+    def one(index):
+      return self.bare(vectors[index], own_keys[index], state)
+
+    nothing = tf.nest.map_structure(
+        lambda spec: tf.zeros(spec.shape, spec.dtype),
+        tf.function(one, autograph=False).get_concrete_function(
+            tf.TensorSpec([], tf.int32)).structured_outputs)
+
+    def step(index, total, measured):
+      values, more = one(index)
+      return (index + 1, self.add(total, values),
+              tf.nest.map_structure(tf.add, measured, more))
+
+    return tf.while_loop(
+        lambda index, *_: index < tf.shape(vectors)[0], step, (tf.constant(0), *nothing),
+        parallel_iterations=1)[1:]
 
   @abc.abstractmethod
   def release(self, state, total: tf.Tensor, num_reporting: tf.Tensor,

@@ -29,7 +29,8 @@ _SIGMA_BITS = 24
 
 # exp(-k^2 / 2) beyond this k is below 2^-140.
 _MOST_WHOLE = 13
-
+# Shapes of loop variables: a counter, and a vector whose length may change.
+_COUNTER, _VECTOR = tf.TensorShape([]), tf.TensorShape([None])
 
 check_variance = functools.partial(
     skellam.check_variance, noise='exact discrete Gaussian', most=MAX_VARIANCE)
@@ -46,10 +47,8 @@ def _below(key: tf.Tensor, count, bound) -> tf.Tensor:
 
   _, uniform = tf.while_loop(
       lambda tries, uniform: (tries < _MAX_REDRAWS) & tf.reduce_any(uniform >= limit),
-      lambda tries, uniform: (
-          tries + 1, tf.where(uniform < limit, uniform, draw(tries))),
-      (tf.constant(1), draw(0)),
-      shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
+      lambda tries, uniform: (tries + 1, tf.where(uniform < limit, uniform, draw(tries))),
+      (tf.constant(1), draw(0)), shape_invariants=(_COUNTER, _VECTOR),
       parallel_iterations=1)
   return uniform % bound
 
@@ -64,10 +63,9 @@ def _bernoulli_exp(key: tf.Tensor, numerator: tf.Tensor, denominator) -> tf.Tens
     step_key = keys.derive(key, term)
     count = tf.size(active)
     # Bernoulli(x / k) as one of x and one of 1 / k, so that integers stay small.
-    resumes = (
-        (_below(keys.derive(step_key, 0), count, denominator) <
-         tf.gather(numerator, active)) &
-        tf.equal(_below(keys.derive(step_key, 1), count, term), 0))
+    is_x = _below(keys.derive(step_key, 0), count, denominator) < tf.gather(
+        numerator, active)
+    resumes = is_x & tf.equal(_below(keys.derive(step_key, 1), count, term), 0)
     ended = tf.boolean_mask(active, ~resumes)
     is_odd = tf.fill([tf.size(ended)], tf.equal(term % 2, 1))
     result = tf.tensor_scatter_nd_update(result, ended[:, tf.newaxis], is_odd)
@@ -78,18 +76,15 @@ def _bernoulli_exp(key: tf.Tensor, numerator: tf.Tensor, denominator) -> tf.Tens
   _, _, result = tf.while_loop(
       lambda term, active, _: (term < _MAX_TERMS) & (tf.size(active) > 0),
       step, (tf.constant(1), active, numerator >= 0),
-      shape_invariants=(tf.TensorShape([]), tf.TensorShape([None]),
-                        tf.TensorShape([None])),
-      parallel_iterations=1)
+      shape_invariants=(_COUNTER, _VECTOR, _VECTOR), parallel_iterations=1)
   return result
 
 
 def _proposals(key: tf.Tensor, count, top, bottom, table):
   """Tries for a standard deviation of top / bottom: int64 [count], and if accepted."""
   random_bits = keys.random_bits(keys.derive(key, 0), [2, count], tf.int32)
-  whole = tf.cast(
-      alias_draw.draw(random_bits[0], None, keys.derive(key, 1), table.packed,
-                      table.tie), tf.int64)
+  whole = tf.cast(alias_draw.draw(
+      random_bits[0], None, keys.derive(key, 1), table.packed, table.tie), tf.int64)
   negative = random_bits[1] < 0
   # The magnitude is one of the integers from whole * sigma on; x / top is how
   # far it is beyond, in standard deviations, and must be below 1.
@@ -98,19 +93,18 @@ def _proposals(key: tf.Tensor, count, top, bottom, table):
   x = magnitude * bottom - whole * top
   accepted = (x < top) & ~(negative & tf.equal(magnitude, 0))
 
+  def wanted(index, accepted):
+    return accepted & (tf.cast(index, tf.int64) <= whole)
+
   def once_more(index, accepted):
     # exp(-whole * x / top) as a product of `whole` equal factors.
-    wanted = accepted & (tf.cast(index, tf.int64) <= whole)
+    factor = tf.where(wanted(index, accepted), x, tf.constant(0, tf.int64))
     return index + 1, accepted & _bernoulli_exp(
-        keys.derive(keys.derive(key, 3), index),
-        tf.where(wanted, x, tf.constant(0, tf.int64)), top)
+        keys.derive(keys.derive(key, 3), index), factor, top)
 
   _, accepted = tf.while_loop(
-      lambda index, accepted: tf.reduce_any(
-          accepted & (tf.cast(index, tf.int64) <= whole)),
-      once_more, (tf.constant(1), accepted),
-      maximum_iterations=_MOST_WHOLE + 2,
-      shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
+      lambda *state: tf.reduce_any(wanted(*state)), once_more, (tf.constant(1), accepted),
+      maximum_iterations=_MOST_WHOLE + 2, shape_invariants=(_COUNTER, _VECTOR),
       parallel_iterations=1)
   last = tf.where(accepted, x, tf.constant(0, tf.int64))
   accepted &= _bernoulli_exp(keys.derive(key, 4), last * last, 2 * top * top)
@@ -139,9 +133,8 @@ def sample(key: tf.Tensor, shape, variance, *,
   """
   # tf.cast alone would take a Python number through float32.
   variance = tf.cast(tf.convert_to_tensor(variance, dtype_hint=tf.float64), tf.float64)
-  in_range = tf.debugging.Assert(
-      (variance >= 0) & (variance <= MAX_VARIANCE),
-      ['variance must be in [0, 2^52], found', variance])
+  in_range = tf.debugging.Assert((variance >= 0) & (variance <= MAX_VARIANCE),
+                                 ['variance must be in [0, 2^52], found', variance])
   # k = 0, 1, ... with probability proportional to exp(-k^2 / 2).
   table = alias_table.build(
       alias_table.DISCRETE_GAUSSIAN.weights(1.0)[:_MOST_WHOLE + 1], symmetric=False)
@@ -168,7 +161,6 @@ def sample(key: tf.Tensor, shape, variance, *,
   _, _, result = tf.while_loop(
       lambda tries, pending, _: (tries < _MAX_TRIES) & (tf.size(pending) > 0),
       again, (tf.constant(0), pending, tf.zeros([size], tf.int64)),
-      shape_invariants=(tf.TensorShape([]), tf.TensorShape([None]),
-                        tf.TensorShape([size])),
+      shape_invariants=(_COUNTER, _VECTOR, tf.TensorShape([size])),
       parallel_iterations=1)
   return tf.reshape(result, shape)

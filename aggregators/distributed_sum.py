@@ -379,9 +379,16 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
 
   @property
   def native_params(self) -> DistributedSumParams | None:
+    return self._if_native(self._params)
+
+  @property
+  def native_bare_params(self) -> DistributedSumParams | None:
+    return self._if_native(self.bare_params)
+
+  def _if_native(self, params: DistributedSumParams) -> DistributedSumParams | None:
     # Subclasses may have another `contribute`, which kernels don't compute.
     is_ours = type(self).contribute is DistributedSumFactory.contribute
-    return self._params if is_ours and marks.is_supported(self._params) else None
+    return params if is_ours and marks.is_supported(params) else None
 
   def set_cohort_size(self, state, cohort_size: int):
     """The state for a round of this many selected clients."""
@@ -407,6 +414,17 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
   def contribute(self, vector, key, state):
     return encode(vector, key, state['rotation_key'], state['cohort_size'],
                   self._params, state.get('noise_table'), state.get('clip'))
+
+  @functools.cached_property
+  def bare_params(self) -> DistributedSumParams:
+    """Parameters of an encoding without noise, on the same grid."""
+    return self._params.replace(  # Rounding needs no secret bits.
+        noise_multiplier=0.0, column=(1,), noise_generator='philox',
+        fixed_scale=self._params.scale)
+
+  def bare(self, vector, key, state):
+    return encode(vector, key, state['rotation_key'], state['cohort_size'],
+                  self.bare_params, clip=state.get('clip'))
 
   def zero(self, dimension: int) -> tf.Tensor:
     return super().zero(self._params.sent_dimension)

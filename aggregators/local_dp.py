@@ -1,12 +1,11 @@
 """Local mechanisms: what leaves a client is private whoever sees it.
 
-Pure TensorFlow functions of values and a key. A value is a row of `dimension`
-coordinates in [-1, 1], and every row is a separate release: two rows of one client
-cost twice. Soft labels are of the simplex, probabilities p as 2 p - 1: no two are more
-than 4 apart in L1 and 2 sqrt(2) in L2, and need less noise. Outputs follow the
-distributions of `local_dp_distributions`, drawn with integers only, so that the
-guarantee is exact and not one of ideal arithmetic. Coordinates outside [-1, 1] are
-clipped; NaN counts as 0.
+Pure TensorFlow functions of values and a key. A value is a row of `dimension` coordinates
+in [-1, 1], and every row is a separate release: two rows of one client cost twice. Soft
+labels are of the simplex, probabilities p as 2 p - 1: no two are more than 4 apart in L1
+and 2 sqrt(2) in L2, and need less noise. Outputs follow the distributions of
+`local_dp_distributions`, drawn with integers only, so that the guarantee is exact and not
+one of ideal arithmetic. Coordinates outside [-1, 1] are clipped; NaN counts as 0.
 """
 
 import abc
@@ -38,9 +37,8 @@ def _is_true(key: tf.Tensor, shape, threshold: int) -> tf.Tensor:
 
 def _indices(key: tf.Tensor, shape, count: int) -> tf.Tensor:
   """int64 in [0, count), uniform up to what `PiecewiseDistribution` accounts for."""
-  return tf.bitwise.right_shift(
-      _low_bits(key, shape, distributions.INDEX_BITS) * count,
-      tf.constant(distributions.INDEX_BITS, tf.int64))
+  return tf.bitwise.right_shift(_low_bits(key, shape, distributions.INDEX_BITS) * count,
+                                tf.constant(distributions.INDEX_BITS, tf.int64))
 
 
 def _on_grid(values: tf.Tensor, key: tf.Tensor, steps: int) -> tf.Tensor:
@@ -68,9 +66,8 @@ class LocalMechanism(abc.ABC):
       key: int64[2], of this client and call alone.
     """
     if values.shape.rank != 2 or values.shape[1] != self.dimension:
-      raise ValueError(
-          f'values must have the shape [rows, {self.dimension}], found '
-          f'{list(values.shape)}')
+      raise ValueError(f'values must have the shape [rows, {self.dimension}], found '
+                       f'{list(values.shape)}')
     values = tf.cast(values, tf.float64)
     values = tf.where(tf.math.is_nan(values), tf.zeros_like(values), values)
     return tf.cast(self._perturb(tf.clip_by_value(values, -1.0, 1.0), key), tf.float32)
@@ -92,9 +89,8 @@ class LocalMechanism(abc.ABC):
 class Piecewise(LocalMechanism):
   """The piecewise mechanism, of the cube (arXiv 1907.00782, Algorithms 2 and 4).
 
-  m coordinates of a row are chosen uniformly without replacement, by chance alone,
-  and each is perturbed with epsilon / m and scaled by dimension / m; the others
-  are 0.
+  m coordinates of a row are chosen uniformly without replacement, by chance alone, and
+  each is perturbed with epsilon / m and scaled by dimension / m; the others are 0.
 
   Formal guarantees. A row is epsilon-DP for any two inputs, exactly: see
   `PiecewiseDistribution`. Unbiased up to 2^-20 of the largest output.
@@ -120,9 +116,8 @@ class Piecewise(LocalMechanism):
     start = tf.minimum(_on_grid((values + 1) / 2, grid_key, dist.starts), dist.starts)
     outside = _indices(out_key, shape, dist.starts)
     outside += tf.where(outside < start, tf.zeros_like(outside), dist.window)
-    output = tf.where(
-        _is_true(coin_key, shape, dist.threshold),
-        start + _indices(in_key, shape, dist.window), outside)
+    output = tf.where(_is_true(coin_key, shape, dist.threshold),
+                      start + _indices(in_key, shape, dist.window), outside)
     return (tf.cast(output, tf.float64) - dist.centre) * dist.unit
 
   def _perturb(self, values, key):
@@ -242,8 +237,7 @@ _CLASSES = {'krr': functools.partial(SubsetSelection, size=1),
 
 
 def build(name: str, *, dimension: int, epsilon: float | None = None,
-          noise_multiplier: float | None = None,
-          simplex: bool = False) -> LocalMechanism:
+          noise_multiplier: float | None = None, simplex: bool = False) -> LocalMechanism:
   """Builds the mechanism of a name.
 
   Args:

@@ -59,9 +59,8 @@ def check_epsilon(**arguments: float) -> None:
   validate.positive(**arguments)
   for name, value in arguments.items():
     if not MIN_EPSILON <= value <= MAX_EPSILON:
-      raise ValueError(
-          f'{name} must be from {MIN_EPSILON:g} to {MAX_EPSILON:g} for one '
-          f'coordinate, found {value!r}')
+      raise ValueError(f'{name} must be from {MIN_EPSILON:g} to {MAX_EPSILON:g} for one '
+                       f'coordinate, found {value!r}')
 
 
 def _coin_threshold(epsilon: float, rounding: Fraction = Fraction(1),
@@ -294,8 +293,7 @@ class GaussianDistribution(_NoiseDistribution):
     parameter: v of the discrete Gaussian, units squared, rounded up.
   """
 
-  def __init__(self, noise_multiplier: float, dimension: int = 1,
-               simplex: bool = False):
+  def __init__(self, noise_multiplier: float, dimension: int = 1, simplex: bool = False):
     validate.positive(noise_multiplier=noise_multiplier)
     validate.integer(dimension=dimension, low=1)
     self.stddev = noise_multiplier * 2 * math.sqrt(2 if simplex else dimension)

@@ -16,10 +16,9 @@ from tff_pipelines.common import validate
 class LocalMeanFactory(client_sum.ClientSumFactory):
   """The mean of clients' structures of floats in [-1, 1], locally private.
 
-  A client's tensors are flattened and cut into rows of the mechanism's dimension;
-  each row costs the mechanism's budget. Here a client sends one row of two
-  coordinates and is 2-DP (outside of a test, first `with contexts.simulation():`, see
-  docs/noise.md):
+  A client's tensors are flattened and cut into rows of the mechanism's dimension; each
+  row costs the mechanism's budget. Here a client sends one row of two coordinates and is
+  2-DP (outside of a test, first `with contexts.simulation():`, see docs/noise.md):
 
       >>> mechanism = local_dp.build('laplace', epsilon=2.0, dimension=2)
       >>> process = LocalMeanFactory(mechanism).create(tff.TensorType(np.float32, [2]))
@@ -92,9 +91,8 @@ class LocalAnswersFactory(tff.aggregators.UnweightedAggregationFactory):
   @property
   def value_type(self) -> tff.StructType:
     """The type of a client's value."""
-    members = [
-        ('values', tff.TensorType(np.float32, [None, self._mechanism.dimension])),
-        ('queries', tff.TensorType(np.int32, [None]))]
+    members = [('values', tff.TensorType(np.float32, [None, self._mechanism.dimension])),
+               ('queries', tff.TensorType(np.int32, [None]))]
     if self._seeded:
       members.append(('key', tff.TensorType(np.int64, [2])))
     return tff.StructWithPythonType(members, collections.OrderedDict)
@@ -104,11 +102,8 @@ class LocalAnswersFactory(tff.aggregators.UnweightedAggregationFactory):
     key = value['key'] if self._seeded else keys.fresh()
     sent = self._mechanism.perturb(value['values'], key)
     queries = value['queries'][:, tf.newaxis]
-    return (
-        tf.scatter_nd(
-            queries, sent, [self._num_queries, self._mechanism.dimension]),
-        tf.scatter_nd(
-            queries, tf.ones_like(value['queries']), [self._num_queries]))
+    return (tf.scatter_nd(queries, sent, [self._num_queries, self._mechanism.dimension]),
+            tf.scatter_nd(queries, tf.ones_like(value['queries']), [self._num_queries]))
 
   def create(self, value_type) -> tff.templates.AggregationProcess:
     """Builds the process. Raises TypeError for values of another type."""

@@ -53,10 +53,9 @@ class Noise:
                        'is_divisible is False, found None')
 
 
-_SKELLAM = Noise(
-    name='skellam', has_shares=True, is_divisible=True, smallest_share=0.0,
-    tables=alias_table.SKELLAM, sampler='poisson', sampler_total_variation=None,
-    in_kernels=True)
+_SKELLAM = Noise(name='skellam', has_shares=True, is_divisible=True, smallest_share=0.0,
+                 tables=alias_table.SKELLAM, sampler='poisson',
+                 sampler_total_variation=None, in_kernels=True)
 # From half a grid unit on the bound on sums of shares is tight (arXiv 2102.06387).
 _DISCRETE_GAUSSIAN = Noise(
     name='discrete_gaussian', has_shares=True, is_divisible=False, smallest_share=0.5,

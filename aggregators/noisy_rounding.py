@@ -143,9 +143,8 @@ class TableNoise:
           self.generator.derive(own, 0), self.packed, self.tie, self.generator)
 
     # Wraps around at 2^32, which 2^bits divides.
-    _, total = tf.while_loop(
-        lambda i, _: i < self.more_draws, one_more, (tf.constant(0), values),
-        parallel_iterations=1)
+    _, total = tf.while_loop(lambda i, _: i < self.more_draws, one_more,
+                             (tf.constant(0), values), parallel_iterations=1)
     return modular_sum.wrap(total, bits)
 
 
@@ -240,9 +239,8 @@ def noisy_round(vector: tf.Tensor, key: tf.Tensor, l2_bound_squared: int,
     closed: Whether the integers are returned without noise, too.
     compiled: Whether the first try is compiled, where there is XLA.
 
-  Returns:
-    values: int32 [D], or [2, D] with the integers without noise, modulo 2^bits, in the
-    second row; retries: int32, tries beyond the first; fell_back: bool.
+  Returns values: int32 [D], or [2, D] with the integers without noise, modulo 2^bits, in
+  the second row; retries: int32, tries beyond the first; fell_back: bool.
   """
   factor = tf.convert_to_tensor(factor, tf.float32)
   bound = tf.constant(l2_bound_squared, tf.int64)

@@ -1,8 +1,7 @@
 """Parameters of a distributed sum, and every number that follows from them.
 
-The factories clip, scale, round and add noise by these numbers, and the
-accountant reads the very same ones, so what is accounted is what runs. No
-TensorFlow here.
+The factories clip, scale, round and add noise by these numbers, and the accountant reads
+the very same ones, so what is accounted is what runs. No TensorFlow here.
 
 Units. "Model units" are those of a client's update. "Grid units" are the
 integers that a client sends: one model unit is `scale` grid units.
@@ -82,10 +81,9 @@ class NoiseShares:
     validate.fraction(min_honest_fraction=self.min_honest_fraction)
     validate.integer(assumed_colluders=self.assumed_colluders, low=0)
     if self.has_shares and not self.has_enough(selected, selected):
-      raise ValueError(
-          f'assumed_colluders={self.assumed_colluders} leave fewer than '
-          f'min_honest_fraction={self.min_honest_fraction:g} of {selected:g} honest: '
-          'every sum would be suppressed')
+      raise ValueError(f'assumed_colluders={self.assumed_colluders} leave fewer than '
+                       f'min_honest_fraction={self.min_honest_fraction:g} of '
+                       f'{selected:g} honest: every sum would be suppressed')
 
   def has_enough(self, num_reporting, num_selected):
     """`has_enough` by these parameters."""
@@ -129,26 +127,22 @@ class DistributedSumParams(NoiseShares):
   which is trusted, adds all the noise, these fractions have no effect.
   """
 
-  clip: float = setting(
-      REQUIRED, 'L2 clip of a client\'s update.', unit='model units', low=MIN_CLIP,
-      high=MAX_CLIP, essential=True)
+  clip: float = setting(REQUIRED, 'L2 clip of a client\'s update.', unit='model units',
+                        low=MIN_CLIP, high=MAX_CLIP, essential=True)
   noise_multiplier: float = setting(
       REQUIRED, 'Noise standard deviation over the clip.', low=0, essential=True)
   bits: int = setting(
       REQUIRED, 'Bits of a coordinate of the sum.', low=2, high=30, essential=True)
-  dimension: int = setting(
-      REQUIRED, 'Coordinates of an update, unpadded.', low=1, high=2**30,
-      essential=True)
-  cohort_size: float = setting(
-      REQUIRED, 'Expected number of clients in a round.', unit='clients', low=1,
-      essential=True)
+  dimension: int = setting(REQUIRED, 'Coordinates of an update, unpadded.', low=1,
+                           high=2**30, essential=True)
+  cohort_size: float = setting(REQUIRED, 'Expected number of clients in a round.',
+                               unit='clients', low=1, essential=True)
   beta: float = setting(
       0.60653066, 'Bias of the conditional rounding: a bound on the probability that '
       'one try fails; 0: the norm is bounded without one. The default is exp(-1/2).',
       low=0, below=1)
-  k_stddevs: float = setting(
-      4.0, 'Standard deviations of a coordinate of the sum that fit into half the '
-      'modulus.', above=0)
+  k_stddevs: float = setting(4.0, 'Standard deviations of a coordinate of the sum that '
+                             'fit into half the modulus.', above=0)
   rotation: str = setting(
       'hadamard', 'Rotation of an update before it is rounded; it decides the padding.',
       choices=ROTATIONS)
@@ -237,9 +231,8 @@ class DistributedSumParams(NoiseShares):
     room = 4.0**self.bits - cohort * (k * k) * square
     if room <= 0:
       needed = math.floor(math.log2(k) + math.log2(cohort * square) / 2) + 1
-      raise ValueError(
-          f'bits={self.bits} are too few for a cohort of {cohort:g} and k_stddevs='
-          f'{k:g}: at least {max(2, needed)} bits are needed')
+      raise ValueError(f'bits={self.bits} are too few for a cohort of {cohort:g} and '
+                       f'k_stddevs={k:g}: at least {max(2, needed)} bits are needed')
     growth = cohort if self.sqrtn_norm_growth else cohort * cohort
     spread = (growth * (total * total) / self.padded_dimension
               + z * z * square / self.counted_on)
@@ -310,14 +303,22 @@ class DistributedSumParams(NoiseShares):
     by_chance = n + math.sqrt(2 * n * t) + t / 3
     return max(self.most_shares, min(by_chance, self.cohort_limit or math.inf))
 
+  def over_silos(self, silos: int, **changes) -> 'DistributedSumParams':
+    """The sum over silos of the vectors of this one, on its grid.
+
+    The modulus holds this one's `max_cohort_size` vectors; each of the silos, of which
+    there is at least one, adds a share of the noise to the sum of its own.
+    """
+    return self.replace(fixed_scale=self.scale, cohort_size=silos, max_cohort_size=None,
+                        cohort_limit=silos, **changes)
+
   def check_shares(self) -> None:
     """Raises ValueError if shares are too small for the mechanism's bound."""
     smallest = math.sqrt(self.total_noise_variance / self.most_shares)
     if self.noise_multiplier > 0 and smallest < self.noise.smallest_share:
-      raise ValueError(
-          f'mechanism={self.mechanism} needs noise shares of at least '
-          f'{self.noise.smallest_share:g} grid units in cohorts of up to '
-          f'{self.most_shares:g}, found {smallest:.3g} at bits={self.bits}')
+      raise ValueError(f'mechanism={self.mechanism} needs noise shares of at least '
+                       f'{self.noise.smallest_share:g} grid units in cohorts of up to '
+                       f'{self.most_shares:g}, found {smallest:.3g} at bits={self.bits}')
 
   def degeneracy(self) -> str | None:
     """The reason why the grid is too coarse to be of use, or None.

@@ -62,11 +62,9 @@ def encode(logits: tf.Tensor, weight: tf.Tensor, key: tf.Tensor | None,
     logits: float32 [records, classes].
     weight: int32 scalar; cut to [0, max_total_weight].
     key: int64[2], of this party and round alone; None without noise.
-    params: The parameters of the mean.
 
-  Returns:
-    values: int32 [records, classes] in [0, weight * levels]. weight: int32.
-    rejected: int32, 1 if the predictions were not used.
+  Returns values: int32 [records, classes] in [0, weight * levels]; weight: int32;
+  rejected: int32, 1 if the predictions were not used.
   """
   logits = tf.ensure_shape(logits, [params.records, params.classes])
   is_finite = tf.reduce_all(tf.math.is_finite(logits))
@@ -80,9 +78,8 @@ def encode(logits: tf.Tensor, weight: tf.Tensor, key: tf.Tensor | None,
   steps = ((tf.cast(values, tf.float64) - params.low) *
            (params.levels / (params.high - params.low)))
   grid = tf.cast(tf.round(tf.clip_by_value(steps, 0.0, float(params.levels))), tf.int32)
-  return Encoded(
-      values=modular_sum.wrap(grid * weight, params.wire_bits), weight=weight,
-      rejected=1 - tf.cast(is_finite, tf.int32))
+  return Encoded(values=modular_sum.wrap(grid * weight, params.wire_bits), weight=weight,
+                 rejected=1 - tf.cast(is_finite, tf.int32))
 
 
 def nearest_probabilities(values: tf.Tensor) -> tf.Tensor:
@@ -112,7 +109,6 @@ def decode(total: tf.Tensor, total_weight: tf.Tensor,
     total: int32 [records, classes], the sum of the parties' values.
     total_weight: int32 scalar; beyond `max_total_weight` an InvalidArgumentError, as
       the sum may have wrapped around.
-    params: The parameters of the mean.
   """
   with tf.control_dependencies([tf.debugging.assert_less_equal(
       total_weight, params.max_total_weight,
@@ -155,8 +151,7 @@ class PredictionMeanFactory(tff.aggregators.WeightedAggregationFactory):
   the number whose predictions had NaN or infinities, and `total_weight`.
   """
 
-  def __init__(self, params: PredictionMeanParams, *,
-               simulation_seed: int | None = None):
+  def __init__(self, params: PredictionMeanParams, *, simulation_seed: int | None = None):
     """Initializes the factory; `simulation_seed` as for `ClientSumFactory`."""
     self._params = params
     self._keyed = params.has_noise and simulation_seed is not None
@@ -183,8 +178,7 @@ class PredictionMeanFactory(tff.aggregators.WeightedAggregationFactory):
         encode_value.type_signature.result[0], tf.int32, tf.int32, tf.int32)
     def decode_total(total, total_weight, rejected, num_reporting):
       return decode(total, total_weight, params), collections.OrderedDict(
-          parties=num_reporting - rejected, rejected=rejected,
-          total_weight=total_weight)
+          parties=num_reporting - rejected, rejected=rejected, total_weight=total_weight)
 
     @tff.federated_computation
     def initialize():

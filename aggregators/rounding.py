@@ -78,9 +78,8 @@ def squared_norm_if_sure(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 def integer_squared_norm(values: tf.Tensor) -> tf.Tensor:
   """The exact squared norm of int32 values as int64, up to 2^62."""
   unsure, norm = squared_norm_if_sure(values)
-  return branch.either(
-      tf.equal(unsure, 0), lambda: tf.identity(norm),
-      lambda: _sum_of_squares(values, tf.int64))
+  return branch.either(tf.equal(unsure, 0), lambda: tf.identity(norm),
+                       lambda: _sum_of_squares(values, tf.int64))
 
 
 def _float64(number) -> tf.Tensor:
@@ -107,9 +106,8 @@ def clip_by_norm(vector: tf.Tensor, clip) -> tuple[tf.Tensor, tf.Tensor, tf.Tens
     result = tf.cast(vector * tf.cast(factor, vector.dtype), tf.float32)
     return result, norm > clip, tf.constant(True)
 
-  return branch.either(
-      (norm > _ORDINARY[0]) & (norm < _ORDINARY[1]),
-      short, lambda: _clip_extreme(vector, clip))
+  return branch.either((norm > _ORDINARY[0]) & (norm < _ORDINARY[1]), short,
+                       lambda: _clip_extreme(vector, clip))
 
 
 def _clip_extreme(vector: tf.Tensor, clip: tf.Tensor):

@@ -23,9 +23,8 @@ SHARE_EXCESS = 1.0 + 2e-9
 # A table is large enough for cohorts down to this fraction of the expected one;
 # smaller cohorts have larger shares: see `draws_of_cohort`.
 _SMALLEST_COHORT = 0.75
-# Skellam draws of variance v/k add up to one of variance v, exactly, so that k
-# draws from a table reach k times as far. A draw from a table costs a tenth of
-# two Poisson draws.
+# Skellam draws of variance v/k add up to one of variance v, exactly, so that k draws from
+# a table reach k times as far. A draw from a table costs a tenth of two Poisson draws.
 _MAX_DRAWS = 4
 # From this many coordinates on a round under ChaCha20 takes little longer than under
 # Philox: vectors are encoded by compiled programs (docs/noise.md).
@@ -48,7 +47,7 @@ def share_variance(params: DistributedSumParams, cohort_size: float) -> float:
   Skellam shares of any size add up to one distribution. The bound on discrete Gaussian
   shares is for a minimum size: cohorts beyond `params.most_shares` have more noise.
   """
-  return (params.total_noise_variance * SHARE_EXCESS / _num_shares(params, cohort_size))
+  return params.total_noise_variance * SHARE_EXCESS / _num_shares(params, cohort_size)
 
 
 def _draw_variance(params: DistributedSumParams, cohort_size: float,
@@ -65,7 +64,7 @@ def _draw_variance(params: DistributedSumParams, cohort_size: float,
 
 def most_shares(params: DistributedSumParams) -> float:
   """The largest number of shares that the noise is divided into, whatever is told."""
-  return (params.believed_cohort if params.noise.is_divisible else params.most_shares)
+  return params.believed_cohort if params.noise.is_divisible else params.most_shares
 
 
 def _largest_share(params: DistributedSumParams) -> float:
@@ -122,12 +121,10 @@ def noise_table(params: DistributedSumParams, cohort_size: int):
     params: Parameters of a sum whose `table_log_size` is not None.
     cohort_size: Selected clients.
 
-  Returns:
-    OrderedDict of `variance` (float64, of a draw: `share_variance` over the draws, by
-    which clients and server recognise the table), `packed` and `tie` (int64 [cells]),
-    and under a cryptographic generator `draws` (int32) that make a share. Without one,
-    a cohort whose share does not fit gets the expected cohort's table, which is not
-    used.
+  Returns an OrderedDict of `variance` (float64, of a draw: `share_variance` over the
+  draws, by which clients and server recognise the table), `packed` and `tie` (int64
+  [cells]), and under a cryptographic generator `draws` (int32) that make a share. Without
+  one, a cohort whose share does not fit gets the expected cohort's table, not used.
   """
   cryptographic = is_cryptographic(params)
   draws = (draws_of_cohort(params, cohort_size) if cryptographic else table_draws(params))
@@ -149,10 +146,9 @@ def check_generator(params: DistributedSumParams) -> None:
   A cryptographic one draws from tables alone: the samplers support Philox alone.
   """
   if is_cryptographic(params) and not _fits_all_cohorts(params):
-    raise ValueError(
-        'noise_generator=chacha20 needs noise that clients draw from tables (of fewer '
-        f'bits), found mechanism={params.mechanism}, noise_multiplier='
-        f'{params.noise_multiplier:g}, bits={params.bits}')
+    raise ValueError('noise_generator=chacha20 needs noise that clients draw from '
+                     f'tables (of fewer bits), found mechanism={params.mechanism}, '
+                     f'noise_multiplier={params.noise_multiplier:g}, bits={params.bits}')
 
 
 def _fits_all_cohorts(params: DistributedSumParams) -> bool:

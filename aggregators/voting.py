@@ -39,10 +39,9 @@ def _within_sensitivity(votes: tf.Tensor, key: tf.Tensor,
 def _skellam_share(key: tf.Tensor, shape: tf.TensorShape,
                    params: VotingParams) -> tf.Tensor:
   """One agent's noise, int64; from a table unless it is too large for one."""
-  variance = params.share_variance
   if not params.has_table:
-    return skellam.sample(key, shape, variance)
-  table = alias_table.SKELLAM.build(variance)
+    return skellam.sample(key, shape, params.share_variance)
+  table = alias_table.SKELLAM.build(params.share_variance)
   random_bits = tf.bitcast(
       keys.random_bits(keys.derive(key, 0), [shape.num_elements()], tf.int64), tf.int32)
   noise = alias_draw.draw(random_bits[:, 0], random_bits[:, 1], keys.derive(key, 1),
@@ -57,10 +56,8 @@ def cast(votes: tf.Tensor, key: tf.Tensor, params: VotingParams) -> tf.Tensor:
     votes: int32 [Q, C], from 0 on; a row of zeros abstains. Rows beyond the
       sensitivity of `params` count as abstentions.
     key: int64[2], of this agent and vote alone.
-    params: The parameters of the vote.
 
-  Returns:
-    int32 [Q, C] in [0, 2^bits) for integer noise, else float32 [Q, C].
+  Returns int32 [Q, C] in [0, 2^bits) for integer noise, else float32 [Q, C].
   """
   votes = _within_sensitivity(votes, keys.derive(key, _CHOICE), params)
   noise_key = keys.derive(key, _NOISE)
@@ -97,11 +94,9 @@ def decide(total: tf.Tensor, num_reporting, key: tf.Tensor,
     total: [Q, C], the sum of ballots; modulo 2^bits for integer noise.
     num_reporting: Agents in the sum; int32 scalar.
     key: int64[2], of this vote at the server.
-    params: The parameters of the vote.
 
-  Returns:
-    int32 [Q], NO_LABEL where a query is not answered; with `params.attributes`
-    int32 [Q, C] of 0 and 1. All NO_LABEL if the vote is suppressed.
+  Returns int32 [Q], NO_LABEL where a query is not answered; with `params.attributes`
+  int32 [Q, C] of 0 and 1. All NO_LABEL if the vote is suppressed.
   """
   counts = modular_sum.unwrap(total, params.bits) if params.is_integer else total
   if not params.has_shares:
@@ -143,11 +138,10 @@ class VotingFactory(client_sum.ClientSumFactory):
     down in one label and up in another, times `attributes`, provided that for k > 1 it
     is among the neighbours of a query or it is not, and ties break in a fixed order.
     That is what `Vote` events state.
-  * It holds against any observer of the results, and against the server for the sum
-    that it is shown, as long as secure aggregation refuses to open a sum of fewer
-    agents than is counted on plus the assumed colluders; that is the protocol's to
-    enforce. An agent that subtracts its own share of the noise is a colluder of this
-    count.
+  * It holds against any observer of the results, and against the server for the sum that
+    it is shown, as long as secure aggregation refuses to open a sum of fewer agents than
+    is counted on plus the assumed colluders; that is the protocol's to enforce. An agent
+    that subtracts its own share of the noise is a colluder of this count.
   * Noise from tables is within `params.sampler_deviation` of its ideal distribution, in
     total variation.
   * With 'gaussian' the noise is that of ideal arithmetic, and the sum of reals is taken

@@ -30,7 +30,7 @@ SCOPE = 'native_encoding'
 # these clients; the number of clients in the chunk; results of the graph.
 PARAMETERS, FIRST, SIZE = 'parameters', 'first', 'size'
 VECTORS, KEYS, TRAINING, COUNT = 'vectors', 'keys', 'training', 'count'
-STATE, TOTAL = 'state', 'total'
+STATE, TOTAL, AT_A_TIME = 'state', 'total', 'at_a_time'
 DIAGNOSTICS, TRAINING_TOTALS = 'diagnostics', 'training_totals'
 
 # Name scope of the server's graph, and names within it in addition to the parameters.
@@ -81,7 +81,7 @@ class Marks:
   """The marks of one graph."""
 
   def __init__(self, params: DistributedSumParams, state: Mapping[str, Any],
-               count: tf.Tensor, trained: Callable[[tf.Tensor], Any]):
+               count: tf.Tensor, trained: Callable[..., Any], at_once: int | None = None):
     """Adds the loop to the graph.
 
     Args:
@@ -89,19 +89,27 @@ class Marks:
       state: State of the sum.
       count: int32, clients in the chunk.
       trained: Index of a client, int32 -> its update (float32 [dimension]), the key
-        of its contribution (int64 [2]), and a structure of float32 scalars.
+        of its contribution (int64 [2]), and a structure of float32 scalars. With a
+        `at_once`: indices of the first of so many and of the first after them -> their
+        updates and keys, stacked.
+      at_once: Number of vectors of a call; None for `at_a_time`, by one client each.
     """
     with tf.name_scope(SCOPE) as self._scope:
       tf.constant(text(params), name=PARAMETERS)
+      if at_once is not None:
+        tf.constant(at_once, name=AT_A_TIME)
       # By default the loop trains no client.
       first, size = (tf.compat.v1.placeholder_with_default(0, [], name)
                      for name in (FIRST, SIZE))
       end = tf.minimum(first + size, count)
     _named(self._scope, {COUNT: count, **{
         '/'.join((STATE, *path)): x for path, x in tree.flatten_with_path(state)}})
-    vectors, keys, training = (
-        _one(trained, first, count) if at_a_time(params) == 1 else
-        _several(trained, first, end))
+    if at_once is not None:
+      vectors, keys, training = *trained(first, end), ()
+    else:
+      vectors, keys, training = (
+          _one(trained, first, count) if at_a_time(params) == 1 else
+          _several(trained, first, end))
     _named(self._scope, {VECTORS: vectors, KEYS: keys, **_listed(TRAINING, training)})
 
   def results(self, total: tf.Tensor, diagnostics=None, training=None):

@@ -121,10 +121,10 @@ def options(data_source: str) -> tuple[str, ...]:
   """The options of `open_raw` that a format uses; data_path is always needed."""
   format_ = FORMATS[data_source]
   if format_.reader is None:
-    return 'data_path', 'train_split', 'test_split', 'skip_bad_clients'
+    return 'data_path', 'train_split', 'test_split', 'skip_bad_clients', 'person_field'
   return ('data_path', *(['client_field'] if format_.client_field else []),
           *([] if format_.parts else ['test_path']),
-          'skip_bad_clients', 'cache_dir', 'no_cache')
+          'skip_bad_clients', 'cache_dir', 'no_cache', 'person_field')
 
 
 def readers(data_source: str, *, fields: records.Fields, data_path: str,
@@ -187,13 +187,16 @@ def check_options(data_source: str, given: Mapping[str, Any]) -> None:
 
 
 def open_raw(data_source: str, *, fields: records.Fields,
-             skip_bad_clients: bool = False, **given: Any) -> records.RawData:
+             skip_bad_clients: bool = False, person_field: str | None = None,
+             **given: Any) -> records.RawData:
   """Opens files, of whose clients a copy in SQLite is written unless there is one.
 
   Args:
     data_source: One of FORMATS.
     fields: The fields to read; None reads all.
     skip_bad_clients: Skip and count clients and records that are bad.
+    person_field: Field that names the person of a record, in every record; None if
+      persons are not told apart.
     **given: Some of `options(data_source)`. data_path: the files, between commas or
       as patterns. test_path: those of a test part. client_field: the field or
       column that names the client. cache_dir, no_cache: see `store.open_copy`.
@@ -207,6 +210,10 @@ def open_raw(data_source: str, *, fields: records.Fields,
   # Imports TensorFlow, which takes seconds and settings do not need.
   from tasks.sources import store  # pylint: disable=g-import-not-at-top
   skips = task.Skips(skip_bad_clients)
+  if person_field is not None:
+    fields = [*fields, records.Field(
+        name=records.PERSON, source_name=person_field, kind=records.CATEGORY,
+        complete=True, noun='person field')]
   if FORMATS[data_source].reader is None:
     parts = _splits(fields, **given)
   else:

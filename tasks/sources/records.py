@@ -47,6 +47,10 @@ MAX_TEST_CLIENTS = 10_000
 _HELD_OUT_SEED = 20230817
 
 
+# Raw field that names the person of a record, and feature that numbers those of a client.
+PERSON = 'person'
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Field:
   """One field of a file's records.
@@ -276,15 +280,20 @@ class MappedSource(Wrapping):
     super().__init__(source)
     self._convert = convert
     self._convert_in_graph = convert_in_graph
+    self._has_persons = PERSON in source.element_spec
+    persons = {PERSON: (np.int32, ())} if self._has_persons else {}
     self.element_spec = types.MappingProxyType({
         name: (np.dtype(dtype), tuple(shape))
-        for name, (dtype, shape) in element_spec.items()})
+        for name, (dtype, shape) in {**element_spec, **persons}.items()})
 
   def examples(self, client_id: str) -> dict[str, np.ndarray]:
     """The model examples of a client. Raises task.BadClientError."""
     raw = self._source.examples(client_id)
     try:
       examples = dict(self._convert(raw))
+      if self._has_persons:
+        examples[PERSON] = np.unique(
+            raw[PERSON].astype(str), return_inverse=True)[1].astype(np.int32)
       check_examples('examples', examples, self.element_spec)
     except ValueError as error:
       raise task.BadClientError(f'{where(self, client_id)}: {error}') from error

@@ -221,7 +221,8 @@ def test_a_delta_is_warned_of_from_one_over_the_number_on(units, of):
 
 
 def test_a_delta_is_judged_by_what_neighbouring_inputs_differ_in():
-  record = events.NoisyGradients(noise_multiplier=1.0, sampling_rate=1.0)
+  record = events.SampledRecords(
+      event=events.CentralGaussian(noise_multiplier=1.0), sampling_rate=1.0)
   client = events.CentralGaussian(noise_multiplier=1.0)
   sizes = dict(population=10, records=100)
   for event, delta, warned in (

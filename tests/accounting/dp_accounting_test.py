@@ -56,7 +56,8 @@ def by_pld(event, delta):
     (events.Composed(events=(
         sampled(gaussian(1.0), 0.01), sampled(gaussian(2.0), 0.2), gaussian(5.0))),
      1e-5),
-    (composed(events.NoisyGradients(noise_multiplier=1.1, sampling_rate=0.02), 200),
+    (composed(events.SampledRecords(
+        event=events.CentralGaussian(noise_multiplier=1.1), sampling_rate=0.02), 200),
      1e-5),
     (composed(events.EpochSampled(event=gaussian(2.0), cohort_size=9, population=40), 50),
      1e-5),

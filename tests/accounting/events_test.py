@@ -36,9 +36,6 @@ LEAVES = [
     events.Vote(scheme='ae', noise_stddev=9.0, attributes=3, max_weight=2),
     events.Vote(scheme='knn', noise_stddev=5.0, neighbours=8, level='instance',
                 max_weight=2),
-    events.NoisyGradients(noise_multiplier=1.1, sampling_rate=0.05),
-    events.NoisyGradients(noise_multiplier=1.1, sampling_rate=0.05,
-                          neighbours='instance'),
     events.Nfdp(records=1000, subset_size=10),
     events.Nfdp(records=1000, subset_size=10, replacement=False),
     events.Piecewise(epsilon=0.3),
@@ -82,7 +79,10 @@ COMBINED = [
     events.TurnSampled(event=GAUSSIAN, column=(2, 1), turn_size=50, population=100,
                        sampling_rate=0.3, pivotal_probability=0.01),
     events.OneRowKnown(events=(events.CentralGaussian(noise_multiplier=0.5), GAUSSIAN),
-                       column=(2, 1))]
+                       column=(2, 1)),
+    events.SampledRecords(event=SKELLAM, sampling_rate=0.05),
+    events.SampledRecords(event=GAUSSIAN, sampling_rate=0.05),
+    events.SampledRecords(event=SKELLAM, sampling_rate=0.05, neighbours='instance')]
 ALL = LEAVES + COMBINED
 BY_NAME = pytest.mark.parametrize('event', ALL, ids=lambda e: f'{type(e).__name__}')
 
@@ -286,9 +286,9 @@ def test_no_privacy_is_infinite_wherever_it_is():
     lambda: events.Composed(events=()),
     lambda: events.Composed(events=(GAUSSIAN, events.Nfdp(records=10, subset_size=1))),
     lambda: events.Composed(events=(
-        GAUSSIAN, events.NoisyGradients(noise_multiplier=1.0, sampling_rate=0.1))),
-    lambda: events.NoisyGradients(noise_multiplier=1.0, sampling_rate=0.0),
-    lambda: events.NoisyGradients(noise_multiplier=1.0, sampling_rate=0.1,
+        GAUSSIAN, events.SampledRecords(event=GAUSSIAN, sampling_rate=0.1))),
+    lambda: events.SampledRecords(event=GAUSSIAN, sampling_rate=0.0),
+    lambda: events.SampledRecords(event=GAUSSIAN, sampling_rate=0.1,
                                   neighbours='zero-out'),
     lambda: events.Vote(scheme='ae', noise_stddev=1.0, max_weight=1.5),
     lambda: events.Vote(scheme='knn', noise_stddev=1.0, neighbours=3, attributes=2),

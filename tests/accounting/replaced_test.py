@@ -12,8 +12,9 @@ from tff_pipelines.accounting.guarantees import accountant
 
 
 def _event(noise, rate, count=1, neighbours=base.INSTANCE):
-  return events.SelfComposed(count=count, event=events.NoisyGradients(
-      noise_multiplier=noise, sampling_rate=rate, neighbours=neighbours))
+  return events.SelfComposed(count=count, event=events.SampledRecords(
+      event=events.CentralGaussian(noise_multiplier=noise), sampling_rate=rate,
+      neighbours=neighbours))
 
 
 def _masses(edges, mean):

@@ -185,7 +185,8 @@ def test_pivotal_clients_are_those_of_random_cohorts():
 @pytest.mark.parametrize('sampling', schemes.SCHEMES)
 @pytest.mark.parametrize('rounds', [1, 4, 7])
 def test_no_client_is_selected_more_often_than_is_accounted(sampling, rounds):
-  scheme = schemes.build(sampling, population=10, cohort_size=4, simulation_seed=1)
+  scheme = schemes.build(sampling, population=10, cohort_size=4, simulation_seed=1,
+                         silos=3 if sampling == 'records' else None)
   selected = np.bincount(np.concatenate(
       [scheme.sample(r) for r in range(1, rounds + 1)]).astype(int), minlength=10)
   assert selected.max() <= sum(
@@ -193,7 +194,8 @@ def test_no_client_is_selected_more_often_than_is_accounted(sampling, rounds):
 
 
 def test_the_names_of_the_flags_are_those_of_the_schemes():
-  assert tuple(schemes.SCHEMES) == ('poisson', 'fixed', 'epochs', 'turns', 'none')
+  assert tuple(schemes.SCHEMES) == (
+      'poisson', 'fixed', 'epochs', 'turns', 'none', 'records')
   assert all(schemes.SCHEMES[name].name == name for name in schemes.SCHEMES)
 
 

@@ -143,8 +143,8 @@ def test_wrong_argument_is_named_in_one_line(capsys, arguments, named):
 @pytest.mark.parametrize('flag, message', [
     ('lr', '--client_learning_rate or --server_learning_rate?'),
     ('optimizer', 'did you mean --server_optimizer?'),
-    ('batch_size', '--client_batch_size or --cohort_size?'), ('gpu', 'cores'),
-    ('epsilom', 'did you mean --epsilon'), ('size', 'or --cohort_size?')])
+    ('gpu', 'cores'), ('epsilom', 'did you mean --epsilon'),
+    ('size', 'or --batch_size?')])
 def test_flags_of_other_names_are_suggested(flag, message):
   with pytest.raises(ValueError, match=re.escape(message)):
     cli.parsed(TrainSettings, [f'--{flag}=1'])

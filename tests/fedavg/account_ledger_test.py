@@ -113,7 +113,8 @@ def test_every_repeated_round_costs_the_server_what_that_round_costs(path):
 
 @pytest.mark.parametrize('amplification', ['tight', 'none'])
 def test_records_that_agents_sample_are_hidden_from_the_server(path, amplification):
-  event = events.NoisyGradients(noise_multiplier=1.1, sampling_rate=0.05)
+  event = events.SampledRecords(
+      event=events.CentralGaussian(noise_multiplier=1.1), sampling_rate=0.05)
   ledgers.written(path, event, 5, deviation_per_round=0.0)
   row = ledger_query.answer(path, delta=1e-5, amplification=amplification)
   assert row.epsilon_server == row.epsilon == accountant.epsilon(

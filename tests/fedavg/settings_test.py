@@ -76,11 +76,18 @@ def test_every_task_can_be_asked_for_with_each_of_its_models(task):
     assert TrainSettings(task=task, model=model).task_options == {'model': model}
 
 
+def test_what_protects_clients_is_refused_where_records_are_protected():
+  for changes in (dict(private_evaluation=0.5), dict(mechanism='own', aggregation='a:b'),
+                  dict(statistics_epsilon=1.0, task='tabular')):
+    with pytest.raises(ValueError, match='protects clients.*protect=record'):
+      TrainSettings(protect='record', **changes)
+
+
 @pytest.mark.slow
 def test_every_setting_of_privacy_reaches_the_plan():
-  def build(metrics=0, **changes):
-    return plan_lib.build(
-        TrainSettings(**changes), dimension=100, population=200, metrics=metrics)
+  def build(metrics=0, silos=None, **changes):
+    return plan_lib.build(TrainSettings(**changes), dimension=100, population=200,
+                          metrics=metrics, silos=silos)
 
   given = dict(
       noise_multiplier=1.7, delta=1e-4, clip=0.4, cohort_size=30.0, rounds=7,
@@ -96,7 +103,8 @@ def test_every_setting_of_privacy_reaches_the_plan():
            if field.group == 'privacy'}
   assert len(names) > 20
   for name in names - {'epsilon', 'epsilon_server', 'vocabulary_epsilon',
-                       'private_evaluation', 'bands'}:
+                       'private_evaluation', 'bands', 'protect', 'batch_size',
+                       'records_per_person'}:
     assert reached[name] == getattr(settings, name), name
   # Alone with turns: bands become the column.
   turns = build(noise_multiplier=1.7, bands=3, turn_rate=0.5, cohort_size=30.0).mechanism
@@ -104,6 +112,8 @@ def test_every_setting_of_privacy_reaches_the_plan():
   poisson = build(noise_multiplier=1.7, sampling='poisson', max_participations=50,
                   min_cohort_size=5).mechanism
   assert (poisson.max_participations, poisson.min_cohort_size) == (50, 5)
+  records = build(noise_multiplier=1.7, protect='record', batch_size=40.0, silos=4).mechanism
+  assert (records.sampling, records.cohort_size, records.silos) == ('records', 40.0, 4)
   assert (plan.mechanism.dropout_rate, plan.seed, plan.target_epsilon) == (0.1, 5, None)
   plan = build(1, epsilon=3.0, noise_generator='chacha20', private_evaluation=0.5)
   assert (plan.target_epsilon, plan.noise_generator) == (3, 'chacha20')

@@ -220,8 +220,8 @@ def test_a_plan_follows_from_settings_and_what_was_recorded():
 
 def _sgd(**changes):
   settings = VoteSettings(**{**dict(
-      algorithm='dp_fedsgd', epsilon=4.0, record_rate=0.02, clip=0.5, rounds=200),
-                             **changes})
+      algorithm='dp_fedsgd', epsilon=4.0, record_rate=0.02, clip=0.5, rounds=200,
+      noise='gaussian_central'), **changes})
   return baselines.FedSgdExperiment(settings).build_plan(_task(4, records=500), None)
 
 
@@ -231,7 +231,7 @@ def test_votes_and_noisy_gradients_are_of_the_same_neighbours():
   assert 3.99 < plan.epsilon(200) <= 4.0
   assert plan.guarantee(200).adjacency == vote.guarantee(1).adjacency == 'instance'
   added = _sgd(adjacency='record-zero-out', epsilon=None,
-               noise_multiplier=plan.noise_multiplier)
+               noise_multiplier=plan.mechanism.noise_multiplier)
   assert added.epsilon(200) < plan.epsilon(200)
 
 
@@ -244,17 +244,23 @@ def test_noisy_gradients_are_calibrated_from_below():
   # Records sampled in secret: as in DP-SGD on all records together.
   central = events.SelfComposed(
       event=events.PoissonSampled(
-          event=events.CentralGaussian(noise_multiplier=plan.noise_multiplier),
+          event=events.CentralGaussian(
+              noise_multiplier=plan.mechanism.noise_multiplier),
           sampling_rate=0.02), count=200)
   assert plan.epsilon(200) == accountant.epsilon(central, 1e-4)
-  assert plan.expected_records == 40
-  texts = ' '.join(result.caveats)
-  assert 'taken as public' in texts and 'records an agent drew' in texts
-  assert plan.header(200)['population'] == 4
+  assert (plan.mechanism.cohort_size, plan.population, plan.mechanism.silos) == (
+      40, 2000, 4)
+  assert 'records a silo drew' in ' '.join(result.caveats)
+  # Agents' integers cost what the Gaussian does; one that knows its share has less noise.
+  shares = _sgd(adjacency='record-zero-out', noise='skellam')
+  assert shares.mechanism.noise_multiplier == pytest.approx(
+      plan.mechanism.noise_multiplier, rel=2e-3)
+  assert 4.0 < shares.guarantee(200).participant.epsilon < 6.1
+  assert 'taken as public' in ' '.join(result.caveats)
 
 
 def test_the_server_of_noisy_gradients_sees_repeated_rounds_amplified():
-  plan = _sgd()
+  plan = _sgd(noise='skellam')
   result = plan.guarantee(200, repeats=7, seen=plan.released(207))
   assert result.server.epsilon == plan.epsilon(207) > result.outsiders.epsilon
   assert result.server.epsilon < 1.1 * result.outsiders.epsilon

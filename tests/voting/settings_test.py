@@ -60,7 +60,6 @@ def test_options_of_the_task_are_those_that_were_given():
 @pytest.mark.parametrize('arguments, name, why', [
     (['--algorithm=fedavg', '--epsilon=2'], 'epsilon', 'algorithm=fedavg'),
     (['--algorithm=fedavg', '--level=agent'], 'level', 'algorithm=fedavg'),
-    (['--algorithm=dp_fedsgd', '--noise=gaussian'], 'noise', 'algorithm=dp_fedsgd'),
     (['--algorithm=knn', '--neighbours=4', '--client_epochs=3'], 'client_epochs',
      'algorithm=knn'),
     (['--algorithm=dp_fedavg', '--noise=gaussian_central', '--bits=9'], 'bits',

@@ -1,4 +1,4 @@
-"""DP-FedSGD of clients as a baseline; with one client, DP-SGD of a curator."""
+"""DP-FedSGD of agents as a baseline; with one of them, DP-SGD of a curator."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,45 +6,32 @@ from typing import Any
 import numpy as np
 
 from tasks.task import Task
-from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.guarantees import plan as guarantee
-from tff_pipelines.accounting.sampling import schemes
-from tff_pipelines.experiment import report as report_lib
-from tff_pipelines.fedavg import loop, noisy_sgd
-from tff_pipelines.fedavg.noisy_sgd import NoisySgdPlan
+from tff_pipelines.accounting.guarantees import mechanisms
+from tff_pipelines.common import declarations
+from tff_pipelines.fedavg import loop, run as fedavg_run
+from tff_pipelines.fedavg.plan import FedAvgPlan
+from tff_pipelines.fedavg.server_optimizer import ServerConfig
 
 
-def build_plan(settings: Any, recorded: Mapping[str, Any] | None, *,
-               target_epsilon: float | None, noise_multiplier: float | None = None,
-               terms: Mapping[str, Any], **rest: Any) -> NoisySgdPlan:
+def build_plan(settings: Any, recorded: Mapping[str, Any] | None, *, agents: int,
+               records: int, epsilon: float | None, delta: float, privacy_unit: str,
+               **rest: Any) -> FedAvgPlan:
   """Builds the plan of a baseline from `record_rate`, `clip`, `rounds` and `seed`.
 
-  `terms` are fields of guarantee.Terms, except for the source.
+  `rest` are parameters of the mechanism; `records` are those of all agents.
   """
-  if recorded is not None:
-    target_epsilon, noise_multiplier = None, recorded['noise_multiplier']
-  return NoisySgdPlan.calibrate(
-      terms=guarantee.Terms(source=events.NoisyGradients.source, **terms),
-      target_epsilon=target_epsilon, noise_multiplier=noise_multiplier,
-      sampling_rate=settings.record_rate, clip=settings.clip, rounds=settings.rounds,
-      seed=settings.seed, **rest)
+  return FedAvgPlan.calibrate(
+      mechanisms.SumMechanism(**declarations.shared(
+          mechanisms.SumMechanism, settings, sampling='records', population=records,
+          silos=agents, cohort_size=settings.record_rate * records, **rest)),
+      delta=delta, target_epsilon=epsilon, seed=settings.seed,
+      recorded_noise=recorded and recorded['noise_multiplier'], privacy_unit=privacy_unit)
 
 
-def mechanism_line(name: str, plan: NoisySgdPlan, *, given: bool = False) -> str:
-  """The line on the mechanism in a report; `given` noise was not calibrated."""
-  noise = report_lib.noise_in_words(plan.noise_multiplier, given=given)
-  return f'{name}, noise multiplier {noise}, clip {plan.clip:g}'
-
-
-def build_rounds(task: Task, plan: NoisySgdPlan, initial_weights: list[np.ndarray], *,
+def build_rounds(task: Task, plan: FedAvgPlan, initial_weights: list[np.ndarray], *,
                  learning_rate: float, momentum: float = 0.0,
-                 rounds_per_evaluation: int = 1) -> loop.FedAvgRounds:
-  """Rounds of noisy gradients, in which every client participates."""
-  process = noisy_sgd.build(
-      task.model, task.train.element_spec, initial_weights=initial_weights, plan=plan,
-      learning_rate=learning_rate, momentum=momentum)
-  return loop.FedAvgRounds(
-      process, task=task, scheme=schemes.Everyone(
-          population=plan.clients, cohort_size=plan.clients, simulation_seed=plan.seed),
-      unit_is_client=False, rounds=plan.rounds,
-      rounds_per_evaluation=rounds_per_evaluation)
+                 **config: Any) -> loop.FedAvgRounds:
+  """Rounds of noisy gradients, in which every agent participates."""
+  return fedavg_run.build_steps(
+      task, plan, initial_weights, server=ServerConfig(
+          learning_rate=learning_rate, momentum=momentum), **config)

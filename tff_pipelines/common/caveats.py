@@ -17,10 +17,7 @@ class Caveat(str):
   name: str
 
   def __new__(cls, name: str, text: str) -> 'Caveat':
-    """Initializes the caveat.
-
-    Raises ValueError if one of them is empty or no text, or the name is too long.
-    """
+    """Raises ValueError if one is empty or no text, or the name is too long."""
     for argument, value in (('name', name), ('text', text)):
       if not isinstance(value, str) or not value:
         raise ValueError(f'{argument} must be a non-empty string, found {value!r}')

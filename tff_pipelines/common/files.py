@@ -190,19 +190,15 @@ def new_key(folder: pathlib.Path) -> None:
 
 
 def keyed(digest: str, key: bytes) -> str:
-  """A digest by a secret key, HMAC-SHA256 in hexadecimal.
-
-  From a plain one, whoever knows all other clients could find out whether one is there.
-  """
+  """A digest by a secret key, HMAC-SHA256 in hexadecimal."""
+  # From a plain one, whoever knows all other clients could find out whether one is there.
   return hmac.new(key, digest.encode(), hashlib.sha256).hexdigest()
 
 
 def table(rows: Sequence[Mapping[str, Any]], *, has_header: bool = True) -> str:
-  """Rows of the same names, at least one, as CSV in which no text is a formula.
-
-  Texts may come from clients' data, and a spreadsheet must not run them: those that
-  begin with = + - @, a tab or the end of a line get a single quote in front.
-  """
+  """Rows of the same names, at least one, as CSV in which no text is a formula."""
+  # Texts may come from clients' data, and a spreadsheet must not run them: those that
+  # begin with = + - @, a tab or the end of a line get a single quote in front.
   def inert(cell: Any) -> Any:
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
 
@@ -286,10 +282,7 @@ def write_checked(folder: pathlib.Path, name: str, content: bytes) -> None:
 
 
 def read_checked(folder: pathlib.Path, name: str) -> bytes | None:
-  """The content of a file that `write_checked` wrote; None if there is none.
-
-  Raises ValueError if it is not what was written.
-  """
+  """The content that `write_checked` wrote, None without; ValueError if it is another."""
   path = folder / name
   if not path.exists():
     return None
@@ -306,8 +299,7 @@ def write_checked_arrays(folder: pathlib.Path, name: str,
   write_checked(folder, name, _archive(arrays))
 
 
-def read_checked_arrays(folder: pathlib.Path, name: str
-                        ) -> dict[str, np.ndarray] | None:
+def read_checked_arrays(folder: pathlib.Path, name: str) -> dict[str, np.ndarray] | None:
   """The arrays that `write_checked_arrays` wrote; see `read_checked`."""
   content = read_checked(folder, name)
   return None if content is None else _arrays_of(content, folder / name)
@@ -373,11 +365,9 @@ def check_folder(folder: str | os.PathLike[str], *, resume: bool) -> None:
 
 
 def _is_partial(path: pathlib.Path) -> bool:
-  """Whether a start that recorded no run, so released nothing, left this behind.
-
-  More than one start, a line of the ledger after its header, or another file are of a
-  run whose configuration is lost.
-  """
+  """Whether a start that recorded no run, so released nothing, left this behind."""
+  # More than one start, a line of the ledger after its header, or another file are of a
+  # run whose configuration is lost.
   if path.name == PRIVATE and path.is_dir():
     return all(KEY in entry.name or entry.name == LOCK or _is_partial(entry)
                for entry in path.iterdir())

@@ -66,13 +66,11 @@ def run(experiment: Any, callbacks: Sequence[Callback] = ()) -> Result:
   import pandas  # pylint: disable=g-import-not-at-top
   experiment.callbacks = tuple(callbacks)
   experiment.quiet = not experiment.settings.verbose
-  summary = experiment.run()
-  folder = experiment.folder
+  summary, folder = experiment.run(), experiment.folder
   path = folder / files.METRICS
   return Result(
-      weights=types.MappingProxyType(dict(experiment.weights)),
+      weights=types.MappingProxyType(dict(experiment.weights)), folder=folder,
       guarantee=experiment.guarantee, summary=types.MappingProxyType(summary),
-      folder=folder,
-      metrics=(pandas.read_csv(path, float_precision='round_trip') if path.exists()
-               else pandas.DataFrame()),
-      figures=tuple(folder / name for name in experiment.figures))
+      figures=tuple(folder / name for name in experiment.figures),
+      metrics=pandas.read_csv(path, float_precision='round_trip') if path.exists() else
+      pandas.DataFrame())

@@ -48,10 +48,7 @@ class ChargedRecords:
     return self.run.folder / self._kept_as.format(index)
 
   def restore(self) -> None:
-    """Reads the records that there are.
-
-    Raises ValueError if something is damaged or does not belong together.
-    """
+    """Reads the records; ValueError if damaged, or if they do not belong together."""
     ledger, folder = self.run.ledger, self._path(1).parent
     # A torn line announced a step that had drawn nothing yet.
     ledger.drop_torn()
@@ -104,9 +101,6 @@ class ChargedRecords:
 
 
 def kept_arrays(path: pathlib.Path) -> dict[str, np.ndarray] | None:
-  """The answers in a file of `ChargedRecords`; None if there are none.
-
-  Raises ValueError if they are damaged.
-  """
+  """The answers in a file of `ChargedRecords`, None without; ValueError if damaged."""
   is_charged_only = path.exists() and not path.stat().st_size
   return None if is_charged_only else files.read_arrays(path)

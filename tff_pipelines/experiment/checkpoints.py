@@ -76,10 +76,7 @@ def arrays_of(structure: Any, derived: Collection[str] = ()) -> dict[str, np.nda
 
 def rebuilt(structure: Any, arrays: Mapping[str, np.ndarray],
             derived: Collection[str] = ()) -> Any:
-  """The nested structure with these arrays as its leaves.
-
-  Raises ValueError if paths differ.
-  """
+  """The nested structure with these arrays as leaves; ValueError if paths differ."""
   if differing := arrays_of(structure, derived).keys() ^ arrays.keys():
     raise ValueError('the checkpoint is of a state of another form: '
                      f'{", ".join(sorted(differing)[:3])}')
@@ -107,10 +104,7 @@ def to_bytes(checkpoint: Checkpoint) -> bytes:
 
 
 def from_bytes(content: bytes) -> Checkpoint:
-  """Reads the content of a file.
-
-  Raises ValueError unless it is exactly the result of `to_bytes` for some checkpoint.
-  """
+  """Reads a content; ValueError unless it is exactly `to_bytes` of some checkpoint."""
   if hashlib.sha256(content[:-_DIGEST]).digest() != content[-_DIGEST:]:
     raise ValueError('its SHA-256 is not that of its content')
   try:
@@ -135,11 +129,7 @@ def from_bytes(content: bytes) -> Checkpoint:
 
 
 def read(path: pathlib.Path) -> Checkpoint:
-  """Reads a checkpoint.
-
-  Raises OSError if the file can't be opened; ValueError if it is damaged; one line that
-  names it.
-  """
+  """Reads a checkpoint; OSError, or ValueError if damaged, is one line that names it."""
   try:
     return from_bytes(path.read_bytes())
   except ValueError as error:
@@ -180,9 +170,7 @@ def list_all(folder: pathlib.Path) -> list[tuple[int, pathlib.Path]]:
 
 
 def superseded(folder: pathlib.Path, rounds: int) -> list[pathlib.Path]:
-  """Paths of checkpoints that are not needed after the one of this round.
-
-  Those of later rounds are damaged: else the round would not have been run again.
-  """
+  """Paths of checkpoints that are not needed after the one of this round."""
+  # Later ones are damaged: else the round would not have been run again.
   return [path for number, path in list_all(folder)
           if not rounds - KEPT < number <= rounds]

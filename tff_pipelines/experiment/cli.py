@@ -46,10 +46,8 @@ _MEANT = {
 
 
 def quiet() -> None:
-  """Silences the messages of TensorFlow and its dependencies at their import.
-
-  They would hide the one line of an error. Their errors that matter are exceptions.
-  """
+  """Silences the messages of TensorFlow and its dependencies at their import."""
+  # They would hide the one line of an error. Their errors that matter are exceptions.
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   warnings.filterwarnings('ignore', message='pkg_resources is deprecated')
 
@@ -72,11 +70,9 @@ def help_text(doc: str, cls: type[settings_lib.Settings], *, full: bool) -> str:
 
 
 def _found(argument: str) -> str:
-  """The argument, with the path of a flag file that comes with the project.
-
-  `--flagfile=emnist` is that file, unless the current folder has one of the name; so
-  is `--flagfile=tff_pipelines/configs/emnist.flags`, wherever the project is.
-  """
+  """The argument, with the path of a flag file that comes with the project."""
+  # `--flagfile=emnist` is that file, unless the current folder has one of the name; so
+  # is `--flagfile=tff_pipelines/configs/emnist.flags`, wherever the project is.
   flag, equals, name = argument.partition('=')
   if flag.lstrip('-') != 'flagfile' or not equals or os.path.exists(name):
     return argument
@@ -122,10 +118,8 @@ def _unknown(name: str, cls: type[settings_lib.Settings]) -> str:
 
 
 def _imported(module: str):
-  """Imports a module, whose objects the garbage collector then never visits.
-
-  To visit half a million of TensorFlow and TFF takes a second, and another at the end.
-  """
+  """Imports a module, whose objects the garbage collector then never visits."""
+  # To visit half a million of TensorFlow and TFF takes a second, and another at the end.
   if module in sys.modules:
     return sys.modules[module]
   gc.disable()
@@ -190,10 +184,8 @@ def _resuming(doc: str, arguments: Sequence[str], folder: pathlib.Path) -> str:
 
 def program(module: str, cls: type[settings_lib.Settings],
             run: str) -> Callable[..., int]:
-  """The `main` of a program's module, which takes its arguments; see `start`.
-
-  Where Python started the module itself, by the name __main__, it runs at once.
-  """
+  """The `main` of a program's module, which takes its arguments; see `start`."""
+  # Where Python started the module itself, by the name __main__, it runs at once.
   main = functools.partial(start, sys.modules[module].__doc__, cls, run)
   if module == '__main__':
     sys.exit(main())

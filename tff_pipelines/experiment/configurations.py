@@ -55,13 +55,10 @@ def record_start(folder: pathlib.Path, engine: str,
                  at_least: int = 0) -> tuple[int, frozenset[str]]:
   """Records a start of a run, twice, so that neither copy is needed.
 
-  Args:
-    folder: Folder of the run, with that of `files.PRIVATE`.
-    engine: What runs the workers, one of `ENGINES`.
-    at_least: Number of earlier starts that are known from elsewhere.
-
-  Returns the number of starts, this one included, and the engines of those that are
-  known; ValueError if both records of earlier starts are missing or damaged.
+  The folder has that of `files.PRIVATE`; `at_least` is the number of earlier starts that
+  are known from elsewhere. Returns the number of starts, this one included, and the
+  engines, of `ENGINES`, of those that are known; ValueError if both records of earlier
+  starts are missing or damaged.
   """
   paths = folder / files.STARTS, folder / files.PRIVATE / files.STARTS
   records, problems = [], []
@@ -109,10 +106,8 @@ def _starts(path: pathlib.Path) -> list[str]:
 
 def sealed(configuration: Mapping[str, Any],
            earlier: Mapping[str, Any] | None = None) -> dict[str, Any]:
-  """A configuration as it is recorded, with version, name of the run, and hash.
-
-  It replaces the earlier one of the same run, if there is one.
-  """
+  """A configuration as it is recorded, with version, name of the run, and hash."""
+  # It replaces the earlier one of the same run, if there is one.
   # No other run has this name, which checkpoints have too.
   run = secrets.token_hex(16) if earlier is None else earlier['run']
   before = [] if earlier is None else [*earlier['earlier'], earlier['hash']]
@@ -121,10 +116,7 @@ def sealed(configuration: Mapping[str, Any],
 
 
 def check_ledger(folder: pathlib.Path, configuration: Mapping[str, Any]) -> int:
-  """Number of starts that the ledger in a folder counts.
-
-  Raises ValueError if it is missing, damaged or of another configuration.
-  """
+  """Starts in the ledger; ValueError if missing, damaged or of another configuration."""
   ledger = ledger_lib.Ledger(folder / files.LEDGER)
   recorded, starts = ledger.configuration_and_starts()
   # Rounds that were added have no line at first.

@@ -10,12 +10,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(KeyboardInterrupt):
-  """A run was asked to end, and all that it released is committed.
-
-  Attributes:
-    signum: Number of the signal.
-    folder: Folder of the run, which can be resumed.
-  """
+  """Signal `signum` asked a run to end: all is committed, `folder` can be resumed."""
 
   def __init__(self, signum: int, folder: pathlib.Path):
     super().__init__(f'ended by {signal.Signals(signum).name}; {folder} can be resumed')
@@ -29,8 +24,7 @@ def deferred(folder: pathlib.Path) -> Iterator[Callable[[], None]]:
   Signals reach the main thread alone: in another one nothing is deferred. Nor is a
   signal whose handler was not installed from Python, which could not be given back.
 
-  Yields:
-    A function to be called where the run may end: raises Interrupted if it was asked.
+  Yields a function to be called where the run may end: raises Interrupted if asked.
   """
   asked, former = [], {}
 

@@ -29,8 +29,7 @@ finally:
 '''
 
 
-def run(doc: str, cls: type, program: str, arguments: Sequence[str],
-        library: str) -> int:
+def run(doc: str, cls: type, program: str, arguments: Sequence[str], library: str) -> int:
   """Runs a program in a process, which ends with this one; see `cli.start`.
 
   Returns its exit code; 2, after one line on standard error, if the library that is

@@ -23,11 +23,7 @@ UNKNOWN_COST = "what it cost is not known, so the run can't be continued"
 
 
 def rows(path: pathlib.Path) -> list[dict[str, str]]:
-  """Rows of a CSV file, without a last one that was not written to its end.
-
-  Raises ValueError if it is no such file, or a row has more or fewer values than
-  columns.
-  """
+  """Rows of a CSV file, but for a torn last one; ValueError if any lacks columns."""
   try:
     text = path.read_text(encoding='utf-8')
     with io.StringIO(text[:text.rfind('\n') + 1], newline='') as file:
@@ -41,11 +37,7 @@ def rows(path: pathlib.Path) -> list[dict[str, str]]:
 
 
 def read(path: pathlib.Path, key: str) -> dict[int, dict[str, str]]:
-  """Rows of a CSV file by the integer in the column `key`, without it.
-
-  Raises:
-    ValueError: As `rows` does, or if the column is missing, or has another value.
-  """
+  """Rows by the integer in the column `key`, without it; ValueError if one has none."""
   if not path.exists():
     return {}
   table = rows(path)
@@ -58,8 +50,7 @@ def read(path: pathlib.Path, key: str) -> dict[int, dict[str, str]]:
 class Table:
   """A CSV file with one row for each round or step, in their order.
 
-  Attributes:
-    digest: SHA-256 of all rows, one after another, hexadecimal; empty if there is none.
+  `digest` is SHA-256 of all rows, one after another, hexadecimal; empty without rows.
   """
 
   def __init__(self, path: pathlib.Path, key: str):
@@ -70,16 +61,11 @@ class Table:
   def restore(self, last: int, digest: str, charged: int,
               kept: Callable[[int], Mapping[str, Any] | None] = lambda index: None
               ) -> tuple[dict[int, Mapping[str, str]], dict[int, Mapping[str, Any]]]:
-    """Removes the rows after `last`, and one that was torn.
+    """Removes the rows after that of index `last`, and one that was torn.
 
-    Args:
-      last: Index of the last row to keep.
-      digest: Digest of these rows.
-      charged: Index of the last row that the ledger charges.
-      kept: Index -> the row that is kept elsewhere, of one that the file has not.
-
-    Returns the rows that the file has, and those that it has not, for the caller to
-    add.
+    `digest` is of the rows that stay; `charged` the index of the last that the ledger
+    charges; `kept` gives rows that the file has not, by index, from elsewhere. Returns
+    the rows that the file has, and those that it has not, for the caller to add.
 
     Raises ValueError unless their digest is right, and no row is after those that were
     charged; then nothing is changed.
@@ -99,10 +85,7 @@ class Table:
     return rows, missing
 
   def add(self, index: int, values: Mapping[str, Any], *, durable: bool = False) -> None:
-    """Adds a row, synced to the disk if `durable`.
-
-    One out of order, or of other columns, rewrites the file.
-    """
+    """Adds a row, synced if `durable`; rewrites all if out of order or of new columns."""
     if self._names is None and self._path.exists():
       self._write(read(self._path, self._key))
     if self._names and index > self._last and self._names.keys() >= values.keys():

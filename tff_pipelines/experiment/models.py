@@ -64,10 +64,7 @@ class Trained:
 
 
 def read(folder: pathlib.Path) -> Trained | None:
-  """The model in a folder, without its Keras form; None if there is none.
-
-  Raises ValueError if a file is damaged or missing.
-  """
+  """The model in a folder, without its Keras form, or None; ValueError if damaged."""
   arrays, path = files.read_arrays(folder / ARRAYS), folder / DESCRIPTION
   if arrays is None:
     return None

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import itertools
 import json
+import operator
 from typing import Any
 
 from tff_pipelines.accounting.guarantees import bounds
@@ -28,10 +29,7 @@ _INTRODUCTION = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Verdict:
-  """Result of checking the ledger of a run: its releases, and its guarantee alone.
-
-  `problems` are those of its chain.
-  """
+  """The check of a run's ledger: its releases, `problems` of its chain, its guarantee."""
 
   rounds: int
   problems: Sequence[str] = ()
@@ -86,8 +84,7 @@ def document(runs: Sequence[Run]) -> str:
   return page_elements.written(element(
       'html', element(
           'head', element('meta', charset='utf-8'),
-          element('meta', name='viewport',
-                  content='width=device-width, initial-scale=1'),
+          element('meta', name='viewport', content='width=device-width, initial-scale=1'),
           element('title', title), element('style', page_elements.CSS)),
       element(
           'body', element('header', element('h1', title), element('p', _INTRODUCTION)),
@@ -115,19 +112,17 @@ def _cards(content: Iterable[Element]) -> list[Element]:
 
 def _statement(summary: Mapping[str, Any]) -> list[Element]:
   """The privacy statement, as an export has it."""
-  content, elements, items = statement.statement(summary), [], []
-  for kind, text in [*statement.parts(content), ('end', '')]:
+  content, elements = statement.statement(summary), []
+  for kind, group in itertools.groupby(statement.parts(content), operator.itemgetter(0)):
+    texts = [_bold(text) for _, text in group]
     if kind == 'item':
-      items.append(element('li', *_bold(text)))
-      continue
-    if items:
-      elements.append(element('ul', *items))
-      items = []
-    if kind == 'title':
-      elements.append(element(
-          'p', text, class_=f'number {"ok" if content["private"] else "no"}'))
-    elif kind != 'end':
-      elements.append(element('h4' if kind == 'heading' else 'p', *_bold(text)))
+      elements.append(element('ul', *(element('li', *text) for text in texts)))
+    elif kind == 'title':
+      style = f'number {"ok" if content["private"] else "no"}'
+      elements += [element('p', *text, class_=style) for text in texts]
+    else:
+      tag = 'h4' if kind == 'heading' else 'p'
+      elements += [element(tag, *text) for text in texts]
   return [*elements, folded('How it was computed', element('ul', *(
       element('li', f'{name.replace("_", " ")}: {_shown(summary[name])}')
       for name in _COMPUTED if summary[name] is not None)))]
@@ -170,9 +165,8 @@ def _results(runs: Sequence[Run]) -> list[Element]:
                         for name, entry in released['metrics'].items())
       notes.append(f'{run.name}, {released["of"]}: means over clients, with noise that '
                    f'is in ε, of standard deviation {noise}.')
-  return [table(['run', *(f'{set_name}: {metric.replace("_", " ")}'
-                          for set_name, metric in columns),
-                 *_BOUNDS], rows,
+  head = [f'{set_name}: {metric.replace("_", " ")}' for set_name, metric in columns]
+  return [table(['run', *head, *_BOUNDS], rows,
                 caption='Metrics on held-out sets, and what they cost'),
           *(element('p', note) for note in notes)]
 
@@ -218,11 +212,10 @@ def _breakdown(counts: Mapping[str, Any]) -> Iterator[Element]:
   if groups := [group for group in counts['groups'] if 'taken_for' in group]:
     names = list(dict.fromkeys(name for group in groups for name, count in
                                group['taken_for'].items() if count))
-    yield _matrix(
-        f'Confusion of groups of {kinds}: true in rows, predicted in columns',
-        [group['name'] for group in groups], names,
-        {(group['name'], name): group['taken_for'].get(name, 0)
-         for group in groups for name in names})
+    yield _matrix(f'Confusion of groups of {kinds}: true in rows, predicted in columns',
+                  [group['name'] for group in groups], names, {
+                      (group['name'], name): group['taken_for'].get(name, 0)
+                      for group in groups for name in names})
   classes, mistakes = counts['classes'], counts['confusions']
   names = [one['name'] for one in classes]
   if mistakes and len(names) <= _MATRIX:
@@ -235,12 +228,11 @@ def _breakdown(counts: Mapping[str, Any]) -> Iterator[Element]:
     yield table(['true', 'predicted', 'count'], [
         [one['true'], one['predicted'], f'{one["count"]:,}'] for one in mistakes],
                 caption='Most frequent mistakes')
-  yield folded(
-      f'{len(classes)} {kinds}, the most frequent first', table(
-          [kind, 'count', 'right', 'share right', 'times predicted'],
-          [[one['name'], f'{one["count"]:,}', f'{one["right"]:,}',
-            f'{one["right"] / one["count"]:.1%}' if one['count'] else '–',
-            f'{one["predicted"]:,}'] for one in classes], caption=f'By {kind}'))
+  yield folded(f'{len(classes)} {kinds}, the most frequent first', table(
+      [kind, 'count', 'right', 'share right', 'times predicted'],
+      [[one['name'], f'{one["count"]:,}', f'{one["right"]:,}',
+        f'{one["right"] / one["count"]:.1%}' if one['count'] else '–',
+        f'{one["predicted"]:,}'] for one in classes], caption=f'By {kind}'))
 
 
 def _matrix(caption: str, rows: Sequence[str], columns: Sequence[str],

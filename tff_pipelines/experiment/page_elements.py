@@ -143,11 +143,9 @@ def chart(title: str, xlabel: str, curves: Sequence[tuple[int, str, Curve]], *,
 def _axis(values: Sequence[float], start: float, end: float, *, log: bool = False,
           whole: bool = False
           ) -> tuple[Callable[[float], float], list[tuple[float, str]]]:
-  """An axis from a coordinate to another, with ticks at round values.
+  """An axis between coordinates, with ticks at round values, at its ends if `whole`.
 
-  Returns:
-    Value -> its coordinate, and coordinate and text of each tick; `whole` axes end at
-    ticks, others at the outer values.
+  Returns value -> its coordinate, and coordinate and text of each tick.
   """
   scaled = math.log10 if log else float
   low, high = min(map(scaled, values)), max(map(scaled, values))

@@ -24,10 +24,7 @@ _CELL = ('mechanism', 'n', 'd', 'bits')
 
 def read(folder: str | os.PathLike[str], verdict: Verdict, *,
          name: str | None = None) -> Run:
-  """The run in a folder; ValueError if it is not finished, or its files are damaged.
-
-  `name` is its name on the page, None for that of the folder.
-  """
+  """The run in a folder, by its name or another; ValueError if unfinished or damaged."""
   path = pathlib.Path(folder)
   summary = report.read_summary(path / files.SUMMARY)
   configuration = configurations.read(path) or {}

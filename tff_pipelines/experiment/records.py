@@ -130,12 +130,9 @@ class RunRecords:
               ) -> tuple[Any, int]:
     """The state to continue from and the number of rounds that are committed.
 
-    Args:
-      initial_state: The state of a new run; defines the structure, and is
-        committed as round 0 if nothing was.
-      derived: As `rounds.Rounds.derived`.
-      planned: Number of planned rounds.
-      event: Index of a round -> its event; needed where rounds differ.
+    `initial_state`, that of a new run, defines the structure, and is committed as round
+    0 if nothing was; `derived` is as in `rounds.Rounds`. `planned` is the number of
+    planned rounds; `event`, of a round's index, is needed where rounds differ.
 
     Raises OSError if a file can't be read or written; ValueError if no checkpoint is
     whole, or checkpoint, ledger and what was released do not belong together.
@@ -234,10 +231,7 @@ class RunRecords:
 
   def charge(self, event: base.Event, *, outcome: str = 'released',
              starts: int | None = None) -> None:
-    """Writes a line of the ledger, durably.
-
-    `starts` is the number of starts in the line; None for that of the run.
-    """
+    """Writes a line of the ledger durably, with the run's number of starts or another."""
     self.ledger.append_line(self._line(event, outcome, starts))
 
   def _line(self, event: base.Event, outcome: str, starts: int | None = None) -> str:
@@ -263,9 +257,8 @@ class RunRecords:
         arrays=checkpoints.arrays_of(state, self._derived)))
     # To remove a large file takes as long as to sync the line.
     with futures.ThreadPoolExecutor(1) as thread:
-      removed = thread.submit(
-          lambda: [path.unlink() for path in checkpoints.superseded(
-              self._checkpoints, rounds)])
+      removed = thread.submit(lambda: [
+          path.unlink() for path in checkpoints.superseded(self._checkpoints, rounds)])
       self.ledger.append_line(line)
       self._release(metrics, rounds)
       removed.result()
@@ -276,10 +269,8 @@ class RunRecords:
     return sum(line['outcome'] == ledger_lib.UNUSED for line in self.ledger.lines())
 
   def stop(self, event: Callable[[int], base.Event], rounds: int) -> None:
-    """Charges all rounds up to the last that was planned, which are not run.
-
-    They cost what they would have cost: those whose repeats are due, as repeated ones.
-    """
+    """Charges all rounds up to the last that was planned, which are not run."""
+    # They cost what they would have cost: those whose repeats are due, as repeated ones.
     done = len(self.ledger.lines()) - self.outside_rounds - len(self.lost)
     # A start that was killed meanwhile has charged some.
     for number, index in enumerate(range(done + 1, rounds + 1), start=self.unused):
@@ -313,8 +304,7 @@ def charges(folder: pathlib.Path, name: str,
   try:
     charged = preliminary.count(map(json.loads, text.split('\n')[1:-1]), kind)
   except (ValueError, TypeError, KeyError, AttributeError):
-    raise ValueError(f'{path} must have a release in each line after the first'
-                     ) from None
+    raise ValueError(f'{path} must have a release in each line after the first') from None
   total = charged + (not (folder / name).exists())
   if not total:
     raise ValueError(f'{path} has no charge for {folder / name}: '

@@ -64,8 +64,7 @@ SCHEMA: Mapping[str, str] = {
     'amplification': 'text?', 'skellam_as_gaussian': 'list?',
     'secure_aggregation': 'text?', 'population': 'integer?', 'cohort_size': 'number?',
     'rounds': 'integer', 'starts': 'integer', 'configuration': 'text',
-    'about': 'object', 'caveats': 'list', 'warnings': 'list', 'details': 'object',
-}
+    'about': 'object', 'caveats': 'list', 'warnings': 'list', 'details': 'object'}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -130,8 +129,7 @@ def validate_summary(summary: Mapping[str, Any]) -> None:
 
 
 def summary_of(family: str, guarantee: guarantee_lib.Guarantee, outcome: Outcome,
-               caveats: Sequence[caveats_lib.Caveat],
-               **run: Any) -> dict[str, Any]:
+               caveats: Sequence[caveats_lib.Caveat], **run: Any) -> dict[str, Any]:
   """The summary of a run, complete and valid."""
   values = {
       'version': VERSION, 'family': family, 'held_out': {}, 'outside_guarantee': [],
@@ -295,10 +293,7 @@ def noise_in_words(noise_multiplier: float, *, given: bool) -> str:
 
 def draw(path: pathlib.Path, curves: Sequence[Curve], *, title: str, xlabel: str,
          ylabel: str, right: Curve | None = None) -> None:
-  """Draws curves into a PNG file, over 0 to 1 if all of them lie there.
-
-  `right` is a curve against an axis of its own.
-  """
+  """Draws curves as PNG, over 0 to 1 if all lie there; `right` has an axis of its own."""
   from matplotlib import figure as figure_lib  # pylint: disable=g-import-not-at-top
   figure = figure_lib.Figure(figsize=(7, 4.2))
   axes = figure.subplots()
@@ -325,10 +320,7 @@ def draw(path: pathlib.Path, curves: Sequence[Curve], *, title: str, xlabel: str
 
 
 def draw_labels(label_counts: np.ndarray, path: str | os.PathLike[str]) -> None:
-  """Draws how often clients have each label, [clients, classes], into a PNG file.
-
-  The figure is as private as their examples.
-  """
+  """Draws clients' label counts, [clients, classes], as PNG: as private as examples."""
   import matplotlib  # pylint: disable=g-import-not-at-top
   from matplotlib import figure as figure_lib  # pylint: disable=g-import-not-at-top
   clients, classes = label_counts.shape

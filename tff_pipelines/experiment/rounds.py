@@ -115,9 +115,8 @@ def run(rounds: Rounds, plan: guarantee_lib.Plan, records: records_lib.RunRecord
   A run that a callback stops is charged for all of its rounds: the decision may follow
   from what was released, and no epsilon of the rounds until then would cover that.
 
-  Raises:
-    ValueError: If a round fails; it was committed.
-    endings.Interrupted: If a signal asked to end; all rounds so far are committed.
+  Raises ValueError if a round fails, and endings.Interrupted if a signal asked to end;
+  all rounds so far are committed.
   """
   state, done = records.restore(
       rounds.initial_state(records.has_checkpoint()), derived=rounds.derived,
@@ -138,10 +137,8 @@ def run(rounds: Rounds, plan: guarantee_lib.Plan, records: records_lib.RunRecord
       if step.failure is not None:
         raise ValueError(step.failure)
       state = step.state
-      bar.set_postfix(
-          {**rounds.shown(),
-           plan.epsilon_name: decimals.epsilon(metrics[plan.epsilon_name])},
-          refresh=False)
+      shown = decimals.epsilon(metrics[plan.epsilon_name])
+      bar.set_postfix({**rounds.shown(), plan.epsilon_name: shown}, refresh=False)
       bar.update()
       if callbacks_lib.ask_to_stop(callbacks, index, metrics) and index < rounds.count:
         records.stop(plan.event, rounds.count)
@@ -174,9 +171,8 @@ def _measure(rounds: ChargedRounds, records: charged_records.ChargedRecords) -> 
     if kept.line['round'] in records.metrics and count < len(records.kept):
       continue
     rounds.restore(lines, records.kept[:count])
-    if kept.line['round'] not in records.metrics:
-      metrics = rounds.metrics(records.kept[:count])
-      if metrics is not None:
-        records.measure(kept.line['round'], dict(metrics))
+    if kept.line['round'] not in records.metrics and (
+        metrics := rounds.metrics(records.kept[:count])) is not None:
+      records.measure(kept.line['round'], dict(metrics))
   if not records.kept:
     rounds.restore(lines, [])

@@ -44,8 +44,6 @@ _CAVEATS = {
         'rounds were added to a run that was planned for {}: epsilon is that of all, '
         'whether or not what was released decided that, as long as no more are added; '
         f'{_FOLLOWED}'}
-
-
 # Whether workers of a cluster compute -> who can read clients' rows.
 _RAW_ROWS = {
     False: 'The operator of the machine on which the run simulated all clients',
@@ -79,9 +77,8 @@ class Experiment(abc.ABC):
 
   def __init__(self, settings: settings_lib.FolderSettings):
     self.settings = settings
-    self.folder = (files.new_folder(*self.folder_words())
-                   if settings.output_dir is None
-                   else pathlib.Path(settings.output_dir))
+    self.folder = files.new_folder(*self.folder_words()) if (
+        settings.output_dir is None) else pathlib.Path(settings.output_dir)
 
   def folder_words(self) -> tuple[str, ...]:
     """Words that name the folder of a run that gives none."""
@@ -166,10 +163,7 @@ class Experiment(abc.ABC):
     return failures.write_bad_clients(self.folder / files.PRIVATE / failures.BAD_CLIENTS)
 
   def read_by_workers(self, task: Any) -> Sequence[Any]:
-    """`simulation.proofs.DataProof`s of the data that workers read.
-
-    Raises ValueError if they could not read what they must.
-    """
+    """`simulation.proofs.DataProof`s of what workers read; ValueError if they can't."""
     return ()
 
   def planned_rounds(self, plan: guarantee_lib.Plan) -> int:
@@ -181,10 +175,7 @@ class Experiment(abc.ABC):
     return f'{rounds} rounds'
 
   def run(self) -> dict[str, Any]:
-    """Runs, or resumes, and reports.
-
-    Raises OSError or ValueError, with one line, for a mistake of the user.
-    """
+    """Runs or resumes, and reports; OSError or ValueError, one line, for a mistake."""
     self.settings.check_paths()
     if self._on_ray:
       ray_transport.check(self.settings.engine_address)
@@ -273,8 +264,7 @@ class Experiment(abc.ABC):
     """Raises ValueError if the plan of a resumed run exceeds its targets."""
     bounds = {'epsilon': planned.outsiders, 'epsilon_server': planned.server}
     for name, target in self.targets().items():
-      bound = bounds[name]
-      if bound is not None and bound.epsilon > target * (1 + _ROUNDING):
+      if (bound := bounds[name]) is not None and bound.epsilon > target * (1 + _ROUNDING):
         raise ValueError(
             f'output_dir={self.folder} holds a run whose recorded noise gives '
             f'{name}={decimals.epsilon(bound.epsilon)}, above the target {target:g}')
@@ -324,9 +314,8 @@ class Experiment(abc.ABC):
     text = report.full_report(description, guarantee, outcome, caveats, self.folder, line)
     files.write_atomically(self.folder / files.REPORT, text)
     # The numbers of this guarantee are those of the ledger.
-    verdict = Verdict(
-        rounds=len(records.ledger.lines()), problems=records.ledger.verify(),
-        guarantee=guarantee)
+    verdict = Verdict(rounds=len(records.ledger.lines()), guarantee=guarantee,
+                      problems=records.ledger.verify())
     pages.write(self.folder / files.PAGE, [pages.read(self.folder, verdict)])
     self._print('\n' + (text.rstrip('\n') if self.settings.verbose else '\n'.join(
         report.report_lines(guarantee, outcome, caveats, self.folder, line))))

@@ -151,10 +151,8 @@ class Settings:
             and isinstance(value := getattr(self, name), str)}
 
   def differences(self, recorded: Mapping[str, Any]) -> list[str]:
-    """Names of the fields that differ from a recorded `configuration`.
-
-    The recorded value of a field that has no effect now is not compared.
-    """
+    """Names of the fields that differ from a recorded `configuration`."""
+    # The recorded value of a field that has no effect now is not compared.
     unused = {name for name, _ in self.unused()}
     fields, own = declared(type(self)), self.configuration()
     return sorted([
@@ -173,9 +171,8 @@ def of_configuration(cls: type[Settings], recorded: Mapping[str, Any],
                      **free: Any) -> Settings:
   """The settings whose `configuration` was recorded; ValueError for a wrong one."""
   fields = declared(cls)
-  for name in recorded:
-    if name not in fields:
-      raise ValueError(f'the configuration has the setting {name}, which is unknown')
+  if unknown := [name for name in recorded if name not in fields]:
+    raise ValueError(f'the configuration has the setting {unknown[0]}, which is unknown')
   values = {name: recorded.get(name, field.default) for name, field in fields.items()}
   values = {name: tuple(value) if isinstance(value, list) else value
             for name, value in values.items()}

@@ -8,6 +8,7 @@ follows from rules, each of which has a name.
 from collections.abc import Iterator, Mapping, Sequence
 import itertools
 import math
+import operator
 from typing import Any
 
 from tff_pipelines.accounting.events import base
@@ -40,8 +41,7 @@ _OF_THE_OPERATOR = (
 # Caveats that count or name, and their sentence in public.
 _IN_PUBLIC = {
     'answers lost': 'answers were lost in an interruption; they count as given',
-    'vote repeated': 'the vote was interrupted and repeated; every time counts',
-}
+    'vote repeated': 'the vote was interrupted and repeated; every time counts'}
 # Caveats of what reached the model and is in no epsilon: it is not private.
 _OUTSIDE = (
     'classes counted in private labels', 'release of another run',
@@ -121,11 +121,6 @@ def statement(summary: Mapping[str, Any], not_private: Sequence[str] = (),
           'caveats': caveats}
 
 
-def _unit(content: Mapping[str, Any]) -> str:
-  """The word for one who is protected."""
-  return content['about'].get('unit_name') or 'client'
-
-
 def _bound(bound: Bound | None, delta: float, against: str) -> str:
   """An epsilon, against whom, and its meaning."""
   if bound is None:
@@ -171,7 +166,8 @@ def _before(content: Mapping[str, Any]) -> str:
 
 def parts(content: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
   """The statement as (kind, text): 'title', 'heading', 'text' or 'item', ** for bold."""
-  about, unit = content['about'], _unit(content)
+  about = content['about']
+  unit = about.get('unit_name') or 'client'  # The word for one who is protected.
   yield 'title', ('Privacy of this model' if content['private'] else
                   'This model is not private')
   if content['private']:
@@ -217,9 +213,8 @@ _MARKS = {'title': '# ', 'heading': '## ', 'text': '', 'item': '- '}
 
 def in_words(content: Mapping[str, Any]) -> str:
   """The statement as Markdown, for readers who know no paper on it."""
-  lines, last = [], 'item'
-  for kind, text in parts(content):
-    lines += [''] * bool(lines and (kind, last) != ('item', 'item'))
-    lines.append(f'{_MARKS[kind]}{text}')
-    last = kind
-  return '\n'.join(lines) + '\n'
+  blocks = []
+  for kind, group in itertools.groupby(parts(content), operator.itemgetter(0)):
+    lines = [f'{_MARKS[kind]}{text}' for _, text in group]
+    blocks += ['\n'.join(lines)] if kind == 'item' else lines
+  return '\n\n'.join(blocks) + '\n'

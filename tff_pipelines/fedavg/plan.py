@@ -6,7 +6,6 @@ numbers; no privacy parameter reaches them in another way.
 """
 
 from collections.abc import Mapping
-import contextlib
 import dataclasses
 import functools
 from typing import Any
@@ -22,9 +21,6 @@ from tff_pipelines.accounting.sampling import cohorts, schemes
 from tff_pipelines.common import decimals, declarations, validate
 from tff_pipelines.fedavg import columns, settings as settings_lib
 
-# By how much rounding may lengthen a clipped update where bits are chosen for rows, and
-# a noise multiplier that few targets exceed.
-_ROUNDING, _USUAL_NOISE = 0.02, 3.0
 # Fields of the plan with what is released before the first round and after the last.
 _RELEASES = ('preliminary', 'evaluation')
 
@@ -240,6 +236,10 @@ class FedAvgPlan(guarantee.Plan):
     return self.mechanism.population
 
   @property
+  def records(self) -> int | None:
+    return None if self.mechanism.silos is None else self.population
+
+  @property
   def is_private(self) -> bool:
     mechanism = self.mechanism
     return mechanism.mechanism != 'none' and (
@@ -309,6 +309,18 @@ class FedAvgPlan(guarantee.Plan):
     for when, *_ in self.releases:
       trust += f'; {when} {preliminary.TRUST}'
       sampler += f'; {when} {preliminary.SAMPLER}'
+    if mechanism.silos is not None:
+      but = f'all but the {"silo that holds it" if mechanism.silos > 1 else "curator"}'
+      return guarantee.Terms(
+          privacy_unit=self.privacy_unit, against=but, everyone=everyone and but,
+          observers=f'{but}: nobody else learns which were drawn, how many, or how long '
+          'that took',
+          observers_server='the server, as secure aggregation shows it sums only'
+          if shares else None, against_server='the server',
+          observers_participant=('another silo, which knows its own sample and share of '
+                                 'the noise') if shares else None,
+          sampling=mechanism.sampling, trust_model=trust, source=self.event(1).source,
+          sampler=sampler, secure_aggregation=self.params is not None)
     return guarantee.Terms(
         privacy_unit=self.privacy_unit,
         observers='those who see the released models and learn neither who nor how '
@@ -342,6 +354,8 @@ class FedAvgPlan(guarantee.Plan):
         varies and self.scheme.cohort_in_words == 'expected')
     closed = [CLOSED] * self.has_closed_sums
     return approximate + closed + [guarantee.Caveat(name, text) for applies, name, text in (
+        (mechanism.silos, 'number of records public', 'the number of all that is protected, '
+         'which sets the sampling rate and divides the sums, is taken as public'),
         (self.diagnostics, 'diagnostics outside the guarantee',
          'diagnostics measure raw values and cohort sizes, outside the guarantee'),
         (degenerate, 'degenerate grid', f'degenerate grid: {degenerate}'),
@@ -376,26 +390,30 @@ def _sources(event: base.Event) -> list[str]:
 def build(settings: settings_lib.TrainSettings, *, dimension: int, population: int,
           privacy_unit: str = 'one client', needed: Preliminary | None = None,
           metrics: int = 0, server: Any = None, aggregation: Any = None,
-          recorded: Mapping[str, Any] | None = None) -> FedAvgPlan:
+          silos: int | None = None, recorded: Mapping[str, Any] | None = None) -> FedAvgPlan:
   """The calibrated plan of a training run.
 
   Args:
     settings: Settings of the run.
     dimension: Coordinates of an update.
-    population: Number of clients, of which each is a `privacy_unit`.
+    population: Number of units, of which each is a `privacy_unit`.
     needed: Release that the task needs before the first round; None for none.
     metrics: Number of metrics that are released after the last round.
     server: The `ServerConfig` for whose models the noise shall cancel; None for plain
       averaging.
     aggregation: The `aggregation.Aggregation` of mechanism=own.
+    silos: Number of clients that hold the units; None where clients are the units.
     recorded: `configuration` of the plan of an earlier start; None for a new run.
   """
   recorded = recorded or {}
   delta = recorded.get('delta') if settings.delta is None else settings.delta
   limit = (recorded.get('max_participations') if recorded else
            settings.max_participations or None)
+  of_silos = {} if silos is None else dict(
+      silos=silos, cohort_size=settings.batch_size or max(1.0, population / 10))
   mechanism = mechanisms.SumMechanism(**declarations.shared(
       mechanisms.SumMechanism, settings, dimension=dimension, population=population,
+      **of_silos,
       dropout_rate=settings.simulated_dropout_rate, max_participations=limit,
       column=tuple(recorded.get('column', (1,))),
       stated_event=aggregation and aggregation.stated_event))
@@ -407,7 +425,8 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
       'column' in mechanism.family.uses and settings.cohort_size <= population):
     mechanism = mechanism.replace(column=_column(settings, mechanism, server))
   if mechanism.bits is None and mechanism.family.params:
-    mechanism = mechanism.replace(bits=recorded.get('bits') or _bits(mechanism))
+    mechanism = mechanism.replace(bits=recorded.get('bits') or (
+        calibration.default_bits(mechanism, settings_lib.DEFAULT_BITS)))
   if not recorded and settings.max_participations is None and (
       settings.sampling == 'poisson' and 'max_participations' in mechanism.family.uses
       and settings.cohort_size <= population
@@ -458,18 +477,6 @@ def _column(settings: settings_lib.TrainSettings, mechanism: mechanisms.SumMecha
     return columns.best(work, settings.bands)
   return (1,) if settings.adaptive_clipping else columns.auto(
       work, columns.most_auto(scheme.most_bands, mechanism.dimension))
-
-
-def _bits(mechanism: mechanisms.SumMechanism) -> int:
-  """The default bits of a sum: with rows the fewest by which rounding costs little."""
-  if mechanism.has_bands:
-    noise = mechanism.noise_multiplier or _USUAL_NOISE
-    for bits in range(settings_lib.DEFAULT_BITS, calibration.MAX_BITS + 1):
-      with contextlib.suppress(ValueError):  # Too few for the cohort.
-        params = mechanism.replace(bits=bits, noise_multiplier=noise).params()
-        if params.l2_sensitivity <= (1 + _ROUNDING) * params.clip_grid:
-          return bits
-  return settings_lib.DEFAULT_BITS
 
 
 def check_more_rounds(plan: FedAvgPlan, before: int) -> None:

@@ -80,7 +80,7 @@ def describe(task: Task, plan: FedAvgPlan) -> report.Description:
   return report.Description(
       lines=[
           ('task', f'{task.name}, {task.model.name} with {mechanism.dimension:,} '
-                   f'parameters, {mechanism.population:,} clients'),
+                   f'parameters, {_population(plan)}'),
           ('run', run_line(plan, mechanism.rounds)),
           ('mechanism', mechanism_line(plan))],
       data=task.plan_lines, details=details, caveats=[caveats.Caveat(*note) for note in notes])
@@ -116,9 +116,22 @@ def rates_line(settings: TrainSettings) -> str:
           f'{settings.server_learning_rate:g}, {server}')
 
 
+def _population(plan: FedAvgPlan) -> str:
+  """Who is protected: '1,206 clients', or '920 records of 4 silos'."""
+  mechanism = plan.mechanism
+  if mechanism.silos is None:
+    return f'{mechanism.population:,} clients'
+  units = 'persons' if plan.privacy_unit == 'one person' else 'records'
+  return f'{mechanism.population:,} {units}' + (
+      f' of {mechanism.silos:,} silos' if mechanism.silos > 1 else '')
+
+
 def run_line(plan: FedAvgPlan, rounds: int) -> str:
   """The run in one line."""
   mechanism = plan.mechanism
+  if mechanism.silos is not None:
+    return (f'{rounds} steps of {mechanism.cohort_size:g} of {_population(plan)}, '
+            'expected, drawn in secret')
   if mechanism.sampling == 'none':
     return f'{rounds} rounds of all {mechanism.population:,} clients'
   return (f'{rounds} rounds, {mechanism.cohort_size:g} of {mechanism.population:,} '

@@ -14,6 +14,7 @@ from aggregators.central_sum import CentralSumFactory
 from aggregators.client_sum import ClientSumFactory
 from aggregators.distributed_sum import DistributedSumFactory
 from aggregators.plain_sum import PlainSumFactory
+from aggregators.record_sum import RecordSumFactory
 from tasks import custom, registry
 from tasks.sources import ids
 from tasks.task import (
@@ -24,8 +25,8 @@ from tff_pipelines.experiment import (
     models, records as records_lib, report as report_lib, run as run_lib)
 from tff_pipelines.fedavg import (
     aggregation, columns, evaluation, local_training, loop, plan as plan_lib, planning,
-    preliminary, private_evaluation, process as process_lib, report, scores, validation,
-    warm_start)
+    preliminary, private_evaluation, process as process_lib, report, scores, silos,
+    validation, warm_start)
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.fedavg.settings import TrainSettings
 from tff_pipelines.simulation import native_chunks
@@ -121,6 +122,23 @@ def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
       set_cohort_size=functools.partial(
           process_lib.set_cohort_size, factory=factory),
       rounds=plan.mechanism.rounds, clients_per_call=clients_per_call, **config)
+
+
+def build_steps(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
+                server: ServerConfig, most_records: int | None = None,
+                **config: Any) -> loop.FedAvgRounds:
+  """Steps of silos under a plan, ready to run; arguments as for `build_rounds`."""
+  factory, scheme = RecordSumFactory(sum_factory(plan)), plan.scheme
+  process = silos.build(
+      task.model.loss, task.train.element_spec, initial_weights=initial_weights,
+      factory=factory, server=server, units=silos.Units(
+          sampling_rate=scheme.sampling_rate, expected=plan.mechanism.cohort_size,
+          room=silos.room(silos.unit_counts(task.train, most_records),
+                          scheme.sampling_rate), most_records=most_records))
+  return loop.FedAvgRounds(
+      process, task=task, scheme=scheme, unit_is_client=False,
+      set_cohort_size=functools.partial(process_lib.set_cohort_size, factory=factory),
+      rounds=plan.mechanism.rounds, **config)
 
 
 def _released_file(task: Task) -> str:
@@ -219,16 +237,22 @@ class TrainExperiment(run_lib.Experiment):
       if unplanned:
         raise ValueError(f'{unplanned[0]} can\'t be planned without data: leave out '
                          'population and dimension')
-    sizes = counts or dict(dimension=task.model.parameter_count(),
-                           population=len(task.train.client_ids))
+    sizes, of_silos = counts, {}
+    if not sizes:
+      sizes = dict(dimension=task.model.parameter_count(),
+                   population=len(task.train.client_ids))
+    if self.settings.protect != 'client' and task is not None:
+      of_silos = dict(silos=sizes['population'],
+                      privacy_unit=f'one {self.settings.protect}')
+      sizes['population'] = sum(silos.unit_counts(task.train, self._most_records))
     if self.settings.aggregation is not None:
       self._own = aggregation.build(
           self.settings.aggregation, cohort_size=self.settings.cohort_size,
           rounds=self.settings.rounds, **sizes)
     plan = plan_lib.build(
         self.settings, **sizes, aggregation=self._own, recorded=recorded,
-        server=self.server, **({} if task is None else dict(
-            privacy_unit=task.privacy_unit, needed=task.preliminary)),
+        server=self.server, **({} if task is None else {
+            'privacy_unit': task.privacy_unit, 'needed': task.preliminary, **of_silos}),
         metrics=len(private_evaluation.metric_names(task))
         if self.settings.private_evaluation else 0)
     if recorded is not None:
@@ -254,6 +278,12 @@ class TrainExperiment(run_lib.Experiment):
       charges['evaluation_charges'] = records_lib.charges(
           self.folder, private_evaluation.FILE, preliminary_lib.EvaluationRelease)
     return dataclasses.replace(plan, **charges)
+
+  @property
+  def _most_records(self) -> int | None:
+    """Records of a person that are used; None where persons are not protected."""
+    is_person = self.settings.protect == 'person'
+    return self.settings.records_per_person if is_person else None
 
   def describe(self, task: Task, plan) -> report_lib.Description:
     description, notes = report.describe(task, plan), []
@@ -331,16 +361,17 @@ class TrainExperiment(run_lib.Experiment):
     native_chunks.encoders.clear()  # Of an earlier run in this process.
     initial = (task.model.initial_weights(settings.initial_weights_seed)
                if self._start is None else self._start.weights)
+    common = dict(
+        server=self.server, rounds_per_evaluation=settings.rounds_per_evaluation,
+        dropout_rate=settings.simulated_dropout_rate, on_bad=self.write_bad())
+    if plan.mechanism.silos is not None:
+      return build_steps(task, plan, initial, most_records=self._most_records, **common)
     return build_rounds(
         task, plan, initial,
         local=local_training.LocalConfig(**declarations.shared(
             local_training.LocalConfig, settings, 'client_')),
-        server=self.server, own=self._own,
-        clients_per_call=settings.clients_per_call,
-        rounds_per_evaluation=settings.rounds_per_evaluation,
-        dropout_rate=settings.simulated_dropout_rate,
-        by_id=self._by_id(task),
-        on_bad=self.write_bad())
+        own=self._own, clients_per_call=settings.clients_per_call,
+        by_id=self._by_id(task), **common)
 
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
     write_bad = self.write_bad()

@@ -25,8 +25,12 @@ SERVER_SCHEDULES = ('constant', 'linear_warmup', 'linear_decay', 'cosine')
 DEFAULT_EPSILON, DEFAULT_BITS = 8.0, 18
 # Default of the noise generator: `share_tables.default_generator`.
 AUTO = settings.AUTO
-# Sampling by turns, alone with which sums may stay closed.
-TURNS = 'turns'
+# Sampling by turns, alone with which sums may stay closed; and of records, by silos.
+TURNS, RECORDS = 'turns', 'records'
+# Units that are protected in place of clients, which are silos then, and the defaults
+# of settings that tasks have for clients.
+OF_SILOS = ('record', 'person')
+_FOR_SILOS = {'clip': 1.0, 'server_learning_rate': 0.25, 'server_momentum': 0.9}
 
 _MODELS = tuple(sorted({m for names in registry.MODELS.values() for m in names}))
 
@@ -55,6 +59,10 @@ _data, _privacy, _training, _run = declarations.groups(
     'data', 'privacy', 'training', 'run')
 # Settings of privacy by mechanism: noise, a grid, noise of clients, an adaptive clip.
 _noise = declarations.group('privacy', mechanism=_PRIVATE)
+_silos = declarations.group('privacy', protect=OF_SILOS)
+_person = declarations.group('privacy', protect=('person',))
+_CLIENTS = {'protect': ('client',)}
+_local = declarations.group('training', **_CLIENTS)
 _accounted = declarations.group('privacy', mechanism=_ACCOUNTED)
 _query = functools.partial(
     declarations.like, answers.Query, group='privacy', when={'mechanism': _ACCOUNTED})
@@ -101,6 +109,8 @@ class DataSettings(settings.TaskSettings):
       'where there is no test part.', above=0, below=1, otherwise='0.1')
   client_field: str | None = _data(None, 'Field, column or array that names the '
       'client.', otherwise='client; writer for npz')
+  person_field: str | None = _data(None, 'Field that names the person of a record.',
+      otherwise='none; needed to protect persons')
   image_field: str | None = _data(None, 'Field of the images.',
       otherwise='pixels; image for folder, x for leaf and npz')
   label_field: str | None = _data(None, 'Field of the labels.',
@@ -197,6 +207,13 @@ class TrainSettings(settings.RunSettings, DataSettings):
   mechanism: str = _privacy('skellam', 'Noise of clients: skellam, '
       'discrete_gaussian; of a server: skellam_central, gaussian; none; own.',
       choices=MECHANISMS, essential=True)
+  protect: str = _privacy('client', 'Unit of epsilon: a client, or a record or person of '
+      'clients that are silos.',
+      choices=('client', *OF_SILOS))
+  batch_size: float | None = _silos(None, 'Expected records, or persons, of a step, of '
+      'all silos together.', above=0, otherwise='a tenth of all')
+  records_per_person: int = _person(16, 'Maximum number of records of a person that are '
+      'used.', low=1)
   aggregation: str | None = declarations.setting(None, 'Aggregation of your own, '
       'module:function: it returns a factory of TFF for the mean update, or a pair of '
       'it and the event that it is accounted by.', group='privacy', named=True,
@@ -214,7 +231,7 @@ class TrainSettings(settings.RunSettings, DataSettings):
       essential=True, otherwise='1/N^1.1 for N clients, at most 1e-5 from 10,000 on')
   clip: float | None = _sum(
       'clip', when={'mechanism': _PRIVATE}, by_task=True, otherwise=_by_task('clip'))
-  cohort_size: float = _sum('cohort_size', 100.0, low=1, above=None, when={})
+  cohort_size: float = _sum('cohort_size', 100.0, low=1, above=None, when=_CLIENTS)
   rounds: int = _sum('rounds', 50)
   sampling: str = _sum('sampling', TURNS, when={}, essential=False)
   fixed_adjacency: str = _sum('fixed_adjacency')
@@ -229,7 +246,7 @@ class TrainSettings(settings.RunSettings, DataSettings):
       'them, so that less is enough. auto: as many as are worth it.', group='privacy',
       low=1, high=params_lib.MAX_BANDS, unit='rounds', auto=True, otherwise=AUTO,
       when={'mechanism': _PRIVATE, 'sampling': (TURNS,)})
-  adaptive_clipping: bool = _sum('adaptive_clipping', help='Let the clip follow a '
+  adaptive_clipping: bool = _sum('adaptive_clipping', when={'mechanism': _GRID, **_CLIENTS}, help='Let the clip follow a '
       'quantile of the updates\' norms, from --clip on; epsilon includes the cost.')
   target_quantile: float = _adaptive('target_quantile')
   clip_learning_rate: float = _adaptive('learning_rate')
@@ -246,7 +263,8 @@ class TrainSettings(settings.RunSettings, DataSettings):
       'philox.', choices=(AUTO, *params_lib.NOISE_GENERATORS))
   amplification: str = _query('amplification')
   accountant: str = _query('accountant')
-  clients_per_person: int = _accounted(1, 'Clients that one person may own, whose epsilon '
+  clients_per_person: int = declarations.setting(1, group='privacy', when={
+      'mechanism': _ACCOUNTED, **_CLIENTS}, help='Clients that one person may own, whose epsilon '
       'is stated too; the noise is calibrated for one client.', low=1, unit='clients')
   allow_degenerate: bool = _grid(False, 'Only warn of a grid too coarse to be useful.')
   diagnostics: bool = _privacy(False, 'Also measure values outside the guarantee: '
@@ -255,15 +273,15 @@ class TrainSettings(settings.RunSettings, DataSettings):
       'clients\' held-out examples after the last round; epsilon includes it. 0: exact '
       'metrics, outside the guarantee.', low=0)
 
-  client_learning_rate: float | None = _training(None, 'Learning rate of SGD on a '
+  client_learning_rate: float | None = _local(None, 'Learning rate of SGD on a '
       'client.', above=0, essential=True, by_task=True,
       otherwise=_by_task('client_learning_rate'))
-  client_batch_size: int | None = _training(None, 'Examples of a step on a client.',
+  client_batch_size: int | None = _local(None, 'Examples of a step on a client.',
       low=1, essential=True, by_task=True, otherwise=_by_task('client_batch_size'))
-  client_epochs: int = _training(1, 'Passes over a client\'s data in a round.', low=1)
-  client_proximal: float = _training(0.0, 'FedProx: a client\'s loss has half of this '
+  client_epochs: int = _local(1, 'Passes over a client\'s data in a round.', low=1)
+  client_proximal: float = _local(0.0, 'FedProx: a client\'s loss has half of this '
       'times the squared distance from the server\'s weights.', low=0)
-  client_weight_decay: float = _training(0.0, 'Weight decay on a client: its loss has '
+  client_weight_decay: float = _local(0.0, 'Weight decay on a client: its loss has '
       'half of this times the squared norm of the weights.', low=0)
   server_learning_rate: float | None = _training(None, 'Learning rate on the server.',
       above=0, essential=True, by_task=True, otherwise=_by_task('server_learning_rate'))
@@ -299,9 +317,9 @@ class TrainSettings(settings.RunSettings, DataSettings):
   dimension: int | None = _planned(None, 'Number of parameters to plan for; with '
       '--population.')
   rounds_per_evaluation: int = _run(1, 'Rounds between evaluations.', low=1, free=True)
-  clients_per_call: int | None = _run(None, 'Clients that a graph call trains in turn; '
+  clients_per_call: int | None = declarations.setting(None, group='run', when=_CLIENTS, help= 'Clients that a graph call trains in turn; '
       '1 makes each a TFF client.', low=1, free=True, otherwise='by the cohort')
-  clients_by_id: bool = _run(True, 'Read clients of SQLite files where they train, '
+  clients_by_id: bool = declarations.setting(True, group='run', when=_CLIENTS, help= 'Read clients of SQLite files where they train, '
       'which must have the files, instead of sending their examples.', free=True)
   simulated_dropout_rate: float = _run(0.0, 'Fraction of selected clients dropping '
       'out independently. What suppressed rounds reveal is in epsilon.', low=0, below=1)
@@ -309,11 +327,22 @@ class TrainSettings(settings.RunSettings, DataSettings):
   vocabulary_epsilon: float | None = _noise(None, 'Epsilon of the vocabulary alone, '
       'for --vocabulary=private_counts; epsilon includes it.', above=0, otherwise='1')
 
+  def __post_init__(self):
+    if self.protect != 'client':
+      defaults = {**_FOR_SILOS, **dict.fromkeys(['sampling'] * (
+          'sampling' not in self.given), RECORDS)}
+      for name, value in defaults.items():
+        if name not in self.given:
+          object.__setattr__(self, name, value)
+    super().__post_init__()
+
   def unused(self):
     yield from super().unused()
     if self.vocabulary != registry.PRIVATE_COUNTS:
       for name in ('vocabulary_epsilon', 'words_per_client'):
         yield name, f'vocabulary={self.vocabulary}'
+    if self.protect != 'person':
+      yield 'person_field', f'protect={self.protect}'
     if self.warm_start is not None:
       yield 'initial_weights_seed', 'warm_start'
     else:
@@ -328,6 +357,20 @@ class TrainSettings(settings.RunSettings, DataSettings):
                          f'mechanism={self.mechanism}')
     if self.mechanism == OWN and self.aggregation is None:
       raise ValueError('mechanism=own needs aggregation, found none')
+    if (self.sampling == RECORDS) != (self.protect != 'client'):
+      raise ValueError(f'sampling must be {RECORDS} if and only if a record or a person '
+                       f'is protected, found {self.sampling} with protect={self.protect}')
+    refused = {'mechanism': self.mechanism == OWN, 'private_evaluation': bool(
+        self.private_evaluation), 'skip_bad_clients': bool(self.skip_bad_clients),
+               'statistics_epsilon': self.statistics_epsilon is not None,
+               'vocabulary': self.vocabulary == registry.PRIVATE_COUNTS}
+    for name, is_given in refused.items():
+      # They are of clients: one record would decide on all of its silo.
+      if is_given and self.protect != 'client':
+        raise ValueError(f'{name}={getattr(self, name)} protects clients, and can\'t be '
+                         f'had with protect={self.protect}')
+    if self.protect == 'person' and self.person_field is None:
+      raise ValueError('protect=person needs person_field, the field that names them')
     if (self.population is None) != (self.dimension is None):
       raise ValueError('population and dimension must both be given, found '
                        f'{self.population} and {self.dimension}')

@@ -27,18 +27,15 @@ _TRUST = {
     'nfdp': 'no one is trusted with which records a party drew, alone and in secret',
     'ldp': 'no one is trusted: a party adds noise to predictions and keeps its model',
     'np': 'all who see predictions or models are trusted with the records',
-    'centralized': 'the server is trusted with all records of all parties',
-}
+    'centralized': 'the server is trusted with all records of all parties'}
 _OBSERVERS = {
     'nfdp': 'all but the party itself, who may see its predictions or its model',
-    'ldp': 'all but the party itself, who see its noisy predictions and not its model',
-}
+    'ldp': 'all but the party itself, who see its noisy predictions and not its model'}
 DELTA_IN_WORDS = {
     'nfdp': 'delta is the chance that a given record is drawn into the subset that '
             'its party trains on; a drawn record may be exposed entirely, another one '
             'has no influence',
-    'ldp': 'delta is the fraction of the outcomes for which nothing is promised',
-}
+    'ldp': 'delta is the fraction of the outcomes for which nothing is promised'}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

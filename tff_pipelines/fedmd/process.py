@@ -173,8 +173,7 @@ def build(architectures: Sequence[Architecture], *,
   def participate(state, data, server, round_):
     """Runs a round of one party, which in its first one first fits its own records.
 
-    If weights or predictions become NaN or infinite, it keeps its weights and predicts
-    NaN.
+    Where weights or predictions are not finite, it keeps its weights and predicts NaN.
     """
     key = keys.derive(state['key'], 0)
     own_epochs = tf.where(tf.equal(state['rounds'], 0), initial_epochs, 0)

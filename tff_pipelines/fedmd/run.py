@@ -24,7 +24,6 @@ from tff_pipelines.fedmd import process as process_lib, report
 from tff_pipelines.fedmd.plan import FedMdPlan
 from tff_pipelines.fedmd.settings import FedMdSettings
 
-
 # Folder of the parties' models, each of which is the party's own.
 PARTIES = 'parties'
 
@@ -40,10 +39,8 @@ def _fit_config(settings: FedMdSettings, prefix: str) -> process_lib.FitConfig:
 
 def draw_subset(records: int, draws: int, replacement: bool,
                 seed: int | None) -> np.ndarray:
-  """Indices of the records that a party trains on, int64 [draws].
-
-  Only a draw without a seed, by the system's entropy, has a privacy guarantee.
-  """
+  """Indices of the records that a party trains on, int64 [draws]."""
+  # Only a draw without a seed, by the system's entropy, has a privacy guarantee.
   if seed is not None:
     indices = np.random.default_rng(seed).choice(records, draws, replace=replacement)
   elif replacement:

@@ -14,7 +14,6 @@ from tff_pipelines.common import caveats, declarations, files
 from tff_pipelines.experiment import report as report_lib, rounds as rounds_lib
 from tff_pipelines.fedavg import (
     local_training, report as fedavg_report, run as fedavg_run)
-from tff_pipelines.fedavg.noisy_sgd import NoisySgdPlan
 from tff_pipelines.fedavg.plan import FedAvgPlan
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.ldp import (
@@ -41,7 +40,7 @@ class _Baseline(ldp_run.PreparedExperiment):
 
   def describe(self, task, plan) -> report_lib.Description:
     # Where an owner is protected with all its records, their number is private too.
-    count = f'{plan.records:,}' if self.settings.algorithm == 'dp_sgd' else 'all their'
+    count = f'{plan.population:,}' if self.settings.algorithm == 'dp_sgd' else 'all their'
     run = self.run_line(plan, self.planned_rounds(plan))
     return report.description(
         task.task, f'with {count} records',
@@ -61,6 +60,9 @@ class _Baseline(ldp_run.PreparedExperiment):
 
 class _TrainedBaseline(_Baseline):
 
+  run_line = staticmethod(fedavg_report.run_line)
+  mechanism_line = staticmethod(fedavg_report.mechanism_line)
+
   def federated(self, task: ldp_run.Prepared) -> task_lib.Task:
     (examples, test), holdings = task.examples, task.task.holdings
     clients = np.repeat(np.arange(len(holdings)), list(map(len, holdings)))
@@ -79,7 +81,8 @@ class _TrainedBaseline(_Baseline):
     logits = task.network.logits(weights, tf.constant(task.examples[1]['x']))
     return self._outcome(
         task, logits.numpy().argmax(axis=1),
-        {**self.fields(plan, sum(w.size for w in weights)), 'model': task.network.name},
+        {**fedavg_report.fields(plan), 'model': task.network.name,
+         'details': fedavg_report.details(plan)},
         results=fedavg_report.finite_results(rounds.results(state)),
         trained={'': serving.of_network(task, weights)})
 
@@ -87,39 +90,20 @@ class _TrainedBaseline(_Baseline):
 class SgdExperiment(_TrainedBaseline):
   """DP-SGD of a curator."""
 
-  def build_plan(self, task, recorded) -> NoisySgdPlan:
+  def build_plan(self, task, recorded) -> FedAvgPlan:
     return sgd.build_plan(
-        self.settings, recorded, target_epsilon=self.settings.epsilon,
-        delta=self.settings.delta, clients=1,
-        records=sum(map(len, task.task.holdings)), terms=dict(
-            privacy_unit='one record', against='observers of the model',
-            observers='those who see the model, not which records were sampled',
-            sampling='poisson, of records',
-            trust_model='a curator is trusted with all records'))
-
-  def run_line(self, plan, rounds: int) -> str:
-    return (f'{rounds} steps of {plan.expected_records:,.0f} of {plan.records:,} '
-            'records expected, poisson sampling')
-
-  def mechanism_line(self, plan) -> str:
-    return sgd.mechanism_line('gaussian', plan)
+        self.settings, recorded, epsilon=self.settings.epsilon, mechanism='gaussian',
+        delta=self.settings.delta, agents=1, records=sum(map(len, task.task.holdings)),
+        dimension=task.network.as_model().parameter_count(), privacy_unit='one record')
 
   def build_rounds(self, task, plan) -> rounds_lib.Rounds:
     return sgd.build_rounds(
         self.federated(task), plan, task.network.initial_weights(0),
         learning_rate=self.settings.learning_rate)
 
-  def fields(self, plan: NoisySgdPlan, parameters: int) -> dict[str, Any]:
-    return {'mechanism': 'gaussian', 'clip': plan.clip, 'parameters': parameters,
-            'noise_multiplier': plan.noise_multiplier,
-            'details': {'records': plan.records}}
-
 
 class FlExperiment(_TrainedBaseline):
   """Federated averaging with distributed noise; all owners are in every round."""
-
-  run_line = staticmethod(fedavg_report.run_line)
-  mechanism_line = staticmethod(fedavg_report.mechanism_line)
 
   def build_plan(self, task, recorded) -> FedAvgPlan:
     settings, num_clients = self.settings, task.task.num_clients
@@ -139,9 +123,6 @@ class FlExperiment(_TrainedBaseline):
             local_training.LocalConfig, self.settings, 'client_')),
         server=ServerConfig(learning_rate=self.settings.learning_rate),
         on_bad=self.write_bad())
-
-  def fields(self, plan: FedAvgPlan, parameters: int) -> dict[str, Any]:
-    return {**fedavg_report.fields(plan), 'details': fedavg_report.details(plan)}
 
 
 class PateExperiment(_Baseline):

@@ -83,10 +83,8 @@ class LdpPlan(guarantee.Plan):
 
   @property
   def total_variation(self) -> float:
-    """Distance between an answer and its ideal distribution, for uniform random bits.
-
-    The pure mechanisms' are ratios of integers, which epsilon is of: none deviates.
-    """
+    """Distance between an answer and its ideal distribution, for uniform random bits."""
+    # The pure mechanisms' are ratios of integers, which epsilon is of: none deviates.
     return min(1.0, self.dimension * alias_table.TOTAL_VARIATION * self.is_gaussian)
 
   def bound(self, event: base.Event, releases: int, *, observer: str = bounds.OUTSIDERS,
@@ -130,8 +128,7 @@ class LdpPlan(guarantee.Plan):
     """The same with the minimum noise that keeps `answers` answers within epsilon."""
     def noisy(z: float) -> 'LdpPlan':
       return dataclasses.replace(self, **(
-          {'noise_multiplier': z} if self.is_gaussian else {'epsilon_per_query': 1 / z}
-      ))
+          {'noise_multiplier': z} if self.is_gaussian else {'epsilon_per_query': 1 / z}))
 
     return noisy(calibration.noise_multiplier(
         lambda z: noisy(z).released(answers), epsilon=epsilon, delta=self.delta,

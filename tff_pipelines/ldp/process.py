@@ -112,10 +112,7 @@ def owners_of(query: int, *, groups: int, clients_per_query: int) -> range:
 
 
 def margins(probabilities: np.ndarray) -> np.ndarray:
-  """Margins, [n], of the largest of probabilities [n, k] over the others' mean.
-
-  arXiv 2202.02971, equation 5.
-  """
+  """Margins, [n], of the largest of [n, k] over the others' mean, as in equation 5."""
   largest = probabilities.max(axis=1, keepdims=True)
   return (largest - probabilities).sum(axis=1) / (probabilities.shape[1] - 1)
 
@@ -123,8 +120,7 @@ def margins(probabilities: np.ndarray) -> np.ndarray:
 def choose_queries(candidates: np.ndarray, count: int, *, sampling: str,
                    probabilities: np.ndarray | None,
                    random: np.random.Generator) -> np.ndarray:
-  """Chooses `count` of the candidates; random, or before there are probabilities, any.
-  """
+  """Chooses `count` candidates: any if random, or if there are no probabilities."""
   if sampling == 'active' and probabilities is not None:
     return candidates[np.argsort(margins(probabilities), kind='stable')[:count]]
   return random.permutation(candidates)[:count]

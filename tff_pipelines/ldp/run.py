@@ -278,9 +278,8 @@ class LdpExperiment(PreparedExperiment):
         plan, f'{task.task.name}, {settings.mechanism}, {settings.sampling} queries',
         plan.most_answers(charged))
     return report.outcome_of(
-        task.task, student.predict(task.test),
+        task.task, student.predict(task.test), results=rounds.accuracies,
         words=f' after {answered:,} queries of {plan.queries:,}; {stopped}',
-        results=rounds.accuracies,
         files=(files.METRICS, STUDENT), trained={'': serving.of_student(task, student)},
         figures={
             files.FIGURE: lambda path: fedavg_report.draw_metrics(

@@ -89,12 +89,10 @@ class Noise:
                sets=mechanism if is_of_sets else None)
 
   def weight(self, answers: np.ndarray, labels: np.ndarray) -> float:
-    """The growth of log P[answers | class] with the answer's coordinate of the class.
-
-    Of sets that is a step of expectation maximisation, given probable labels [n,
-    classes], for a channel, teachers' mistakes included, that confuses all wrong
-    classes alike. Other noise is taken for Gaussian.
-    """
+    """The growth of log P[answers | class] with the answer's coordinate of the class."""
+    # For sets that is a step of expectation maximisation, given probable labels [n,
+    # classes], for a channel, teachers' mistakes included, that confuses all wrong
+    # classes alike. Other noise is taken for Gaussian.
     if self.sets is None:
       return 1 / self.variance
     sets, gap = self.sets, self.sets.inside - self.sets.outside
@@ -143,19 +141,15 @@ class Trainer:
     totals = np.zeros(len(_STRENGTHS))
     for kept, out in _folds(len(rows), _FOLDS):
       # Unbiased estimates of the number of answers that mean what the student names.
-      totals += [
-          answers[out, self._named(weights, rows[out])].sum()
-          for weights in process.ridge_path(
-              self._features[rows[kept]], answers[kept], _STRENGTHS)]
+      path = process.ridge_path(self._features[rows[kept]], answers[kept], _STRENGTHS)
+      totals += [answers[out, self._named(weights, rows[out])].sum() for weights in path]
     return _STRENGTHS[int(totals.argmax())]
 
   def _helps(self, rows: np.ndarray, answers: np.ndarray, strength: float,
              noise: Noise) -> bool:
-    """Whether held-out answers do not speak against refinement.
-
-    It takes `_DOUBTS` standard errors, of noise and of teachers that differ, to reject
-    what as a rule helps; answers that are too few to be divided do not.
-    """
+    """Whether held-out answers do not speak against refinement."""
+    # It takes `_DOUBTS` standard errors, of noise and of teachers that differ, to
+    # reject what as a rule helps; answers that are too few to be divided do not.
     if len(rows) < _FEWEST_ANSWERS:
       return True
     steps = min(self._settings.refine_steps, _TRIAL_STEPS)

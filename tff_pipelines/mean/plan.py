@@ -67,10 +67,8 @@ class Cell:
 
     Noise and, on a grid, rounding and wrap-around. Coordinates are taken as Gaussian,
     which they nearly are after the rotation; the effect of the condition on the
-    rounding is left out, which is less than 1%.
-
-    Args:
-      mean_square: ||true mean||^2 / d, model units squared.
+    rounding is left out, which is less than 1%. `mean_square` is ||true mean||^2 / d,
+    model units squared.
     """
     params = self.plan.params
     if params is None:
@@ -88,23 +86,19 @@ def _noise_mse(noise_multiplier: float, clip: float, n: int) -> float:
 
 
 def _rounding_variance(variance: float) -> float:
-  """Variance of stochastic rounding of a coordinate x of N(0, variance), grid units^2.
-
-  It is E[f (1 - f)] for the fractional part f of x; the Fourier series of f (1 - f) is
-  1/6 - sum of cos(2 pi k x) / (pi k)^2.
-  """
+  """Variance of stochastic rounding of a coordinate x of N(0, variance), grid units^2."""
+  # It is E[f (1 - f)] for the fractional part f of x; the Fourier series of f (1 - f)
+  # is 1/6 - sum of cos(2 pi k x) / (pi k)^2.
   return 1 / 6 - math.fsum(
       math.exp(-2 * (math.pi * k)**2 * variance) / (math.pi * k)**2
       for k in range(1, 200))
 
 
 def _wrapped_error(total: float, signal: float, modulus: float) -> float:
-  """Returns E[(w - t)^2] of the wrapped sum w = x - m M of x = t + error, grid units^2.
-
-  t has variance `signal` and x has variance `total`, both Gaussian of mean 0, so
-  E[t | x] = x signal / total, and the moments needed are those of x over the
-  intervals ((m - 1/2) M, (m + 1/2) M).
-  """
+  """E[(w - t)^2] of the wrapped sum w = x - m M of x = t + error, grid units^2."""
+  # t has variance `signal` and x has variance `total`, both Gaussian of mean 0, so
+  # E[t | x] = x signal / total, and the moments needed are those of x over the
+  # intervals ((m - 1/2) M, (m + 1/2) M).
   stddev = math.sqrt(total)
   crossed = squared = 0.0  # E[m x] and E[m^2].
   for m in range(1, math.ceil(12 * stddev / modulus) + 1):
@@ -130,9 +124,8 @@ def _cell(settings: MeanSettings, mechanism: str, n: int, d: int, bits: int | No
           epsilon: float) -> Cell:
   gaussian = _gaussian_noise(epsilon, settings.delta)
   analytic = mechanism == 'gaussian' and settings.accountant == 'auto'
-  noise = None  # Calibrated below.
-  if bits is None:
-    noise = gaussian['analytic' if analytic else 'rdp']
+  # That of sums is calibrated below.
+  noise = gaussian['analytic' if analytic else 'rdp'] if bits is None else None
   plan = FedAvgPlan.calibrate(
       mechanisms.SumMechanism(
           mechanism=mechanism.removesuffix('_rdp'), noise_multiplier=noise,

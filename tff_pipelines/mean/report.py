@@ -51,11 +51,9 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def against_gaussian(rows: Iterable[Row]) -> list[Row]:
-  """Returns the error over the Gaussian's, accounted by RDP, over all epsilon.
-
-  The Gaussian's error is exact, that of the mechanism measured; the repeats of all
-  epsilon are pooled, so that the interval is small enough to show a few percent.
-  """
+  """Returns the error over the Gaussian's, accounted by RDP, over all epsilon."""
+  # The Gaussian's error is exact, that of the mechanism measured; the repeats of all
+  # epsilon are pooled, so that the interval is small enough to show a few percent.
   groups = collections.defaultdict(list)
   for row in rows:
     groups[key(row)[:-1]] += [mse / row['gaussian_rdp_mse'] for mse in row[OF_REPEATS]]
@@ -210,7 +208,6 @@ def outcome(folder: pathlib.Path, settings: MeanSettings, plan: plan_lib.MeanPla
   sums = [group for group in groups if group['bits'] is not None] or groups
   nearest = min(sums, key=lambda group: abs(math.log(group['ratio'])))
   farthest = max(sums, key=lambda group: group['ratio'])
-
   # Values that all of them share.
   only = {name: asked[0][name] for name in ('bits', 'noise_multiplier', 'n')
           if len({row[name] for row in asked}) == 1}

@@ -90,8 +90,7 @@ def estimate(settings: MeanSettings, cell: plan_lib.Cell) -> report.Row:
   mse, mse_low, mse_high = report.interval(errors)
   l2_error, l2_low, l2_high = report.interval(norms)
   return {
-      **dict(zip(KEY, cell.key)), 'delta': settings.delta,
-      'accountant': cell.accountant,
+      **dict(zip(KEY, cell.key)), 'delta': settings.delta, 'accountant': cell.accountant,
       'noise_multiplier': cell.plan.mechanism.noise_multiplier,
       'scale': params and params.scale,
       'local_stddev_grid': params and params.local_stddev_grid,

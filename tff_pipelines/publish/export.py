@@ -53,13 +53,11 @@ def _function(specs: Mapping[str, tf.TensorSpec],
 
 
 def _input_names(names: Iterable[str]) -> dict[str, str]:
-  """Name of a column -> that of its input: the same, if TensorFlow takes it as it is.
-
-  TensorFlow does not tell letters of other cases apart.
-  """
+  """Name of a column -> that of its input: the same, if TensorFlow takes it as it is."""
+  # TensorFlow does not tell letters of other cases apart.
   used = collections.Counter(name.lower() for name in names)
-  return {name: name if _is_plain(name)
-          and not name.lower().startswith(('_', 'column_')) and used[name.lower()] == 1 else f'column_{i}'
+  return {name: name if _is_plain(name) and used[name.lower()] == 1 and not (
+      name.lower().startswith(('_', 'column_'))) else f'column_{i}'
           for i, name in enumerate(names)}
 
 
@@ -91,9 +89,8 @@ def _write_saved_model(folder: pathlib.Path, serving: Serving,
       raise ValueError('format=savedmodel needs features whose names are ASCII '
                        f'identifiers, found {name!r}')
   module = tf.Module()
-  module.variables_in_order = [
-      tf.Variable(array, name=name, trainable=False)
-      for name, array in trained.arrays.items()]
+  module.variables_in_order = [tf.Variable(array, name=name, trainable=False)
+                               for name, array in trained.arrays.items()]
   module.serve = predict_function(serving, module.variables_in_order)
   signatures = {DEFAULT: module.serve}
   if serving.raw is not None:
@@ -110,9 +107,8 @@ def _write(folder: pathlib.Path, settings: ExportSettings, run: run_lib.Finished
   files.write_arrays(folder / models.ARRAYS, dict(trained.arrays))
   if settings.format == 'keras':
     if serving.model.to_keras is None:
-      raise ValueError(
-          'format=keras is for models from Keras and of tables, found '
-          + serving.model.name)
+      raise ValueError('format=keras is for models from Keras and of tables, found '
+                       + serving.model.name)
     models.write_keras(folder / models.KERAS, serving.model.to_keras(trained.weights))
   elif settings.format == 'savedmodel':
     _write_saved_model(folder / SAVED_MODEL, serving, trained)

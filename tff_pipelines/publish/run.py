@@ -20,8 +20,7 @@ _FAMILIES = {
     'vote': ('tff_pipelines.voting.run', 'VoteSettings'),
     'fedmd': ('tff_pipelines.fedmd.run', 'FedMdSettings'),
     'ldp': ('tff_pipelines.ldp.run', 'LdpSettings'),
-    'ldp_baselines': ('tff_pipelines.ldp.baselines', 'BaselineSettings'),
-}
+    'ldp_baselines': ('tff_pipelines.ldp.baselines', 'BaselineSettings')}
 # Key of an export's description: the family and the settings that its use takes. They
 # are public: no path, cohort or time, and nothing that was counted.
 SERVED = 'served'

@@ -12,8 +12,6 @@ FORMATS = ('npz', 'keras', 'savedmodel')
 OUTPUTS = ('.csv', '.parquet')
 
 _run, _model = declarations.groups('run', 'model')
-
-
 # A field of the data that are read, named as in the training.
 _reader = functools.partial(train.like, otherwise='as in the training')
 

@@ -75,8 +75,5 @@ def simulation(**where: Any) -> Iterator[None]:
 
 
 def client_key(simulation_seed: int, round_index: int, client: int) -> np.ndarray:
-  """The key of a client in a round of a seeded run, int64 of shape [2].
-
-  Clients of a run without a seed take their keys from the operating system.
-  """
+  """A client's key in a round of a seeded run, int64 [2]; others take the system's."""
   return keys.from_text(f'client {simulation_seed} {round_index} {client}')

@@ -16,10 +16,8 @@ _NODE = re.compile(
 
 
 def kind(error: BaseException) -> str:
-  """The class of an error, and of a graph's the operation: 'X in GatherV2'.
-
-  Only names of TensorFlow's operations are told, because the message may quote data.
-  """
+  """The class of an error, and of a graph's the operation: 'X in GatherV2'."""
+  # Only names of TensorFlow's operations are told, because the message may quote data.
   name = type(error).__name__
   if isinstance(error, tf.errors.OpError):
     operations = [operation for operation in _NODE.findall(error.message)
@@ -55,9 +53,8 @@ class ComputationError(RuntimeError):
 def called(function: Callable[[], Any]) -> Any:
   """The result of a function that computes on clients' data.
 
-  Raises:
-    ComputationError: Whatever it raises, except for OSError, which is of workers and
-      files, and NotImplementedError, which says that a context can't do it.
+  Raises ComputationError for whatever it raises, except for OSError, of workers and
+  files, and NotImplementedError, which says that a context can't do it.
   """
   try:
     return function()

@@ -59,10 +59,8 @@ def num_slices(elements: int) -> int:
 
 
 def sliced(values: Sequence[Any]) -> list[Sequence[Any]]:
-  """The slices of values at clients, which workers would compute.
-
-  Floats are summed in this order everywhere, so that workers change no last bit.
-  """
+  """The slices of values at clients, which workers would compute."""
+  # Floats are summed in this order everywhere, so that workers change no last bit.
   count = num_slices(len(values))
   ends = [len(values) * i // count for i in range(count + 1)]
   return [values[start:end] for start, end in itertools.pairwise(ends)]
@@ -81,7 +79,6 @@ class Graph:
   """
 
   def __init__(self, leaf: building_blocks.CompiledComputation):
-    """Imports the graph."""
     serialized = leaf.proto.tensorflow.graph_def.value
     # Marks lead to nothing: they would be removed.
     self._optimized = _REDUCES in serialized and not native_chunks.MARKED.search(
@@ -134,12 +131,10 @@ class Graph:
       self._feeds.append(binding.sequence.graph_def_tensor_name)
 
   def _find_fresh_keys(self, types: set[str]) -> list[str]:
-    """Tensors that are fed kernel entropy, which TensorFlow takes long to read.
-
-    Within functions nothing can be fed, and `keys.fresh` reads. So it does where
-    there are loops of the old kind: their bodies are part of the graph, and one fed
-    key would serve all iterations.
-    """
+    """Tensors that are fed kernel entropy, which TensorFlow takes long to read."""
+    # Within functions nothing can be fed, and `keys.fresh` reads. So it does where
+    # there are loops of the old kind: their bodies are part of the graph, and one fed
+    # key would serve all iterations.
     if types & {'Enter', 'RefEnter'}:
       return []
     return [
@@ -240,10 +235,7 @@ class Graph:
 
 
 class _Evaluator:
-  """Evaluates the building blocks of a computation for a number of clients.
-
-  An attribute with the name of an intrinsic maps its argument to its value.
-  """
+  """Evaluates building blocks for some clients; its methods are named as intrinsics."""
 
   federated_value_at_clients = values_lib.AllEqual
   federated_value_at_server = values_lib.AtServer
@@ -297,9 +289,8 @@ class _Evaluator:
     return values_lib.AtClients(list(itertools.chain.from_iterable(results)))
 
   def _values(self, placed) -> list:
-    if isinstance(placed, values_lib.AllEqual):
-      return [placed.value] * self._num_clients
-    return placed.values
+    return [placed.value] * self._num_clients if isinstance(
+        placed, values_lib.AllEqual) else placed.values
 
   def federated_aggregate(self, argument):
     placed, zero, accumulate, _, report = argument
@@ -358,10 +349,7 @@ class _Evaluator:
 
 def built_once(built: dict[int, Any], computation: tff.Computation,
                build: Callable[[tff.Computation], Any]) -> Any:
-  """`build(computation)`, once in its lifetime: `built` has it by its id.
-
-  TFF's own cache would hash all of a computation at every call.
-  """
+  """`build(computation)`, once in its lifetime; TFF's cache would hash all at a call."""
   if id(computation) not in built:
     built[id(computation)] = build(computation)
     # Another computation may get this id once this one is gone.
@@ -389,22 +377,16 @@ class _Compiled:
       return self._graphs[id(leaf)]
 
   def close(self) -> None:
-    """Ends the sessions."""
     with self._lock:
       for graph in self._graphs.values():
         graph.close()
 
 
 class InProcessContext(tff.framework.SyncContext):
-  """Executes computations, whose compiled forms and pool of threads calls share.
-
-  Attributes:
-    num_threads: Clients of a map that are computed in parallel, >= 1.
-    threads: The pool.
-  """
+  """Executes computations; calls share compiled forms, and the pool `threads`."""
 
   def __init__(self, num_threads: int):
-    """Starts nothing yet; see the attributes for the arguments."""
+    """Starts nothing yet; `num_threads` >= 1 clients are computed in parallel."""
     self.num_threads = num_threads
     self.threads = futures.ThreadPoolExecutor(num_threads)
     # TensorFlow does not heed interrupts: the caller's thread must not compute.
@@ -431,11 +413,7 @@ class InProcessContext(tff.framework.SyncContext):
         values_lib.returned(result, types.result), types.result)
 
   def give_back_memory(self) -> None:
-    """Returns free memory to the system once in `_ROUNDS_PER_TRIM` rounds.
-
-    Threads that come and go leave holes in their heaps, of which long runs would have
-    more and more.
-    """
+    """Trims the heaps, in which threads that end leave holes, once in several rounds."""
     self._rounds += 1
     if self._rounds % _ROUNDS_PER_TRIM == 0:
       ctypes.CDLL(None).malloc_trim(0)

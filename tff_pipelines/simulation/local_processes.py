@@ -34,13 +34,12 @@ class _Process:
   def __init__(self, num_threads: int):
     self._connection, child = multiprocessing.connection.Pipe()
     self._log = tempfile.TemporaryFile()
-    environment = {**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '3'}
     with child:
       self._process = subprocess.Popen(
           [sys.executable, '-c', _START, str(child.fileno()), str(os.getpid()),
            str(num_threads), *sys.path],
           stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._log,
-          env=environment, pass_fds=[child.fileno()],
+          env={**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '3'}, pass_fds=[child.fileno()],
           start_new_session=True)  # Ctrl-C is for the driver.
     self.pid = self._process.pid
     self.thread = futures.ThreadPoolExecutor(1)
@@ -89,12 +88,9 @@ class LocalProcesses(transports.Transport):
   """
 
   def __init__(self, num_workers: int, *, num_threads: int | None = None):
-    """Starts the processes, and does not wait for them.
+    """Starts the processes, at least one, and does not wait for them.
 
-    Args:
-      num_workers: >= 1.
-      num_threads: Elements at clients that a worker computes in parallel; None for
-        an equal part of the cores.
+    A worker computes `num_threads` clients in parallel; None for its part of the cores.
     """
     self.num_workers = num_workers
     self._num_threads = num_threads or max(1, (os.cpu_count() or 1) // num_workers)

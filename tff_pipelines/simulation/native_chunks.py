@@ -68,20 +68,13 @@ def _name(kernels_or_sum) -> str:
 
 
 class _Marked:
-  """A graph with marks of one scope.
-
-  Attributes:
-    calls: For each call of the graph, names of additional feeds, and of its fetches.
-  """
+  """A graph with marks of one scope; `calls` have names of more feeds, and of fetches."""
 
   calls: list[tuple[Sequence[str], Sequence[str]]]
 
   def __init__(self, graph: tf.Graph, scope: str, feeds: Sequence[str],
                fetches: Sequence[str]):
-    """Reads the marks.
-
-    Raises TypeError or ValueError if the marks are not those of this version.
-    """
+    """Reads the marks; TypeError or ValueError if they are not those of this version."""
     self._graph, self._scope, self._feeds = graph, scope, feeds
     # The operations of the scope, by their names in it.
     self._operations = {
@@ -113,16 +106,11 @@ class NativeSum(_Marked):
               ) -> Sequence[Any] | None:
     """The results of the graph; None if the graph must compute them.
 
-    Args:
-      feeds: Unused.
-      ask: () -> the arguments of the decoding.
-      finish: Results of the decoding -> those of the graph.
+    `ask` gives the arguments of the decoding; `finish` takes its results.
     """
     del feeds  # Unused.
     _, decoding = kernels()
-    if decoding is None:
-      return None
-    return finish(*decoding.decoded(self._params, *ask()))
+    return decoding and finish(*decoding.decoded(self._params, *ask()))
 
 
 class NativeChunk(_Marked):
@@ -144,18 +132,18 @@ class NativeChunk(_Marked):
     self._others = [
         i for i in range(len(fetches))
         if i not in (self._total, *self._diagnostics, *self._training)]
-    self._size = marks.at_a_time(self._params)
+    at_once = self._operations.get(marks.AT_A_TIME)
+    self._size = marks.at_a_time(self._params) if at_once is None else (
+        tf.make_ndarray(at_once.get_attr('value')).item())
     self.calls = [([name(marks.FIRST), name(marks.SIZE)], [
         *map(name, (marks.VECTORS, marks.KEYS, marks.COUNT)),
         *self._listed(marks.TRAINING), *(fetches[i] for i in self._others)])]
 
   def results(self, feeds: Sequence[Any], train: Callable) -> list[Any] | None:
-    """The results of the graph; None if the graph must compute them.
+    """The results of the graph for its feeds; None if the graph must compute them.
 
-    Args:
-      feeds: Values that the graph is fed.
-      train: Index of the first client and number of clients -> updates, keys, number
-        of clients in the chunk, training scalars, and other results.
+    `train` takes the index of the first client and a number of clients, and returns
+    updates, keys, number of clients in the chunk, training scalars, and other results.
     """
     encoding, _ = kernels()
     total = encoding and encoding.EncodedSum.of(

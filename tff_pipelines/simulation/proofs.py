@@ -35,10 +35,8 @@ class DataProof(Protocol):
   def digest(self, *, in_worker: bool) -> bytes:
     """Digest of ids, element spec and content, as far as they are known.
 
-    Args:
-      in_worker: Whether the data must be readable, and not only described, here.
-
-    Raises OSError or ValueError if the data can't be read; the message is one line.
+    If `in_worker`, they must be readable here, and not only described. Raises OSError or
+    ValueError if they can't be read; the message is one line.
     """
 
 

@@ -67,10 +67,7 @@ shutil.rmtree(folder, ignore_errors=True)
 
 
 def _imported() -> Any:
-  """The module `ray`, which reads the environment when it is imported.
-
-  Raises ValueError if it is not installed.
-  """
+  """The module `ray`, which reads the environment at its import; ValueError if none."""
   os.environ['RAY_USAGE_STATS_ENABLED'] = '0'
   # Its own exporters would listen.
   os.environ.setdefault('RAY_enable_metrics_collection', '0')
@@ -102,10 +99,8 @@ def check_settings(address: str | None) -> None:
 def check(address: str | None) -> None:
   """Checks the settings, and asks a cluster's head without and with the token.
 
-  Raises:
-    ValueError: See `check_settings`; also if a cluster elsewhere accepts requests
-      without a token, or if it refuses ours.
-    OSError: If nothing like a head answers.
+  Raises ValueError as `check_settings`, and if a cluster elsewhere accepts requests
+  without a token, or refuses ours; OSError if nothing like a head answers.
   """
   check_settings(address)
   if not address:
@@ -224,9 +219,8 @@ class RayTransport(transports.Transport):
         node; None for a private instance on this machine.
       data: The data that workers read themselves.
 
-    Raises:
-      ValueError: See `check`; also if a worker disagrees (proofs.MismatchError).
-      OSError: If there is no cluster, or workers can't be started.
+    Raises ValueError as `check`, and if a worker disagrees (proofs.MismatchError);
+    OSError if there is no cluster, or workers can't be started.
     """
     self.num_workers, self.bytes_sent, self._data = num_workers, 0, tuple(data)
     self._references: dict[str, Any] = {}
@@ -272,8 +266,7 @@ class RayTransport(transports.Transport):
       raise OSError(
           f'engine_address={address} can\'t be used: {_one_line(error)}') from None
     # Nodes may join later than the head.
-    deadline = time.monotonic() + _JOIN
-    needed = max(1, self.num_workers)
+    deadline, needed = time.monotonic() + _JOIN, max(1, self.num_workers)
     while (cpus := int(self._ray.cluster_resources().get('CPU', 0))) < needed:
       if time.monotonic() > deadline:
         raise OSError(f'engine_address={address} must have {needed} CPUs for '
@@ -330,7 +323,6 @@ class RayTransport(transports.Transport):
       proofs.check(f'worker {worker} of Ray', found, wanted)
 
   def submit(self, worker: int, request: transports.Request) -> futures.Future:
-    """See Transport."""
     future = futures.Future()
     try:
       if self._workers[worker].memory.has_grown:
@@ -358,7 +350,6 @@ class RayTransport(transports.Transport):
     return future
 
   def replace(self, worker: int) -> None:
-    """See Transport."""
     self._end(worker)
     try:
       self._start([worker])
@@ -373,7 +364,6 @@ class RayTransport(transports.Transport):
       _fail(one.pending, transports.WorkerLostError('the worker was ended'))
 
   def close(self) -> None:
-    """See Transport."""
     if self._closed:
       return
     self._closed = True

@@ -86,13 +86,7 @@ class SubroundContext(in_process.InProcessContext):
 
   def __init__(self, transport: transports.Transport, *, num_threads: int = 1,
                deadline: float = 600.0):
-    """Initializes the context, which takes over the transport.
-
-    Args:
-      transport: Carries slices to workers.
-      num_threads: Threads of computations in this process, >= 1.
-      deadline: Seconds after which a slice's worker counts as lost, > 0.
-    """
+    """Takes over the transport; workers are lost after `deadline` > 0 seconds a slice."""
     super().__init__(num_threads)
     self._transport, self._deadline = transport, deadline
     # Workers that have not answered yet, and workers that compute something.
@@ -142,11 +136,10 @@ class SubroundContext(in_process.InProcessContext):
 
   def _answers(self, requests: Sequence[transports.Request]
                ) -> Iterator[tuple[int, Any]]:
-    """The index and the result of each request, as they come.
+    """Index and result of each request, as they come.
 
-    Raises:
-      RoundAbandonedError: If workers were lost too often.
-      transports.SliceFailedError: If a computation failed.
+    Raises RoundAbandonedError if workers were lost too often, and
+    transports.SliceFailedError if a computation failed.
     """
     for worker in tuple(self._busy):
       # It computes a slice of a round that was abandoned.
@@ -223,9 +216,8 @@ def _draws_at_server(computation: tff.Computation) -> bool:
   block = tff_internals.reduced(computation, ())
   calls = [value for _, value in getattr(block.result, 'locals', ())]
   return any(
-      keys.FRESH.encode() in call.argument.proto.SerializeToString()
-      for call in calls if call.argument is not None and isinstance(
-          call.type_signature, tff.FederatedType)
+      keys.FRESH.encode() in call.argument.proto.SerializeToString() for call in calls
+      if call.argument is not None and isinstance(call.type_signature, tff.FederatedType)
       and call.type_signature.placement is tff.SERVER)
 
 
@@ -243,11 +235,9 @@ def _by_content(leaf: Any, contents: dict[str, Any]) -> Any:
 
 def _part(value: Any, start: int, end: int) -> Any:
   """A value with the clients of a slice only."""
-  if isinstance(value, tuple):
-    return tuple([_part(element, start, end) for element in value])
-  if isinstance(value, values_lib.AtClients):
-    return values_lib.AtClients(value.values[start:end])
-  return value
+  return values_lib.map_leaves(
+      lambda leaf: values_lib.AtClients(leaf.values[start:end])
+      if isinstance(leaf, values_lib.AtClients) else leaf, value)
 
 
 def _concatenated(parts: Sequence[Any]) -> Any:

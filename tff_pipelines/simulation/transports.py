@@ -55,10 +55,8 @@ class Request:
   contents: Mapping[str, bytes | np.ndarray] = dataclasses.field(repr=False)
 
   def known(self, before: frozenset[str]) -> frozenset[str]:
-    """Digests that a worker knows after this request if it knew `before`.
-
-    It keeps all computations, and of arrays those of its latest request.
-    """
+    """Digests that a worker knows after this request if it knew `before`."""
+    # It keeps all computations, and of arrays those of its latest request.
     return frozenset(self.contents) | {
         digest for digest in before if digest.startswith(COMPUTATION)}
 
@@ -70,32 +68,24 @@ class Request:
 
 
 class Transport(abc.ABC):
-  """Carries requests to workers 0 to num_workers - 1.
-
-  Attributes:
-    num_workers: Fixed.
-    bytes_sent: Bytes sent to workers so far.
-  """
+  """Carries requests to a fixed number of workers, from 0; counts the `bytes_sent`."""
 
   num_workers: int
   bytes_sent: int = 0
 
   @abc.abstractmethod
   def submit(self, worker: int, request: Request) -> futures.Future:
-    """Starts a request at a worker that has none.
+    """Starts a request at a worker that has none; returns the future of its result.
 
-    Returns:
-      Future of the computation's result. Its exception is a WorkerLostError if the
-      worker is lost, and a SliceFailedError if the computation fails.
+    Its exception is a WorkerLostError if the worker is lost, and a SliceFailedError if
+    the computation fails.
     """
 
   @abc.abstractmethod
   def replace(self, worker: int) -> None:
-    """Ends a worker, busy or not, and starts another under its index.
+    """Ends a worker, busy or not, and starts another; WorkerLostError if none starts.
 
-    The answer of the former worker to a request is dropped, or an error.
-
-    Raises WorkerLostError if no other can be started.
+    The answer of the former to a request is dropped, or an error.
     """
 
   @abc.abstractmethod
@@ -134,19 +124,12 @@ class Runner:
   """Computes requests in its process, and keeps contents that are sent once."""
 
   def __init__(self, num_threads: int = 1):
-    """Starts nothing yet.
-
-    Args:
-      num_threads: Elements at clients that are computed in parallel, >= 1.
-    """
+    """Starts nothing yet; `num_threads` >= 1 clients will be computed in parallel."""
     self._context = in_process.InProcessContext(num_threads)
     self._contents: dict[str, Any] = {}
 
   def run(self, request: Request, digests: frozenset[str]) -> Any:
-    """The result of a request.
-
-    Raises SliceFailedError if the computation fails.
-    """
+    """The result of a request; SliceFailedError if the computation fails."""
     for digest, content in request.contents.items():
       if isinstance(content, bytes):
         content = tff_internals.computation_of(content)

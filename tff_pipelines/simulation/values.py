@@ -56,10 +56,7 @@ def leaves(value) -> list:
 
 
 def num_clients(arguments: list) -> int:
-  """Number of clients of arguments; 0 if none is at clients.
-
-  Raises ValueError if they are of several numbers of clients.
-  """
+  """Number of clients of arguments, 0 if none are there; ValueError if they differ."""
   counts = {len(leaf.values) for argument in arguments for leaf in leaves(argument)
             if isinstance(leaf, AtClients)}
   if len(counts) > 1:
@@ -163,10 +160,7 @@ def returned(value, type_spec):
 
 
 def total(type_spec, values: Sequence, modulus=None):
-  """The sum of values of a type; modulo `modulus`, if there is one.
-
-  Without a modulus integers wrap around in their type, as in TensorFlow.
-  """
+  """The sum of values, modulo `modulus` if given; else integers wrap as in TensorFlow."""
   if isinstance(type_spec, tff.StructType):
     return tuple(
         total(element, [value[i] for value in values],

@@ -15,23 +15,19 @@ from tasks import task as task_lib
 from tasks.models import classifiers
 from tasks.voting import task as voting_tasks
 from tasks.voting.task import VotingTask
-from tff_pipelines.accounting.guarantees import (
-    mechanisms, noise_budget, plan as guarantee)
+from tff_pipelines.accounting.guarantees import mechanisms, plan as guarantee
 from tff_pipelines.baselines import sgd
 from tff_pipelines.common import declarations, files
 from tff_pipelines.experiment import (
     models, report as report_lib, rounds as rounds_lib, run as run_lib)
 from tff_pipelines.fedavg import (
     adam, local_training, loop, report as fedavg_report, run as fedavg_run)
-from tff_pipelines.fedavg.noisy_sgd import NoisySgdPlan
 from tff_pipelines.fedavg.plan import FedAvgPlan
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.voting import (
     agents, encoder, features as features_lib, report, serving, student as student_lib)
 from tff_pipelines.voting.settings import VoteSettings
 
-_ALL_SHARES = (
-    '(the noise is that of all agents: one that subtracts its own share leaves less)')
 # File of a run's folder that keeps the queries.
 QUERIES = 'queries.npz'
 
@@ -108,8 +104,7 @@ class VotingExperiment(run_lib.Experiment):
                                     training.batch_size, steps=240)))
 
   def given_map(self, task: VotingTask) -> features_lib.PublicFeatures | None:
-    folder = self.settings.features_from
-    if folder is None:
+    if (folder := self.settings.features_from) is None:
       return None
     features = features_lib.read_map(pathlib.Path(folder), task.public)
     if features is None:
@@ -160,8 +155,7 @@ class VotingExperiment(run_lib.Experiment):
                     ) -> tuple[student_lib.Architecture, np.ndarray, dict]:
     """The student's network, its public records (mapped or not), its test records."""
     public, test, seed = task.public, task.test, self.settings.student_seed
-    features = asked.features
-    images = len(task.record_shape) == 2
+    features, images = asked.features, len(task.record_shape) == 2
     name = self.settings.student_model or (
         'encoder' if features.encoder else 'cnn' if images else 'softmax')
     if name == 'encoder':
@@ -224,8 +218,13 @@ class _BaselineExperiment(VotingExperiment):
   from them as from the labels of a vote.
   """
 
+  mechanism_line = staticmethod(fedavg_report.mechanism_line)
+
   def planned_rounds(self, plan) -> int:
     return self.settings.rounds
+
+  def run_line(self, plan: FedAvgPlan, rounds: int) -> str:
+    return f'{self.settings.algorithm}: {fedavg_report.run_line(plan, rounds)}'
 
   def describe(self, task, plan) -> report_lib.Description:
     model = self.model(task)
@@ -288,11 +287,20 @@ class _BaselineExperiment(VotingExperiment):
                         'features': self.public_map(task).kind}},
         **own)
 
+  def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
+    params, mechanism = plan.params, plan.mechanism
+    sent = (mechanism.dimension * 4.0 if params is None else
+            params.padded_dimension * params.bits / 8)
+    return self._outcome(task, plan, state, rounds.results(state), {
+        'noise': self.settings.noise if plan.is_private else None,
+        'uplink_bytes_per_agent': (
+            sent * mechanism.rounds * (1.0 if mechanism.silos else (
+                mechanism.cohort_size / mechanism.population)))},
+                         **fedavg_report.fields(plan))
+
 
 class AveragingExperiment(_BaselineExperiment):
   """FedAvg and DP-FedAvg."""
-
-  mechanism_line = staticmethod(fedavg_report.mechanism_line)
 
   def build_plan(self, task, recorded) -> FedAvgPlan:
     settings, agents = self.settings, len(task.agents.client_ids)
@@ -309,9 +317,6 @@ class AveragingExperiment(_BaselineExperiment):
         recorded_noise=recorded and recorded['noise_multiplier'], seed=settings.seed,
         privacy_unit=self.privacy_unit(task))
 
-  def run_line(self, plan: FedAvgPlan, rounds: int) -> str:
-    return f'{self.settings.algorithm}: {fedavg_report.run_line(plan, rounds)}'
-
   def build_rounds(self, task, plan) -> loop.FedAvgRounds:
     settings, task = self.settings, self.federated(task)
     return fedavg_run.build_rounds(
@@ -321,46 +326,19 @@ class AveragingExperiment(_BaselineExperiment):
         clients_per_call=settings.clients_per_call, on_bad=self.write_bad(),
         rounds_per_evaluation=settings.rounds_per_evaluation)
 
-  def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
-    params, mechanism = plan.params, plan.mechanism
-    sent = (mechanism.dimension * 4.0 if params is None else
-            params.padded_dimension * params.bits / 8)
-    return self._outcome(task, plan, state, rounds.results(state), {
-        'noise': self.settings.noise if plan.is_private else None,
-        'uplink_bytes_per_agent': (
-            sent * mechanism.rounds * mechanism.cohort_size / mechanism.population)},
-                         **fedavg_report.fields(plan))
-
 
 class FedSgdExperiment(_BaselineExperiment):
   """DP-FedSGD."""
 
-  def build_plan(self, task, recorded) -> NoisySgdPlan:
+  def build_plan(self, task, recorded) -> FedAvgPlan:
     settings, agents = self.settings, task.agents.client_ids
     records = sum(len(task.agents.examples(agent)['y']) for agent in agents)
     return sgd.build_plan(
-        settings, recorded, target_epsilon=settings.target_epsilon,
-        noise_multiplier=settings.noise_multiplier,
-        delta=settings.privacy_delta(records, recorded), clients=len(agents),
-        records=records, neighbours=settings.adjacency, terms=dict(
-            privacy_unit=self.privacy_unit(task),
-            observers='everyone who does not learn which records were sampled, and '
-                      f'holds no share of the noise {_ALL_SHARES}',
-            against='observers of the released models',
-            observers_server=f'the server, which sees noisy sums {_ALL_SHARES}',
-            against_server='the server, which sees noisy sums',
-            sampling=f'poisson, of records, rate {settings.record_rate:g}',
-            trust_model='agents add shares of the noise that they do not subtract, and '
-                        'sample records in secret; the server sees sums only',
-            sampler=noise_budget.describe_sum(None, False), secure_aggregation=True))
-
-  def run_line(self, plan: NoisySgdPlan, rounds: int) -> str:
-    return (f'dp_fedsgd: {rounds} rounds of all {plan.clients:,} agents, '
-            f'{plan.expected_records:.6g} of {plan.records:,} records expected')
-
-  def mechanism_line(self, plan) -> str:
-    return sgd.mechanism_line(
-        'noisy_sgd', plan, given=self.settings.noise_multiplier is not None)
+        settings, recorded, epsilon=settings.target_epsilon, agents=len(agents),
+        delta=settings.privacy_delta(records, recorded), records=records,
+        mechanism='skellam' if settings.noise == 'skellam' else 'gaussian',
+        dimension=self.network(task).as_model().parameter_count(),
+        record_adjacency=settings.adjacency, privacy_unit=self.privacy_unit(task))
 
   def build_rounds(self, task, plan) -> loop.FedAvgRounds:
     settings, task = self.settings, self.federated(task)
@@ -368,11 +346,3 @@ class FedSgdExperiment(_BaselineExperiment):
         task, plan, task.model.initial_weights(settings.initial_weights_seed),
         learning_rate=settings.server_learning_rate, momentum=settings.server_momentum,
         rounds_per_evaluation=settings.rounds_per_evaluation)
-
-  def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
-    size = self.network(task).as_model().parameter_count()
-    return self._outcome(
-        task, plan, state, rounds.results(state),
-        {'noise': 'gaussian', 'uplink_bytes_per_agent': size * 4.0 * plan.rounds},
-        mechanism='noisy_sgd', noise_multiplier=plan.noise_multiplier, clip=plan.clip,
-        parameters=size, cohort_size=plan.clients)

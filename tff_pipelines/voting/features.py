@@ -79,10 +79,7 @@ class PublicFeatures:
 
 
 def check(public: np.ndarray, config: FeatureConfig) -> tuple[int, ...]:
-  """The shape of a record seen through a map, before the map is fitted.
-
-  Raises ValueError if it can't be fitted to these records.
-  """
+  """The shape of a record through a map that is not fitted; ValueError if it can't be."""
   if config.kind == 'none':
     return public.shape[1:]
   if config.kind == 'contrastive':
@@ -165,17 +162,14 @@ def map_records(task: VotingTask, features: PublicFeatures,
 
 
 def as_grid(task: VotingTask) -> VotingTask:
-  """The task with vectors on a grid of small integers, for exact distances; int8.
-
-  All but one in a thousand of the public coordinates fit; others are cut off.
-  """
+  """The task with vectors on a grid of small integers, for exact distances; int8."""
+  # All but one in a thousand of the public coordinates fit; others are cut off.
   public = flat(task.public)
   most = knn.largest_feature(public.shape[1])
   if most < 1:
     raise ValueError(
         f'features must have fewer than 2^24 coordinates, found {public.shape[1]}')
-  reach = float(np.percentile(np.abs(public), 99.9))
-  step = (reach or 1.0) / most
+  step = (float(np.percentile(np.abs(public), 99.9)) or 1.0) / most
   return _with_records(task, lambda x: np.clip(
       np.rint(flat(x) / step), -most, most).astype(np.int8))
 

@@ -155,9 +155,8 @@ class VotePlan(guarantee.Plan):
     With both the target is a limit; ValueError, with the number of queries that fit, if
     it can't be met. The noise of `params` is ignored.
     """
-    given = {name: value for name, value in (
-        ('epsilon', target_epsilon), ('noise_stddev', noise_stddev))
-             if value is not None}
+    targets = {'epsilon': target_epsilon, 'noise_stddev': noise_stddev}
+    given = {name: value for name, value in targets.items() if value is not None}
     if not given:
       raise ValueError('epsilon or noise_stddev must be given, found neither')
     validate.positive(**given)

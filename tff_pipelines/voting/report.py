@@ -46,8 +46,7 @@ def outcome(task: VotingTask, settings: VoteSettings, metrics: Mapping[str, floa
   """The outcome of a run; `labels` and `lines` go to the result and the full report."""
   details, compared = fields['details'], ''
   sent = details['uplink_bytes_per_agent']
-  other = details.get('uplink_of_federated_averaging')
-  if other is not None:
+  if (other := details.get('uplink_of_federated_averaging')) is not None:
     compared = (
         f'; federated averaging of {details["parameters_of_federated_averaging"]:,} '
         f'parameters as floats: {_bytes(other)}, {other / sent:,.0f} times as much')

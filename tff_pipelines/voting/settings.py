@@ -36,7 +36,7 @@ _AVERAGING = {'algorithm': ('fedavg', 'dp_fedavg')}
 _MODELLED = {'algorithm': ('ae', *BASELINES)}
 _GUARANTEED = {'algorithm': (*VOTES, 'dp_fedavg', 'dp_fedsgd')}
 _CLIPPED = {'algorithm': ('dp_fedavg', 'dp_fedsgd')}
-_DISTRIBUTED = {'algorithm': ('dp_fedavg',), 'noise': ('skellam',)}
+_DISTRIBUTED = {**_CLIPPED, 'noise': ('skellam',)}
 _SHARES = {'algorithm': VOTES, 'noise': ('skellam', 'gaussian')}
 _OF_LOCAL = {'algorithm': ('ae', 'fedavg', 'dp_fedavg')}
 _CONTRASTIVE = {'features': (None, 'contrastive')}
@@ -112,7 +112,7 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
       'published formula. Both numbers are reported.', choices=voting.BOUNDS)
   noise: str = _privacy('skellam', 'skellam: agents add integers; gaussian: agents, in '
       'floating point; gaussian_central: the server adds it.',
-      choices=voting_params.NOISES, when={'algorithm': (*VOTES, 'dp_fedavg')})
+      choices=voting_params.NOISES, when=_GUARANTEED)
   clip: float = _privacy(1.0, 'L2 clip of an update; in dp_fedsgd of a gradient.',
       above=0, unit='model units', when=_CLIPPED)
   bits: int = train.like('bits', train.DEFAULT_BITS, when=_DISTRIBUTED, otherwise='')
@@ -199,9 +199,9 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
     if self.level not in (None, only):
       raise ValueError(
           f'level must be {only} for algorithm={self.algorithm}, found {self.level!r}')
-    if self.algorithm == 'dp_fedavg' and self.noise == 'gaussian':
+    if self.algorithm in _CLIPPED['algorithm'] and self.noise == 'gaussian':
       raise ValueError('noise must be skellam or gaussian_central for '
-                       f'algorithm=dp_fedavg, found {self.noise!r}')
+                       f'algorithm={self.algorithm}, found {self.noise!r}')
 
   def check_paths(self) -> None:
     super().check_paths()

@@ -53,6 +53,17 @@ class Counts:
     """The largest number."""
     return self.first + len(self.weights) - 1
 
+  def any_of(self, probability: float) -> float:
+    """The probability that one of so many independent events happens, at most.
+
+    That of the numbers that are missing is not in it.
+    """
+    if self == Counts(first=1):
+      return probability  # Not a rounding away from it.
+    each = -np.expm1(self.numbers * np.log1p(-probability)) if probability < 1 else (
+        self.numbers > 0)
+    return float(np.dot(self.weights, each))
+
   def __mul__(self, times: int) -> 'Counts':
     """The distribution of the sum of so many independent ones, at least one."""
     if len(self.weights) == 1 and not self.missing:

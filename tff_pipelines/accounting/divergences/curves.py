@@ -44,7 +44,6 @@ def skellam(*, l1: float, l2: float, variance: float,
   Args:
     l1, l2: Sensitivities in these norms, grid units.
     variance: mu, noise variance of each coordinate, grid units squared, >= 0.
-    max_order: Largest order.
 
   Returns the curve alpha l2^2 / (2 mu) + min{((2 alpha - 1) l2^2 + 6 l1) / (4 mu^2), 3
   l1 / (2 mu)}.
@@ -94,11 +93,8 @@ def distributed_discrete_gaussian(
 
   Args:
     l1, l2: Sensitivities in these norms, grid units.
-    variance: Variance of the sum of the shares, grid units squared.
-    local_variance: Variance of one share, grid units squared.
-    clients: Number of shares.
-    dimension: Number of coordinates.
-    max_order: Largest order.
+    variance, local_variance: Of the sum of the shares and of one, grid units squared.
+    clients, dimension: Number of shares, and of coordinates.
 
   Returns the minimum of the three bounds; infinite when a share's standard deviation is
   below half a grid unit, for which the theorem says nothing.
@@ -107,14 +103,12 @@ def distributed_discrete_gaussian(
     return no_guarantee(max_order)
   alpha = orders(max_order)
   tau = discrete_gaussian_sum_gap(local_variance, clients)
-  a1 = l1 / math.sqrt(variance)
-  a2 = l2 / math.sqrt(variance)
+  a1, a2 = l1 / math.sqrt(variance), np.float64(l2 / math.sqrt(variance))
   with np.errstate(over='ignore'):
-    bounds = (
-        alpha * np.float64(a2)**2 / 2 + tau * dimension,
-        alpha / 2 * (np.float64(a2)**2 + 2 * a1 * tau + tau**2 * dimension),
-        alpha / 2 * (np.float64(a2) + math.sqrt(dimension) * tau)**2)
-    return np.minimum.reduce(bounds)
+    return np.minimum.reduce((
+        alpha * a2**2 / 2 + tau * dimension,
+        alpha / 2 * (a2**2 + 2 * a1 * tau + tau**2 * dimension),
+        alpha / 2 * (a2 + math.sqrt(dimension) * tau)**2))
 
 
 def pure(epsilon: float, max_order: int = MAX_ORDER) -> np.ndarray:
@@ -181,9 +175,8 @@ def poisson(curve: np.ndarray, sampling_rate: float, *,
     generic: Whether to use the generic bound (Zhu and Wang 2019, Theorem 5), in which
       the terms of l >= 3 are three times as large.
 
-  Returns:
-    1/(alpha-1) ln{(1-q)^(alpha-1) (1 + (alpha-1) q) + sum_{l=2}^alpha
-    C(alpha, l) (1-q)^(alpha-l) q^l e^((l-1) eps(l))}.
+  Returns 1/(alpha-1) ln{(1-q)^(alpha-1) (1 + (alpha-1) q) + sum_{l=2}^alpha C(alpha, l)
+  (1-q)^(alpha-l) q^l e^((l-1) eps(l))}.
   """
   if sampling_rate == 1:
     return curve
@@ -242,10 +235,9 @@ def fixed_size(curve: np.ndarray, sampling_fraction: float) -> np.ndarray:
       another, which doubles the sensitivities of zero-out.
     sampling_fraction: gamma = cohort / population in (0, 1].
 
-  Returns:
-    1/(alpha-1) ln{1 + gamma^2 C(alpha,2) min(4 (e^eps(2) - 1), 2 e^eps(2)) +
-    sum_{j=3}^alpha 2 gamma^j C(alpha,j) e^((j-1) eps(j))}: for replace-one and
-    for zero-out neighbours alike.
+  Returns 1/(alpha-1) ln{1 + gamma^2 C(alpha,2) min(4 (e^eps(2) - 1), 2 e^eps(2)) +
+  sum_{j=3}^alpha 2 gamma^j C(alpha,j) e^((j-1) eps(j))}: for replace-one and for zero-out
+  neighbours alike.
   """
   max_order = curve.size + 1
   alpha = orders(max_order)

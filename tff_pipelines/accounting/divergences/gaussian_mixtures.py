@@ -120,11 +120,11 @@ def of(factors: Sequence[pairs.Factor]) -> Mixture | None:
     if cases is None:
       return None
     if not cases.ratios:
-      leaks.append(_of_rare(cases.leak, count))
+      leaks.append(count.any_of(cases.leak))
     elif len(cases.ratios) == 1 and not cases.leak:
       part = (count.numbers * cases.ratios[0], np.array(count.weights))
     else:
-      lost += _of_rare(cases.leak, count)
+      lost += count.any_of(cases.leak)
       *part, more, rough = _compound(
           np.array(cases.ratios), np.array(cases.weights), count)
       lost += more
@@ -137,15 +137,6 @@ def of(factors: Sequence[pairs.Factor]) -> Mixture | None:
   leak = sum(leaks) if len(leaks) < 2 else -math.expm1(sum(
       math.log1p(-min(leak, 1 - 1e-16)) for leak in leaks))
   return Mixture(*total, leak=min(1.0, leak), lost=min(1.0, lost), convex=convex)
-
-
-def _of_rare(probability: float, count: counts.Counts) -> float:
-  """The probability that one of so many independent events happens, at most."""
-  if probability == 0 or count == counts.Counts(first=1):
-    return probability
-  each = -np.expm1(count.numbers * np.log1p(-probability)) if probability < 1 else (
-      count.numbers > 0)
-  return float(np.array(count.weights) @ each)
 
 
 def _sum(first: Sequence[np.ndarray], second: Sequence[np.ndarray]
@@ -166,10 +157,9 @@ def _compound(values: np.ndarray, weights: np.ndarray, count: counts.Counts
               ) -> tuple[np.ndarray, np.ndarray, float, bool]:
   """The distribution of the sum of a random number of independent values > 0.
 
-  Returns:
-    Values and weights of the sum; probability that is left out of them; whether values
-    were moved to a grid, each to the two points around it so that its mean stays: that
-    only raises the mean of a convex function.
+  Returns values and weights of the sum; probability that is left out of them; whether
+  values were moved to a grid, each to the two points around it so that its mean stays:
+  that only raises the mean of a convex function.
   """
   unit = float(values.min())
   multiples = values / unit
@@ -179,9 +169,8 @@ def _compound(values: np.ndarray, weights: np.ndarray, count: counts.Counts
     unit = max(unit / _CELLS, float(values.max()) / _MOST_VALUES)
     lower = np.floor(values / unit)
     above = np.clip(values / unit - lower, 0.0, 1.0)
-    base = np.bincount(
-        np.concatenate([lower, lower + 1]).astype(int),
-        np.concatenate([weights * (1 - above), weights * above]))
+    base = np.bincount(np.concatenate([lower, lower + 1]).astype(int),
+                       np.concatenate([weights * (1 - above), weights * above]))
   else:
     base = np.bincount(np.round(multiples).astype(int), weights)
   unit *= 1 + _MULTIPLE

@@ -294,16 +294,13 @@ class Poisson(Pair):
     rate = self.sampling_rate
     # log(1 - q + q e^loss), from the side that does not overflow.
     mixed = np.where(
-        base.loss < 1,
-        np.log1p(rate * np.expm1(np.minimum(base.loss, 1.0))),
-        base.loss + np.log(rate + (1 - rate) * np.exp(-np.maximum(
-            base.loss, 1.0))))
+        base.loss < 1, np.log1p(rate * np.expm1(np.minimum(base.loss, 1.0))),
+        base.loss + np.log(rate + (1 - rate) * np.exp(-np.maximum(base.loss, 1.0))))
     loss = np.append(mixed, np.log1p(-rate))
     blend = np.append(rate * base.p + (1 - rate) * base.q, (1 - rate) * base.q_only)
     plain = np.append(base.q, base.q_only)
-    return (
-        Atoms(loss=loss, p=blend, q=plain, p_only=rate * base.p_only),
-        Atoms(loss=-loss, p=plain, q=blend, q_only=rate * base.p_only))
+    return (Atoms(loss=loss, p=blend, q=plain, p_only=rate * base.p_only),
+            Atoms(loss=-loss, p=plain, q=blend, q_only=rate * base.p_only))
 
 
 class PoissonGroup(Pair):
@@ -406,11 +403,10 @@ def _both_sides(first: Atoms, second: Atoms) -> Atoms:
   """Joins atoms of positive loss of P against Q with those of Q against P."""
   # Outcomes that neither has are the same under both.
   rest = max(0.0, 1.0 - first.p.sum() - first.p_only - second.q.sum())
-  return Atoms(
-      loss=np.concatenate([-second.loss[::-1], [0.0], first.loss]),
-      p=np.concatenate([second.q[::-1], [rest], first.p]),
-      q=np.concatenate([second.p[::-1], [rest], first.q]),
-      p_only=first.p_only, q_only=second.p_only)
+  return Atoms(loss=np.concatenate([-second.loss[::-1], [0.0], first.loss]),
+               p=np.concatenate([second.q[::-1], [rest], first.p]),
+               q=np.concatenate([second.p[::-1], [rest], first.q]),
+               p_only=first.p_only, q_only=second.p_only)
 
 
 class ZeroedWithoutReplacement(Pair):

@@ -92,7 +92,8 @@ class _Total:
     self._step = step
     self._sign = sign
     self._compositions = sum(part.count.most for part in losses)
-    lost = [_infinite(part) for part in losses]
+    lost = [min(1.0, part.count.missing + part.count.any_of(part.p_only))
+            for part in losses]
     self.infinite = lost[0] if len(lost) == 1 else -math.expm1(
         sum(math.log1p(-one) if one < 1 else -math.inf for one in lost))
     # Above no finite loss there is nothing that epsilon could pay for.
@@ -149,9 +150,8 @@ class _Total:
     spectrum = None
     for part in self._losses:
       weight, log_total = part.tilted(theta)
-      transform = _composed(
-          fft.rfft(np.bincount(part.index % size, weight, size)), part.count.first,
-          part.composed(log_total)[0])
+      transform = _composed(fft.rfft(np.bincount(part.index % size, weight, size)),
+                            part.count.first, part.composed(log_total)[0])
       spectrum = transform if spectrum is None else spectrum * transform
     mass = np.roll(fft.irfft(spectrum, size), -(first % size))
     # A transform's error is eps log2(size) of its norm; a power multiplies the
@@ -168,15 +168,6 @@ class _Total:
     return _Distribution(
         losses=losses, log_mass=log_mass, peak=mean,
         infinite=min(1.0, self.infinite + math.exp(min(log_above, 0.0))))
-
-
-def _infinite(part: _Losses) -> float:
-  """The mass of infinite loss of a factor."""
-  if part.count == counts.Counts(first=1):
-    return part.p_only  # Not a rounding away from it.
-  number = part.count.numbers
-  each = -np.expm1(number * np.log1p(-part.p_only)) if part.p_only < 1 else number > 0
-  return min(1.0, part.count.missing + float(np.dot(part.count.weights, each)))
 
 
 def _composed(transform: np.ndarray, first: int, weights: np.ndarray) -> np.ndarray:
@@ -254,9 +245,8 @@ class _Query(NamedTuple):
   delta: float | None
 
   def answer(self, total: _Total) -> float:
-    if self.delta is not None:
-      return _epsilon_of(total, self.delta)
-    return _delta_of(total, self.epsilon)
+    return (_delta_of(total, self.epsilon) if self.delta is None else
+            _epsilon_of(total, self.delta))
 
   def tail(self, known: float | None, infinite: float) -> float:
     """The mass that may go to infinite loss, given an earlier answer, if any."""
@@ -264,8 +254,7 @@ class _Query(NamedTuple):
       return _TAILS * max(self.delta - infinite, 0.0)
     return _TAILS * (_FIRST_DELTA if known is None else known)
 
-  def resolution(self, total: _Total,
-                 known: float | None) -> tuple[float, float, float]:
+  def resolution(self, total: _Total, known: float | None) -> tuple[float, float, float]:
     """(theta, error of log delta at it that may double the answer, its least unit)."""
     if self.delta is None:
       return _best_theta(total, lambda t: total.exponent(t) - t * self.epsilon), 1.0, 0.0
@@ -464,12 +453,10 @@ def bracket(factors: tuple[pairs.Factor, ...], delta: float) -> tuple[float, flo
     factors: Pairs and how often each is composed. No factors cost nothing.
     delta: In (0, 1).
 
-  Returns:
-    (epsilon, lowest): the same number twice where finer grids changed epsilon by less
-    than 0.1%; lowest is up to round-off.
+  Returns (epsilon, lowest): the same number twice where finer grids changed epsilon by
+  less than 0.1%; lowest is up to round-off.
 
-  Raises:
-    pairs.TooLarge: If the losses cannot be listed.
+  Raises pairs.TooLarge if the losses cannot be listed.
   """
   return _answer(factors, _Query(None, delta))
 

@@ -19,9 +19,8 @@ def least_meeting(excess: Callable[[float], float], low: float, high: float) -> 
     low: Misses the target.
     high: Meets it.
 
-  Returns:
-    x in (low, high] with excess(x) <= 0, at most `TOLERANCE` (relative) above the
-    root that Brent's method finds.
+  Returns x in (low, high] with excess(x) <= 0, at most `TOLERANCE` (relative) above the
+  root that Brent's method finds.
   """
   def clipped(log_x: float) -> float:
     return min(max(excess(math.exp(log_x)), -_LARGEST_EXCESS), _LARGEST_EXCESS)

@@ -1,11 +1,10 @@
 """Skellam noise as a post-processing of slightly smaller Gaussian noise.
 
 A certificate says: some random map K with K(x + k) = K(x) + k in distribution, for
-integers k, takes N(0, mu - a) to within a total variation distance t of Sk(mu). So a
-sum of integer vectors with Skellam noise is, up to t for each coordinate, a
-post-processing of the same sum with Gaussian noise, and every bound for Gaussian noise
-holds for it. Theorem, proof and what follows for composed rounds:
-docs/skellam_as_gaussian.md.
+integers k, takes N(0, mu - a) to within a total variation distance t of Sk(mu). So a sum
+of integer vectors with Skellam noise is, up to t for each coordinate, a post-processing
+of the same sum with Gaussian noise, and every bound for Gaussian noise holds for it.
+Theorem, proof and what follows for composed rounds: docs/skellam_as_gaussian.md.
 
 >>> found = find(1e6, 1e-30)
 >>> found.nodes, round(found.removed), found.total_variation < 1e-30

@@ -1,13 +1,11 @@
 """Rounds for observers who know the cohorts: which rounds have the client.
 
 Cohorts are drawn by the rule, independently of all that is released. Then which rounds
-have the client, and in cohorts of which sizes, has the same distribution for both
-inputs, and the divergence is the mean of the divergences given it
-(docs/participation.md).
+have the client, and in cohorts of which sizes, has the same distribution for both inputs,
+and the divergence is the mean of the divergences given it (docs/participation.md).
 """
 
 from collections.abc import Sequence
-import dataclasses
 import math
 from typing import NamedTuple
 
@@ -25,6 +23,17 @@ _BEGINS = (0.0, 1e-30, 1e-20, 1e-14, 1e-10, 1e-7, 1e-5, 1e-3, 0.01, 0.05, 0.15, 
 _MOST_STATES = 20_000_000
 # Probability that fewer clients are counted on than there are.
 _FEWER = 1e-20
+
+
+def as_gaussian_inside(self, distance: float) -> base.Event:
+  """States that the noise is that of the events inside."""
+  return base.mapped(self, lambda event: event.as_gaussian(distance))
+
+
+def caveats_inside(self) -> tuple[caveats_lib.Caveat, ...]:
+  """States that a reader need know no more than of the events inside."""
+  return tuple(dict.fromkeys(
+      caveat for event in base.parts(self) for caveat in event.caveats()))
 
 
 def _check_single(event: base.Event) -> None:
@@ -63,6 +72,8 @@ class Attended(base.Release, base.WithoutShares):
 
   source = 'docs/participation.md'
   scaled = base.no_known_group
+  as_gaussian = as_gaussian_inside
+  caveats = caveats_inside
 
   def __post_init__(self):
     super().__post_init__()
@@ -113,20 +124,13 @@ class Attended(base.Release, base.WithoutShares):
   def skellam_coordinates(self) -> int:
     return min(self.rounds, self.most or self.rounds) * self.event.skellam_coordinates()
 
-  def as_gaussian(self, distance: float) -> base.Event:
-    return dataclasses.replace(self, event=self.event.as_gaussian(distance))
-
-  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
-    return self.event.caveats()
-
 
 def _in_convex_order(cases: counts.Cases) -> pairs.Pair:
   """The pair of sizes of cohorts, with the next size in place of those that leak."""
   if not cases.ratios:
     return pairs.Leak(probability=1.0)
   return pairs.Mixed(
-      pairs=tuple(pairs.Gaussian(noise_multiplier=ratio**-0.5)
-                  for ratio in cases.ratios),
+      pairs=tuple(pairs.Gaussian(noise_multiplier=ratio**-0.5) for ratio in cases.ratios),
       weights=(cases.weights[0] + cases.leak, *cases.weights[1:]), convex=True)
 
 
@@ -144,6 +148,8 @@ class Coin(base.Release, base.WithoutShares):
   source = 'docs/participation.md'
   scaled = base.no_known_group
   failure_probability = base.never_fails
+  as_gaussian = as_gaussian_inside
+  caveats = caveats_inside
 
   def __post_init__(self):
     object.__setattr__(self, 'events', tuple(self.events))
@@ -180,13 +186,6 @@ class Coin(base.Release, base.WithoutShares):
   def skellam_coordinates(self) -> int:
     return max(event.skellam_coordinates() for event in self.events)
 
-  def as_gaussian(self, distance: float) -> base.Event:
-    return base.mapped(self, lambda event: event.as_gaussian(distance))
-
-  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
-    return tuple(dict.fromkeys(
-        caveat for event in self.events for caveat in event.caveats()))
-
 
 def coin(events: Sequence[base.Event], weights: Sequence[float]) -> base.Event:
   """One of several releases by a public coin; the release itself if it is one."""
@@ -202,8 +201,7 @@ def rounds_of_two(count: int, sampling_rate: float, limit: int) -> list[float] |
   Each is in the first `limit` >= 1 rounds that select it, of `count`. With Gaussian
   noise a round with both costs what four with one do.
 
-  Returns:
-    Probabilities of 0, 1, 2, ..., 4 limit; None where they are too many to be listed.
+  Returns probabilities of 0, 1, 2, ..., 4 limit; None where they are too many to list.
   """
   limit, q = min(limit, count), sampling_rate
   if count * limit**3 > _MOST_STATES:

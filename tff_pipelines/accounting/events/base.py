@@ -249,6 +249,10 @@ class Event(abc.ABC):
     """Whether all rounds follow one order of the clients: they have the same event."""
     return False
 
+  def is_secret(self) -> bool:
+    """Whether nobody learns what is sampled but who holds it: it is amplified for all."""
+    return False
+
   def rows(self, column: tuple[int, ...]) -> 'Event':
     """Such sums, each with noise of its own, in which a client has these weights > 0."""
     raise ValueError(f'event {type(self).__name__} has no rows of weighted sums')
@@ -258,9 +262,8 @@ class Event(abc.ABC):
 
     They are to be asked about the same neighbours: ADD_OR_REMOVE_ONE where adjacency
     is zero-out (a removed client), REPLACE_ONE where it is replace-one. Where it is
-    local, the event has the distance of any two inputs already.
-
-    Raises NotImplementedError if dp_accounting has no event that says the same.
+    local, the event has the distance of any two inputs already. Raises
+    NotImplementedError if dp_accounting has no event that says the same.
     """
     raise NotImplementedError(
         f'event {type(self).__name__} has no equivalent in dp_accounting')
@@ -275,10 +278,7 @@ class Event(abc.ABC):
     This release is a post-processing of the result up to a total variation distance
     of `skellam_coordinates` times the given one. So its delta at any epsilon is at
     most that of the result, in the same direction, plus 1 + e^epsilon times that
-    (`skellam_as_gaussian`).
-
-    Args:
-      distance: Maximum total variation distance of one integer, in (0, 1).
+    (`skellam_as_gaussian`). `distance` in (0, 1) is that of one integer at most.
 
     Returns the event itself where it has no such noise, or no certificate exists.
     """

@@ -8,7 +8,7 @@ from dp_accounting import dp_event
 import numpy as np
 
 from tff_pipelines.accounting.divergences import curves
-from tff_pipelines.accounting.events import base, sampled
+from tff_pipelines.accounting.events import attended, base
 from tff_pipelines.common import caveats as caveats_lib, validate
 
 
@@ -62,6 +62,8 @@ class _Product(base.Event, abstract=True):
 
   source = 'arXiv 1702.07476, Proposition 1'
   scaled = base.no_known_group  # Samples are independent; `Together` has one.
+  as_gaussian = attended.as_gaussian_inside
+  caveats = attended.caveats_inside
 
   @abc.abstractmethod
   def _counts(self) -> Mapping[base.Event, int]:
@@ -107,9 +109,6 @@ class _Product(base.Event, abstract=True):
     return sum(count * event.skellam_coordinates()
                for event, count in self._counts().items())
 
-  def as_gaussian(self, distance: float) -> base.Event:
-    return base.mapped(self, lambda event: event.as_gaussian(distance))
-
   def replace_one(self) -> base.Event:
     return base.mapped(self, lambda event: event.replace_one())
 
@@ -135,10 +134,6 @@ class _Product(base.Event, abstract=True):
 
   def repeated(self) -> base.Event:
     return base.mapped(self, lambda event: event.repeated())
-
-  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
-    return sampled.unique(
-        caveat for event in self._counts() for caveat in event.caveats())
 
   def honest_fraction(self) -> float | None:
     return min((event.honest_fraction() for event in self._counts()
@@ -264,6 +259,12 @@ def contributions(event: base.Event) -> int:
 def is_sampled(event: base.Event) -> bool:
   """Whether a release in it is one of sampled clients or records."""
   return any(release.known(1, None) != ((release, 1),) for release in releases(event))
+
+
+def is_secret(event: base.Event) -> bool:
+  """Whether there are samples, and whoever holds no part of one learns none of them."""
+  sampled_ones = [one for one in releases(event) if one.known(1, None) != ((one, 1),)]
+  return bool(sampled_ones) and all(one.is_secret() for one in sampled_ones)
 
 
 def composed(counts: Mapping[base.Event, int]) -> base.Event:

@@ -15,10 +15,11 @@ from tff_pipelines.accounting.events.local_events import (
     Piecewise, PostProcessing, SubsetSelection)
 from tff_pipelines.accounting.events.preliminary import (
     EvaluationRelease, PreliminaryRelease)
+from tff_pipelines.accounting.events.records import SampledRecords
 from tff_pipelines.accounting.events.sampled import PoissonGroup, PoissonSampled
 from tff_pipelines.accounting.events.sized import EpochSampled, FixedSizeSampled
 from tff_pipelines.accounting.events.sum_events import (
     CentralGaussian, CentralSkellam, DistributedDiscreteGaussian,
-    DistributedSkellam, NoisyGradients, SkellamCount)
+    DistributedSkellam, SkellamCount)
 from tff_pipelines.accounting.events.turns import OneRowKnown, TurnSampled
 from tff_pipelines.accounting.events.voting import Vote

@@ -40,9 +40,8 @@ class Nfdp(base.Release, base.WithoutShares):
   subset_size: validate.Count
   replacement: bool = True
 
-  source = (
-      'noise-free differential privacy, theorems on sampling with and without '
-      'replacement (natural logarithms); total variation of the draw')
+  source = ('noise-free differential privacy, theorems on sampling with and without '
+            'replacement (natural logarithms); total variation of the draw')
   adjacency = base.RECORD
 
   failure_probability = base.never_fails

@@ -182,9 +182,8 @@ class CentralRelease(base.Release, base.WithoutShares, abstract=True):
     threshold_ = self.threshold and self.threshold - (clients - 1)
     if threshold_ is not None and threshold_ < 2:
       return combinators.NoPrivacy()
-    return dataclasses.replace(
-        self, l2_sensitivity=clients * self.l2_sensitivity,
-        items=clients * self.items, threshold=threshold_)
+    return dataclasses.replace(self, l2_sensitivity=clients * self.l2_sensitivity,
+                               items=clients * self.items, threshold=threshold_)
 
   def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
     name, when = self.stage

@@ -36,6 +36,7 @@ class Sampled(base.Event, abstract=True):
 
   event: base.Inner
   scaled = base.no_known_group  # It is one of sampled clients.
+  as_gaussian = attended.as_gaussian_inside
 
   def __post_init__(self):
     super().__post_init__()
@@ -50,9 +51,6 @@ class Sampled(base.Event, abstract=True):
 
   def skellam_coordinates(self) -> int:
     return self.event.skellam_coordinates()
-
-  def as_gaussian(self, distance: float) -> base.Event:
-    return dataclasses.replace(self, event=self.event.as_gaussian(distance))
 
   def honest_fraction(self) -> float | None:
     return self.event.honest_fraction()
@@ -121,9 +119,8 @@ class _Poisson(SameNeighbours, abstract=True):
 
   def repeated(self) -> base.Event:
     # A round that was not committed is in no client's count; others may be stopped.
-    changes = dict(
-        event=self.event.repeated(), max_participations=None,
-        limit_of_others=self.max_participations or self.limit_of_others)
+    changes = dict(event=self.event.repeated(), max_participations=None,
+                   limit_of_others=self.max_participations or self.limit_of_others)
     if self._redraws_depend:
       changes |= dict(sampling_rate=1.0, redrawn_probability=0.0, pivotal_probability=0.0)
     return dataclasses.replace(self, **changes)
@@ -243,8 +240,7 @@ class PoissonSampled(_Poisson):
     redrawn, for_certain = self._redrawn(count)
     rate = self.sampling_rate
     return ((attended.Attended(
-        event=release, rounds=count,
-        probability=rounded_up(rate + (1 - rate) * redrawn),
+        event=release, rounds=count, probability=rounded_up(rate + (1 - rate) * redrawn),
         most=self.max_participations, at_most=for_certain, failure=failure,
         depends=depends), 1),)
 
@@ -322,9 +318,8 @@ class PoissonGroup(_Poisson):
       return factors
     hidden, shown = factors[0][0], factors[0][0].pair
     if isinstance(shown, pairs.Gaussian):
-      hidden = pairs.PoissonGroup(
-          noise_multiplier=self.clients * shown.noise_multiplier,
-          sampling_rate=self.sampling_rate, clients=self.clients)
+      hidden = pairs.PoissonGroup(noise_multiplier=self.clients * shown.noise_multiplier,
+                                  sampling_rate=self.sampling_rate, clients=self.clients)
     elif self.clients <= MOST_MIXED:
       chances = self._chances
       hidden = pairs.Mixed(weights=tuple(chances / chances.sum()), pairs=tuple(
@@ -362,9 +357,7 @@ class PoissonGroup(_Poisson):
   def _most(self, count: int) -> int | None:
     """Maximum number of rounds with any of the person's clients; None for no limit."""
     limit = self.max_participations
-    if limit is None:
-      return None
-    return limit * self.clients if self.event.is_additive() else limit
+    return limit and limit * (self.clients if self.event.is_additive() else 1)
 
   def group(self, clients: int, known: bool) -> None:
     """States that it is of one person already."""

@@ -201,6 +201,7 @@ class EpochSampled(base.Equivalent, _Sized, sampled.Ordered):
   """
 
   source = 'docs/participation.md'
+  caveats = attended.caveats_inside
 
   @property
   def equivalent(self) -> base.Event:
@@ -239,6 +240,3 @@ class EpochSampled(base.Equivalent, _Sized, sampled.Ordered):
       return release, self._orders(count)
     # An epoch may have each of the clients in a round of its own.
     return release, min(count, clients * self._orders(count))
-
-  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
-    return self.event.caveats()

@@ -8,9 +8,8 @@ from dp_accounting import dp_event
 import numpy as np
 
 from aggregators import params as params_lib
-from tff_pipelines.accounting.divergences import (
-    curves, pairs, replaced, skellam_as_gaussian)
-from tff_pipelines.accounting.events import base, combinators, sampled
+from tff_pipelines.accounting.divergences import curves, pairs, skellam_as_gaussian
+from tff_pipelines.accounting.events import base, combinators
 from tff_pipelines.common import caveats as caveats_lib, validate
 
 
@@ -34,8 +33,10 @@ class ClientSum(base.Release, abstract=True):
   """
 
   adjacency = base.ZERO_OUT
-
   failure_probability = base.never_fails
+
+  def replace_one(self) -> base.Event:
+    return self.scaled(2)
 
 
 def _norm(column: tuple[int, ...]) -> float:
@@ -100,9 +101,8 @@ class _IntegerSum(ClientSum, abstract=True):
 
   def _with_clients(self, times: int) -> Self:
     """The sum if so many contributions differ."""
-    return dataclasses.replace(
-        self, l1_sensitivity=times * self.l1_sensitivity,
-        l2_sensitivity=times * self.l2_sensitivity)
+    return dataclasses.replace(self, l1_sensitivity=times * self.l1_sensitivity,
+                               l2_sensitivity=times * self.l2_sensitivity)
 
   def rows(self, column: tuple[int, ...]) -> Self:
     # One vector with all rows side by side: the contribution is the same in all.
@@ -118,7 +118,22 @@ class _IntegerSum(ClientSum, abstract=True):
     return self._with_clients(2)
 
 
-class _SkellamSum(_IntegerSum, abstract=True):
+class _WithSkellam(ClientSum, abstract=True):
+  """A sum of `l1_sensitivity` and `l2_sensitivity` with noise of `noise_variance`."""
+
+  caveats = base.no_caveats
+  pure_epsilon = base.not_pure
+
+  def curve(self, max_order: int, amplification: str) -> np.ndarray:
+    return curves.skellam(l1=self.l1_sensitivity, l2=self.l2_sensitivity,
+                          variance=self.noise_variance, max_order=max_order)
+
+  def as_gaussian(self, distance: float) -> base.Event:
+    return gaussian_of_skellam(self, variance=self.noise_variance,
+                               l2_sensitivity=self.l2_sensitivity, distance=distance)
+
+
+class _SkellamSum(_WithSkellam, _IntegerSum, abstract=True):
   """A sum of integer vectors with Skellam noise.
 
   Attributes:
@@ -132,12 +147,6 @@ class _SkellamSum(_IntegerSum, abstract=True):
             'Theorem 3.5 and Corollary 3.6 (RDP)')
 
   is_additive = base.yes
-  caveats = base.no_caveats
-
-  def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    return curves.skellam(
-        l1=self.l1_sensitivity, l2=self.l2_sensitivity,
-        variance=self.noise_variance, max_order=max_order)
 
   def factors(self, amplification: str) -> base.Factors | None:
     if self.dimension != 1 or not 0 < self.noise_variance <= _MOST_LISTED:
@@ -149,17 +158,11 @@ class _SkellamSum(_IntegerSum, abstract=True):
   def skellam_coordinates(self) -> int:
     return self.dimension or 0
 
-  def as_gaussian(self, distance: float) -> base.Event:
-    return gaussian_of_skellam(
-        self, variance=self.noise_variance, l2_sensitivity=self.l2_sensitivity,
-        distance=distance)
-
   def scaled(self, clients: int) -> Self:
     # One round with all clients stands for as many rounds as clients: what Skellam
     # noise lacks to Gaussian noise is paid in each.
-    return dataclasses.replace(
-        self._with_clients(clients),
-        dimension=self.dimension and clients * self.dimension)
+    return dataclasses.replace(self._with_clients(clients),
+                               dimension=self.dimension and clients * self.dimension)
 
 
 class _Shares(_IntegerSum, abstract=True):
@@ -262,9 +265,6 @@ class _GaussianSum(GaussianNoise, ClientSum, abstract=True):
     return dataclasses.replace(
         self, noise_multiplier=self.noise_multiplier / _norm(column))
 
-  def replace_one(self) -> Self:
-    return self.scaled(2)
-
   def to_dp_accounting(self) -> dp_event.DpEvent:
     return dp_event.GaussianDpEvent(self.noise_multiplier)
 
@@ -327,7 +327,7 @@ def gaussian_of_skellam(event: base.Event, *, variance: float, l2_sensitivity: f
       dimension=event.skellam_coordinates())
 
 
-class SkellamCount(ClientSum, base.WithoutShares):
+class SkellamCount(_WithSkellam, base.WithoutShares):
   """An integer count with Skellam noise.
 
   A clipped-or-not bit sent as +1 or -1 has zero-out sensitivity 1.
@@ -341,14 +341,7 @@ class SkellamCount(ClientSum, base.WithoutShares):
   noise_variance: validate.NonNegative
 
   source = 'arXiv 2110.04995, Theorem 3.5; PLD of section 3.1 there'
-
-  caveats = base.no_caveats
-  pure_epsilon = base.not_pure
-
-  def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    return curves.skellam(
-        l1=self.l1_sensitivity, l2=self.l1_sensitivity,
-        variance=self.noise_variance, max_order=max_order)
+  l2_sensitivity = property(lambda self: self.l1_sensitivity)
 
   def factors(self, amplification: str) -> base.Factors:
     return base.EVERYTHING if self.noise_variance == 0 else (
@@ -356,11 +349,6 @@ class SkellamCount(ClientSum, base.WithoutShares):
 
   def skellam_coordinates(self) -> int:
     return 1
-
-  def as_gaussian(self, distance: float) -> base.Event:
-    return gaussian_of_skellam(
-        self, variance=self.noise_variance, l2_sensitivity=self.l1_sensitivity,
-        distance=distance)
 
   def scaled(self, clients: int) -> Self:
     return dataclasses.replace(self, l1_sensitivity=clients * self.l1_sensitivity)
@@ -374,80 +362,6 @@ class SkellamCount(ClientSum, base.WithoutShares):
         l2_sensitivity=_norm(column) * self.l1_sensitivity,
         noise_variance=self.noise_variance)
 
-  def replace_one(self) -> Self:
-    return self.scaled(2)
-
   # Alongside a sum of shares its noise is in shares too; alone the server adds it.
   def seen(self, colluders: float, cohort: float | None) -> base.Event:
     return _without_own(self, None, colluders, cohort)
-
-
-class NoisyGradients(base.Equivalent, base.Release, combinators.AgentsShares):
-  """The sum of clipped gradients of randomly sampled records, with Gaussian noise.
-
-  Every agent participates in every step, samples each of its own records independently
-  and in secret, clips each gradient, and adds a share of the noise. Real-valued noise
-  in floating point carries the guarantee of ideal arithmetic only.
-
-  Attributes:
-    noise_multiplier: Standard deviation of the honest noise in the sum over the clip of
-      one gradient, >= 0 (0: no guarantee).
-    sampling_rate: In (0, 1], of a record, the same in all agents.
-    neighbours: Adjacency: 'record-zero-out', a record is added or removed; or
-      'instance', or replaced by another, which moves a sum twice as far.
-  """
-
-  noise_multiplier: float
-  sampling_rate: float
-  neighbours: str = base.RECORD_ZERO_OUT
-
-  source = (
-      'added, removed: arXiv 1607.00133; arXiv 2210.00597 (tight), Zhu and Wang 2019, '
-      'Theorem 5 (generic), arXiv 2106.08567, Theorem 11 (PLD); replaced: '
-      'docs/fixed_size.md (PLD), arXiv 1808.00087, Theorem 9 (RDP)')
-  scaled = base.no_known_group  # An agent is no record.
-  known = base.any_cohorts
-
-  def __post_init__(self):
-    validate.one_of((base.RECORD_ZERO_OUT, base.INSTANCE), neighbours=self.neighbours)
-    _ = self.equivalent  # Raises ValueError unless the parameters are valid.
-
-  @property
-  def adjacency(self) -> str:
-    return self.neighbours
-
-  @property
-  def equivalent(self) -> sampled.PoissonSampled:
-    """The release whose neighbours differ by a record that is added or removed."""
-    return sampled.PoissonSampled(
-        event=CentralGaussian(noise_multiplier=self.noise_multiplier),
-        sampling_rate=self.sampling_rate)
-
-  def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    if self.neighbours == base.RECORD_ZERO_OUT:
-      return super().curve(max_order, amplification)
-    known = curves.gaussian(self.noise_multiplier / 2, max_order)
-    # With the record, with the other, and without: as far apart as in cohorts of a size.
-    return known if amplification == 'none' else curves.fixed_size(
-        known, self.sampling_rate)
-
-  def factors(self, amplification: str) -> base.Factors | None:
-    if self.neighbours == base.RECORD_ZERO_OUT:
-      return super().factors(amplification)
-    if amplification == 'none' or self.sampling_rate == 1 or not self.noise_multiplier:
-      return gaussian_factors(self.noise_multiplier / 2)
-    return None if amplification == 'generic' else ((replaced.PoissonReplaced(
-        noise_multiplier=self.noise_multiplier, sampling_rate=self.sampling_rate), 1),)
-
-  def without_sampling(self) -> Self:
-    return dataclasses.replace(self, sampling_rate=1.0)
-
-  def to_dp_accounting(self) -> dp_event.DpEvent:
-    return (self.equivalent if self.neighbours == base.RECORD_ZERO_OUT else super()
-            ).to_dp_accounting()
-
-  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
-    return () if self.sampling_rate == 1 else (caveats_lib.Caveat(
-        'batches assumed to be hidden',
-        'amplification holds against everyone who does not learn which, or how many, '
-        'records an agent drew for a step; the agent itself does'),)

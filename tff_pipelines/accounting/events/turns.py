@@ -172,6 +172,7 @@ class OneRowKnown(base.Release, base.WithoutShares):
   failure_probability = base.never_fails
   pure_epsilon = base.not_pure
   scaled = base.no_known_group  # Each of the clients may be in another row.
+  as_gaussian = attended.as_gaussian_inside
 
   def __post_init__(self):
     object.__setattr__(self, 'events', tuple(self.events))
@@ -209,9 +210,6 @@ class OneRowKnown(base.Release, base.WithoutShares):
 
   def skellam_coordinates(self) -> int:
     return len(self.column) * self.events[1].skellam_coordinates()
-
-  def as_gaussian(self, distance: float) -> base.Event:
-    return base.mapped(self, lambda event: event.as_gaussian(distance))
 
   def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
     return self.events[1].caveats()

@@ -27,9 +27,8 @@ BOUNDS = ('tight', 'paper')
 class Vote(base.Equivalent, base.Release, combinators.AgentsShares):
   """One query answered by a noisy vote.
 
-  Level 'agent' replaces all votes of one agent by zero. Level 'instance' adds,
-  removes or replaces one record of one agent. For 'knn', also with fewer than k
-  records, that needs
+  Level 'agent' replaces all votes of one agent by zero. Level 'instance' adds, removes or
+  replaces one record of one agent. For 'knn', also with fewer than k records, that needs
 
   * a public constant k, by which counts are always divided;
   * ties that break in a fixed order;
@@ -58,9 +57,8 @@ class Vote(base.Equivalent, base.Release, combinators.AgentsShares):
   attributes: validate.Count = 1
   max_weight: validate.Count = 1
 
-  source = (
-      'Zhu et al. 2020, Theorem 5, with sensitivity sqrt(2)/k for neighbours; '
-      'arXiv 2110.04995, Theorem 3.5 and section 3.1 for Skellam noise')
+  source = ('Zhu et al. 2020, Theorem 5, with sensitivity sqrt(2)/k for neighbours; '
+            'arXiv 2110.04995, Theorem 3.5 and section 3.1 for Skellam noise')
   scaled = base.no_known_group
 
   def __post_init__(self):

@@ -29,9 +29,8 @@ _BLOCKS = (128, 256, 512, curves.MAX_ORDER)
 def default_delta(population: int) -> float:
   """The delta of a run that is given none: well below 1/population.
 
-  Returns:
-    1/N^1.1 rounded down to two digits, and at most 1e-5 from N = 10,000 on; 1 for
-    N = 1, which no run accepts.
+  Returns 1/N^1.1 rounded down to two digits, and at most 1e-5 from N = 10,000 on; 1 for
+  N = 1, which no run accepts.
   """
   validate.integer(population=population, low=1)
   most = population**-1.1
@@ -72,9 +71,7 @@ def renyi_epsilon(event: base.Event, delta: float, amplification: str = 'tight',
     amplification: 'tight', 'generic' or 'none'.
     quick: Whether to search the first block of orders alone.
 
-  Returns:
-    (epsilon >= 0, order): `inf` as order for pure DP, None if epsilon is
-    infinite.
+  Returns (epsilon >= 0, order): `inf` as order for pure DP, None if epsilon is infinite.
   """
   delta = max(0.0, delta - event.failure_probability())
   best = float(event.pure_epsilon(amplification))
@@ -282,8 +279,7 @@ def delta(event: base.Event, epsilon: float, *, accountant: str = 'auto',
 
 def bound(event: base.Event, delta: float, *, accountant: str = 'auto',
           amplification: str = 'tight', population: int | None = None,
-          records: int | None = None,
-          stated_delta: float | None = None) -> bounds.Bound:
+          records: int | None = None, stated_delta: float | None = None) -> bounds.Bound:
   """Epsilon at this delta, with its caveats; errors and other arguments as of `epsilon`.
 
   Args:
@@ -301,8 +297,8 @@ def bound(event: base.Event, delta: float, *, accountant: str = 'auto',
       population, 'population')
   return bounds.Bound(
       epsilon=result.epsilon, delta=delta, order=result.order,
-      accountant=result.accountant,
-      amplification=amplification, adjacency=event.adjacency, caveats=(
+      accountant=result.accountant, amplification=amplification,
+      adjacency=event.adjacency, caveats=(
           *(event.without_sampling() if amplification == 'none' else event).caveats(),
           *_about_grid(result), *warnings_about(
               result.epsilon, delta if stated_delta is None else stated_delta, *units)),
@@ -318,9 +314,8 @@ def _about_grid(result: _Result) -> list[caveats_lib.Caveat]:
   excess = '' if lowest < epsilon_ / 1000 else (
       f' by up to {decimals.rounded_up(100 * (epsilon_ / lowest - 1), 2)}%')
   return [caveats_lib.Caveat(
-      'coarse grid of privacy losses',
-      'epsilon holds, but may exceed what a finer grid of privacy losses would prove'
-      f'{excess}')]
+      'coarse grid of privacy losses', 'epsilon holds, but may exceed what a finer grid '
+      f'of privacy losses would prove{excess}')]
 
 
 def warnings_about(epsilon: float, delta: float, units: int | None,

@@ -27,16 +27,14 @@ _query = declarations.group('query')
 class Query:
   """A question to the accountant about a mechanism."""
 
-  kind: str = _query(
-      'epsilon', 'The number that is asked for, or a table of several.', choices=KINDS,
-      essential=True)
+  kind: str = _query('epsilon', 'The number that is asked for, or a table of several.',
+                     choices=KINDS, essential=True)
   epsilon: float | None = _query(
       None, 'Target against observers of what is released; for piecewise, duchi and '
       'laplace the parameter of one query.',
       above=0, essential=True)
-  delta: float | None = _query(
-      None, 'Delta.', low=0, below=1, essential=True,
-      otherwise='the ledger\'s, or 1/N^1.1')
+  delta: float | None = _query(None, 'Delta.', low=0, below=1, essential=True,
+                               otherwise='the ledger\'s, or 1/N^1.1')
   accountant: str = _query(
       'auto', 'Accountant. auto: privacy loss distributions (pld) where the worst case '
       'is known, else Renyi divergences (rdp).', choices=base.ACCOUNTANTS)
@@ -233,14 +231,12 @@ def _of_numbers(query: Query, mechanism: Mechanism, views: Mapping[str, observer
   if not 0 < delta < 1:
     # Delta came out as 0 or 1: there is nothing more to optimise.
     notes = [note for note in notes if note not in outsiders.caveats]
-    outsiders = Bound(
-        epsilon=query.epsilon, amplification=query.amplification,
-        accountant='pld' if event.factors(query.amplification) else 'rdp')
-  fields = dict(
-      found, delta=delta, clients_per_person=query.clients_per_person,
-      outsiders=dataclasses.replace(
-          outsiders,
-          epsilon=query.epsilon if query.kind == 'delta' else outsiders.epsilon))
+    outsiders = Bound(epsilon=query.epsilon, amplification=query.amplification,
+                      accountant='pld' if event.factors(query.amplification) else 'rdp')
+  if query.kind == 'delta':
+    outsiders = dataclasses.replace(outsiders, epsilon=query.epsilon)
+  fields = dict(found, delta=delta, outsiders=outsiders,
+                clients_per_person=query.clients_per_person)
   if is_sum and mechanism.sampling != 'none' and (
       server := found[bounds.SERVER].epsilon) > accountant.LARGE_EPSILON:
     notes.append(Caveat(
@@ -249,9 +245,8 @@ def _of_numbers(query: Query, mechanism: Mechanism, views: Mapping[str, observer
   if mechanism.family.params:
     params = mechanism.params()
     notes += _caveats_of_params(query, mechanism, params, delta)
-    fields |= dict(
-        scale=params.scale, local_stddev_grid=params.local_stddev_grid,
-        bits=mechanism.bits, dimension_padded=params.padded_dimension)
+    fields |= dict(scale=params.scale, local_stddev_grid=params.local_stddev_grid,
+                   bits=mechanism.bits, dimension_padded=params.padded_dimension)
   return {**fields, 'caveats': tuple(dict.fromkeys(notes))}
 
 
@@ -291,9 +286,8 @@ def _of_subset(query: Query, event: base.Event) -> dict[str, Any]:
     notes.append(Caveat(
         'delta not used', f'delta={query.delta:g} is not used: records and subset_size '
         'determine delta'))
-  return dict(
-      delta=event.draw_probability, caveats=tuple(notes),
-      outsiders=Bound(epsilon=event.published_epsilon, accountant='theorem'))
+  return dict(delta=event.draw_probability, caveats=tuple(notes),
+              outsiders=Bound(epsilon=event.published_epsilon, accountant='theorem'))
 
 
 def _of_published_votes(query: Query, mechanism: mechanisms.VoteMechanism
@@ -301,13 +295,10 @@ def _of_published_votes(query: Query, mechanism: mechanisms.VoteMechanism
   """The fields of the answer about votes that reproduces published numbers."""
   event, delta = mechanism.release(), query.needed('delta')
   epsilon = votes.published_epsilon(event, mechanism.queries, delta)
-  return dict(
-      delta=delta, outsiders=Bound(epsilon=epsilon, accountant='rdp',
-                                   amplification=query.amplification),
-      caveats=(
-          *event.caveats(), *accountant.warnings_about(epsilon, delta, None), Caveat(
-              'published conversion', 'bound=paper converts as published, not tightly'
-              )))
+  notes = (*event.caveats(), *accountant.warnings_about(epsilon, delta, None), Caveat(
+      'published conversion', 'bound=paper converts as published, not tightly'))
+  return dict(delta=delta, caveats=notes, outsiders=Bound(
+      epsilon=epsilon, accountant='rdp', amplification=query.amplification))
 
 
 def table(query: Query, mechanism: Mechanism) -> list[Answer]:

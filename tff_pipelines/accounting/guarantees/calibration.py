@@ -22,6 +22,9 @@ from tff_pipelines.common import validate
 _LARGEST_NOISE = 1e9
 _SMALLEST_NOISE = 1e-6
 MAX_BITS = 30
+# By how much rounding may lengthen a clipped update where bits are chosen for rows, and
+# a noise multiplier that few targets exceed.
+_ROUNDING, _USUAL_NOISE = 0.02, 3.0
 
 
 class Unreachable(ValueError):
@@ -72,9 +75,8 @@ def noise_multiplier(build_event: Callable[[float], base.Event], *, epsilon: flo
     **how: `observer` that the target holds against, one of `bounds.KEYS` (by default
       those who see the releases), and attributes of `observers.Method`.
 
-  Returns:
-    z with epsilon(build_event(z)) <= epsilon at the remaining delta, at most 1e-6
-    (relative) above the minimum such z.
+  Returns z with epsilon(build_event(z)) <= epsilon at the remaining delta, at most 1e-6
+  (relative) above the minimum such z.
 
   Raises ValueError if an argument is out of range, no noise meets the target, next to
   none already does, or sampling error would consume more than half of delta.
@@ -216,9 +218,8 @@ def analytic_delta(noise_multiplier: float, epsilon: float) -> float:
 def analytic_noise_multiplier(*, epsilon: float, delta: float) -> float:
   """The minimum noise multiplier of one Gaussian release, without discretisation.
 
-  Returns:
-    z that meets epsilon > 0 at delta in (0, 1), at most 1e-6 (relative) above the
-    minimum.
+  Returns z that meets epsilon > 0 at delta in (0, 1), at most 1e-6 (relative) above the
+  minimum.
 
   Raises ValueError if an argument is out of range, or z is outside of [1e-6, 1e12].
   """
@@ -234,3 +235,18 @@ def analytic_noise_multiplier(*, epsilon: float, delta: float) -> float:
   return roots.least_meeting(
       # Above 0, for its logarithm.
       lambda z: math.log(max(analytic_delta(z, epsilon), 1e-320) / delta), low, high)
+
+
+def default_bits(mechanism: Any, usual: int) -> int:
+  """Bits of a sum: the usual, or with rows the fewest by which rounding costs little.
+
+  `mechanism` is a `mechanisms.SumMechanism`.
+  """
+  if mechanism.has_bands:
+    noise = mechanism.noise_multiplier or _USUAL_NOISE
+    for bits in range(usual, MAX_BITS + 1):
+      with contextlib.suppress(ValueError):  # Too few for the cohort.
+        params = mechanism.replace(bits=bits, noise_multiplier=noise).params()
+        if params.l2_sensitivity <= (1 + _ROUNDING) * params.clip_grid:
+          return bits
+  return usual

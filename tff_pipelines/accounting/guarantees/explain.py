@@ -51,11 +51,10 @@ class Step(NamedTuple):
 
   def to_json(self) -> dict[str, Any]:
     bound = self.bound
-    return {
-        'step': self.text, 'level': self.level,
-        'epsilon': bound and files.finite(bound.epsilon),
-        'accountant': bound and bound.accountant,
-        'order': bound and files.finite(bound.order)}
+    return {'step': self.text, 'level': self.level,
+            'epsilon': bound and files.finite(bound.epsilon),
+            'accountant': bound and bound.accountant,
+            'order': bound and files.finite(bound.order)}
 
 
 def steps(guarantee: Guarantee, views: Mapping[str, observers.View],

@@ -66,8 +66,7 @@ def chained(of: Callable[[float], float], clients: int, delta: float) -> float:
     of: From a delta in [0, 1) to the epsilon of one client.
     delta: Delta of the group, in [0, 1).
 
-  Returns:
-    g times the epsilon of one client at a smaller delta; `inf` if none is small enough.
+  Returns g times the epsilon of one client at a smaller delta; `inf` if none will do.
   """
   if delta == 0 or clients == 1:
     return clients * of(delta)

@@ -17,20 +17,16 @@ Caveat = caveats.Caveat
 
 SEEDED = Caveat(
     'seeded: not private', 'seeded run: no privacy guarantee (noise is predictable)')
-SIMULATED = Caveat(
-    'secure aggregation simulated',
-    'secure aggregation is simulated: the sums that a protocol would open are computed '
-    'in the clear')
+SIMULATED = Caveat('secure aggregation simulated', 'secure aggregation is simulated: '
+                   'the sums that a protocol would open are computed in the clear')
 SUPPRESSED = Caveat(
     'suppressed rounds',
     'rounds were suppressed for outsiders, but the server saw their sums with less '
     'noise than was planned: no epsilon holds against it')
-CLOSED = Caveat(
-    'closed sums simulated',
-    'epsilon holds against all who do not hold the closed sums of the latest rounds, '
-    'which are opened in weighted rows alone; here the operator holds them, as the '
-    'protocol is simulated, in place of two servers that share them, or of silos that '
-    'keep their own')
+CLOSED = Caveat('closed sums simulated', 'epsilon holds against all who do not hold the '
+                'closed sums of the latest rounds, which are opened in weighted rows '
+                'alone; here the operator holds them, as the protocol is simulated, in '
+                'place of two servers that share them, or of silos that keep their own')
 FLOATING_POINT = Caveat(
     'floating-point Gaussian noise',
     'Gaussian noise in floating point carries the guarantee of ideal arithmetic only')
@@ -138,9 +134,8 @@ class Guarantee:
     return cls(
         terms=Terms(**{**terms, 'adjacency': summary['adjacency_in_words']}),
         delta=summary['delta'], adjacency=summary['adjacency'],
-        least_cohort=summary['least_cohort'],
-        clients_per_person=summary['clients_per_person'] or 1,
-        seeded=unseeded is not None, **{
+        least_cohort=summary['least_cohort'], seeded=unseeded is not None,
+        clients_per_person=summary['clients_per_person'] or 1, **{
             observer: Bound(epsilon=value) for observer, value in epsilons.items()
             if value is not None})
 
@@ -164,10 +159,9 @@ class Guarantee:
 
     The bound is None where no finite number holds against them.
     """
-    for observer, against in (
-        (bounds.OUTSIDERS, self.terms.observers),
-        (bounds.SERVER, self.terms.observers_server),
-        (bounds.PARTICIPANT, self.terms.observers_participant)):
+    for observer, against in ((bounds.OUTSIDERS, self.terms.observers),
+                              (bounds.SERVER, self.terms.observers_server),
+                              (bounds.PARTICIPANT, self.terms.observers_participant)):
       if against is not None:
         yield observer, self.by_observer.get(observer), against
 
@@ -264,11 +258,9 @@ class Guarantee:
     elif SUPPRESSED in self.caveats:
       lines.append(f'none against {server}: rounds suppressed')
     if self.participant is not None:
-      lines.append(
-          f'unbounded against a participant: {self.cohorts}'
-          if not self.participant.is_finite else
-          f'{decimals.epsilon(self.participant.epsilon)} against a participant, '
-          f'{self.cohorts}')
+      number = ('unbounded against a participant:' if not self.participant.is_finite else
+                f'{decimals.epsilon(self.participant.epsilon)} against a participant,')
+      lines.append(f'{number} {self.cohorts}')
     if self.person is not None:
       number = in_words(self.person)
       if self.person_server is not None:

@@ -123,8 +123,7 @@ def _check_header(header: Mapping[str, Any]) -> None:
   for name, check in (
       ('population', functools.partial(validate.integer, low=1)),
       ('delta', validate.open_unit_interval),
-      ('adjacency', functools.partial(
-          validate.one_of, tuple(base.ADJACENCY_IN_WORDS))),
+      ('adjacency', functools.partial(validate.one_of, tuple(base.ADJACENCY_IN_WORDS))),
       ('deviation_per_round', validate.unit_interval)):
     if header[name] is not None:
       check(**{name: header[name]})
@@ -159,8 +158,7 @@ class Ledger:
   def create(cls, path: str | os.PathLike, *, population: int | None = None,
              delta: float | None = None, adjacency: str | None = None,
              trust_model: str | None = None, warnings: Sequence[str] = (),
-             seeded: bool = False,
-             deviation_per_round: float | None = None,
+             seeded: bool = False, deviation_per_round: float | None = None,
              certificates: Sequence[Mapping[str, float]] = (),
              configuration_hash: str | None = None) -> 'Ledger':
     """Starts a new file with its header line.
@@ -183,13 +181,12 @@ class Ledger:
     Raises FileExistsError if there is a file already; ValueError if an argument is out
     of range.
     """
-    header = {
-        'format': FORMAT, 'version': VERSION, 'time': _now(),
-        'population': population, 'delta': delta, 'adjacency': adjacency,
-        'trust_model': trust_model, 'warnings': list(warnings),
-        'seeded': bool(seeded), 'deviation_per_round': deviation_per_round,
-        'certificates': list(map(dict, certificates)),
-        'configuration': configuration_hash, 'previous': _NO_HASH}
+    header = {'format': FORMAT, 'version': VERSION, 'time': _now(),
+              'population': population, 'delta': delta, 'adjacency': adjacency,
+              'trust_model': trust_model, 'warnings': list(warnings),
+              'seeded': bool(seeded), 'deviation_per_round': deviation_per_round,
+              'certificates': list(map(dict, certificates)),
+              'configuration': configuration_hash, 'previous': _NO_HASH}
     _check_header(header)
     ledger = cls(path)
     # Complete or absent: a header is never seen in part.
@@ -211,8 +208,7 @@ class Ledger:
 
   def _intact(self) -> list[str]:
     """All lines; ValueError unless the chain holds."""
-    problems = self.verify()
-    if problems:
+    if problems := self.verify():
       raise ValueError(f'{self.path} must hold an intact chain: {problems[0]}')
     return self._split()[0]
 

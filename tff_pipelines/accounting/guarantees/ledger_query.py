@@ -14,10 +14,8 @@ _MAX_SHOWN_PROBLEMS = 5  # Of a broken chain.
 # Events that are charged before they happen, or once for a sample that is kept.
 _CHARGED_FIRST = ('LocalAnswers', 'PostProcessing')
 
-_UNENDED = Caveat(
-    'a round may be missing',
-    'the ledger has no line of a round that was interrupted and never repeated, whose '
-    'sum the server may have seen')
+_UNENDED = Caveat('a round may be missing', 'the ledger has no line of a round that was '
+                  'interrupted and never repeated, whose sum the server may have seen')
 
 
 def broken(problems: list[str]) -> answers.Answer:
@@ -103,16 +101,13 @@ def _views(ledgers: Sequence[ledger_lib.Ledger], runs: Sequence[Sequence[Mapping
            headers: Sequence[Mapping[str, Any]]) -> dict[str, observers.View]:
   """Observer -> its view, of all observers."""
   deviations = [header['deviation_per_round'] for header in headers]
-  # Records that agents sample themselves are known to no server and no other agent.
-  hides_records = all(
-      line['event']['kind'] == 'NoisyGradients' for run in runs for line in run)
 
   def view(parts: Sequence[base.Event], counts: Sequence[int]) -> observers.View:
     # Limits on participations are those of each run.
     return observers.View(
         parts[0] if len(parts) == 1 else combinators.Composed(events=tuple(parts)),
         None if None in deviations else sum(
-            part * count for part, count in zip(deviations, counts)), hides_records)
+            part * count for part, count in zip(deviations, counts)))
 
   counts = list(map(len, runs))
   once = view([ledger.event() for ledger in ledgers], counts)

@@ -94,6 +94,13 @@ class SumMechanism(Mechanism):
       1.0, 'Probability that a client is sampled in its turn. Turns are the longer the '
       'smaller it is: --cohort_size over it, rounded up.', above=0, high=1, when=_turns)
   column: tuple[int, ...] = _sum_params('column', when=_turns)
+  silos: int | None = _sums(
+      None, 'Number of silos, each with a share of the noise.', low=1,
+      when={'sampling': ('records',)}, otherwise='clients have shares')
+  record_adjacency: str = _sums(
+      base.RECORD_ZERO_OUT, 'Adjacency where silos sample records: one is added or '
+      'removed, or (instance) replaced as well.', when={'sampling': ('records',)},
+      choices=(base.RECORD_ZERO_OUT, base.INSTANCE))
   clip: float | None = _sum_params('clip', None)
   bits: int | None = _sum_params('bits', None)
   dimension: int | None = _sum_params('dimension', None)
@@ -138,7 +145,8 @@ class SumMechanism(Mechanism):
         simulation_seed=simulation_seed, adjacency=self.fixed_adjacency,
         max_participations=self.max_participations,
         min_cohort_size=self.min_cohort_size, rounds=self.rounds,
-        turn_rate=self.turn_rate, column=self.column)
+        turn_rate=self.turn_rate, column=self.column, silos=self.silos,
+        neighbours=self.record_adjacency)
 
   def params(self) -> params_lib.DistributedSumParams:
     """The parameters of the sum, at this noise multiplier."""
@@ -147,12 +155,18 @@ class SumMechanism(Mechanism):
     scheme = self.sampling_scheme()
     if self.scale is self.bits is None:
       raise ValueError(f'bits or scale must be given for mechanism={self.mechanism}')
-    return params_lib.DistributedSumParams(**declarations.shared(
-        params_lib.DistributedSumParams, self, fixed_scale=self.scale,
-        # Irrelevant to privacy where the scale is fixed.
-        bits=self.bits if self.scale is None else 30,
-        max_cohort_size=scheme.planned_cohort,
-        cohort_limit=None if self.population is None else scheme.largest_cohort))
+    params = functools.partial(
+        params_lib.DistributedSumParams, **declarations.shared(
+            params_lib.DistributedSumParams, self, fixed_scale=self.scale,
+            # Irrelevant to privacy where the scale is fixed.
+            bits=self.bits if self.scale is None else 30,
+            max_cohort_size=scheme.planned_cohort, cohort_limit=(
+                None if self.population is None else scheme.largest_cohort)))
+    if self.silos is None:
+      return params()
+    return params(min_honest_fraction=1.0, assumed_colluders=0).over_silos(
+        self.silos, min_honest_fraction=self.min_honest_fraction,
+        assumed_colluders=self.assumed_colluders)
 
   def adaptive_clip(self, **settings) -> params_lib.AdaptiveClipParams | None:
     """The parameters of an adaptive clip; None if the clip is fixed.
@@ -333,6 +347,7 @@ _ALWAYS = {'delta', 'accountant', 'epsilon'}
 _ROUNDS = _ALWAYS | {
     'cohort_size', 'population', 'rounds', 'sampling', 'fixed_adjacency',
     'max_participations', 'min_cohort_size', 'turn_rate', 'column', 'noise_multiplier',
+    'silos', 'record_adjacency',
     'amplification', 'clients_per_person'}
 _GRID = _ROUNDS | {
     'clip', 'bits', 'scale', 'beta', 'k_stddevs', 'dimension', 'rotation',

@@ -34,8 +34,7 @@ def consumed(total_variation: float, epsilon: float) -> float:
 
 
 def consumed_by(event: base.Event, total_variation: float | None, delta: float,
-                amplification: str = 'tight', accountant: str = 'auto'
-                ) -> float | None:
+                amplification: str = 'tight', accountant: str = 'auto') -> float | None:
   """The part of delta that sampling error consumes.
 
   Args:

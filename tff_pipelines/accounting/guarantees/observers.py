@@ -67,18 +67,15 @@ class View(NamedTuple):
     event: Everything that was released.
     total_variation: Distance of all of that from ideal distributions, above 1 as 1,
       which consumes delta; None where no bound is known.
-    hides_records: Whether records were sampled that no other party knows: the server
-      then sees what outsiders see.
   """
 
   event: base.Event
   total_variation: float | None = None
-  hides_records: bool = False
 
   def is_amplified(self, observer: str) -> bool:
     """Whether an observer learns nothing about who was selected."""
     return observer in (bounds.OUTSIDERS, bounds.PERSON) or (
-        self.hides_records and observer in (bounds.SERVER, bounds.SERVER_ANY_COHORTS))
+        combinators.is_secret(self.event))
 
 
 class Candidate(NamedTuple):
@@ -103,7 +100,10 @@ def candidates(view: View, observer: str, method: Method) -> list[Candidate]:
   event, clients, is_hidden = view.event, 1, view.is_amplified(observer)
   if observer in _PERSONS:
     clients = method.clients_per_person
-  if is_hidden:
+  participants = method.participants if observer == bounds.PARTICIPANT else None
+  if is_hidden and participants is not None:
+    event, participants = event.seen_by_participants(participants.shares), None
+  elif observer in (bounds.OUTSIDERS, bounds.PERSON):
     event = event.seen_by_observers()
   found, is_sampled = [], combinators.is_sampled(event)
   if is_hidden and (group := groups.of_group(event, clients)) is not None:
@@ -112,10 +112,9 @@ def candidates(view: View, observer: str, method: Method) -> list[Candidate]:
   if known is None or is_hidden and (not is_sampled or method.amplification != 'tight'):
     return found
   if is_sampled and observer != bounds.SERVER_ANY_COHORTS:
-    found.append(Candidate(AVERAGE, combinators.known(
-        known, method.participants if observer == bounds.PARTICIPANT else None)))
-  if observer == bounds.PARTICIPANT:
-    known = known.seen_by_participants(method.participants.shares)
+    found.append(Candidate(AVERAGE, combinators.known(known, participants)))
+  if participants is not None:
+    known = known.seen_by_participants(participants.shares)
   found.append(Candidate('none' if is_sampled else None, known.without_sampling()))
   return found
 

@@ -1,9 +1,8 @@
 """The guarantee of a run: all of its numbers, each with the observers it holds against.
 
 A family says what each round releases (`Plan.event`) and to whom (`Terms`). Here its
-events become numbers, in one way for all: the same object feeds the plan that is
-printed before the first round, the metrics of each round, the ledger's header and the
-summary.
+events become numbers, in one way for all: the same object feeds the plan that is printed
+before the first round, the metrics of each round, the ledger's header and the summary.
 """
 
 import abc
@@ -34,11 +33,9 @@ class Plan(abc.ABC):
     population, records: As for `accountant.bound`.
     total_variation: Distance in [0, 1] between a release and that of the ideal
       distributions in its event; None where no bound is proved.
-    preliminary: Event of a release before the first round, in `released`; None for
-      none.
+    preliminary: Event of a release before the first round, in `released`; None for none.
     clients_per_person: Clients that one person may own, for whom numbers of their own
       are stated if they are several.
-    hides_records: As in `observers.View`.
     has_closed_sums: Whether sums stay closed, and those of suppressed rounds for ever.
   """
 
@@ -52,7 +49,6 @@ class Plan(abc.ABC):
   total_variation: float | None = None
   preliminary: base.Event | None = None
   clients_per_person: int = 1
-  hides_records: bool = False
   has_closed_sums: bool = False
 
   @abc.abstractmethod
@@ -109,9 +105,7 @@ class Plan(abc.ABC):
       releases: Number of its rounds; sampling error consumes delta in each.
       observer, delta: The observer; None for the delta of the guarantee.
     """
-    view = observers.View(
-        event, self.total_variation and releases * self.total_variation,
-        self.hides_records)
+    view = observers.View(event, self.total_variation and releases * self.total_variation)
     return observers.bound(
         view, self.delta if delta is None else delta, self.method, observer)
 
@@ -210,7 +204,6 @@ class Plan(abc.ABC):
     return dict(
         population=self.population, delta=self.delta, adjacency=guarantee.adjacency,
         trust_model=self.terms.trust_model, seeded=self.seed is not None,
-        deviation_per_round=self.total_variation,
-        certificates=guarantee.certificates,
+        deviation_per_round=self.total_variation, certificates=guarantee.certificates,
         warnings=[*(str(note) for note in guarantee.caveats
                     if note.name not in groups.NAMES), *map(str, more)])

@@ -30,9 +30,8 @@ def planned(*, l2_sensitivity: float, dimension: int, items: int, epsilon: float
   Raises ValueError if the target can't be met.
   """
   def event(z: float, **keys: Any) -> base.Event:
-    release = kind(
-        l2_sensitivity=l2_sensitivity, dimension=dimension,
-        noise_variance=(z * l2_sensitivity)**2, **keys)
+    release = kind(l2_sensitivity=l2_sensitivity, dimension=dimension,
+                   noise_variance=(z * l2_sensitivity)**2, **keys)
     return release if replace_one_of is None else sized.FixedSizeSampled(
         event=release, cohort_size=replace_one_of, population=replace_one_of)
 
@@ -52,10 +51,9 @@ def planned_evaluation(metrics: int, *, epsilon: float, delta: float,
                        replace_one_of: int | None = None) -> base.Event:
   """The release of so many metrics, and of how many clients have them; as `planned`."""
   with contextlib.suppress(calibration.Unreachable):
-    event = planned(
-        l2_sensitivity=preliminary.UNITS * math.sqrt(metrics + 1), items=0,
-        dimension=metrics + 1, epsilon=epsilon, delta=delta,
-        replace_one_of=replace_one_of, kind=preliminary.EvaluationRelease)
+    event = planned(l2_sensitivity=preliminary.UNITS * math.sqrt(metrics + 1), items=0,
+                    dimension=metrics + 1, epsilon=epsilon, delta=delta,
+                    replace_one_of=replace_one_of, kind=preliminary.EvaluationRelease)
     if release_of(event).noise_variance <= _MAX_VARIANCE:
       return event
   raise ValueError(f'private_evaluation={epsilon:g} is too small for the sampler')

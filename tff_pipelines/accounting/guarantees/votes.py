@@ -65,8 +65,7 @@ def _check_one_label(event: Vote, what: str) -> None:
     raise ValueError(f'attributes must be 1 for {what}, found {event.attributes!r}')
 
 
-def _counted(votes_of_queries: Iterable[Sequence[int]]
-             ) -> Mapping[tuple[int, ...], int]:
+def _counted(votes_of_queries: Iterable[Sequence[int]]) -> Mapping[tuple[int, ...], int]:
   """The votes of queries, in increasing order, and how often each is there."""
   return collections.Counter(
       tuple(np.sort(checked_counts(votes)).tolist()) for votes in votes_of_queries)

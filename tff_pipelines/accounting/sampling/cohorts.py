@@ -79,10 +79,9 @@ def pivotal_probability(population: int, sampling_rate: float,
 def suggested_participations(sampling_rate: float, rounds: int) -> int | None:
   """A limit on participations that Poisson sampling rarely meets.
 
-  Returns:
-    One standard deviation above the mean, ceil(q T + sqrt(q T)) for the rate q in (0, 1]
-    and T >= 1 rounds: about a twelfth of a standard deviation of a client's
-    participations is lost to it, on average. None if that is no limit.
+  Returns one standard deviation above the mean, ceil(q T + sqrt(q T)) for the rate q in
+  (0, 1] and T >= 1 rounds: about a twelfth of a standard deviation of a client's
+  participations is lost to it, on average. None if that is no limit.
   """
   validate.fraction(sampling_rate=sampling_rate)
   validate.integer(rounds=rounds, low=1)

@@ -44,9 +44,8 @@ class SamplingScheme(abc.ABC):
   needs_sizes: ClassVar[bool] = True
   hides_nothing: bool = False
 
-  def __init__(self, *, population: int | None = None,
-               cohort_size: float | None = None, simulation_seed: int | None = None,
-               adjacency: str = base.REPLACE_ONE):
+  def __init__(self, *, population: int | None = None, cohort_size: float | None = None,
+               simulation_seed: int | None = None, adjacency: str = base.REPLACE_ONE):
     """Initializes the scheme; ValueError if an attribute is missing or out of range."""
     for name, value in (('cohort_size', cohort_size), ('population', population)):
       if value is None and self.needs_sizes:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tff_pipelines.accounting.events import base, sampled, sized
+from tff_pipelines.accounting.events import base, records, sampled, sized
 from tff_pipelines.accounting.sampling import cohorts, subsets
 from tff_pipelines.accounting.sampling.scheme import given, SamplingScheme
 from tff_pipelines.accounting.sampling.turns import Turns
@@ -266,8 +266,55 @@ class Everyone(_Exact):
     return self.population
 
 
+class Records(Poisson):
+  """Selects all silos, who sample their records independently with one probability.
+
+  Population and cohort size count records (or persons) of all silos. Formal guarantees:
+
+  * A silo tells nobody which, or how many, of its records it sampled
+    (`fedavg.silos.sample`), so `event` is amplified against all but that silo.
+  * Silos are all selected, so no record decides whether a round is suppressed.
+
+  Attributes:
+    silos: Number of silos, >= 1.
+    neighbours: As of `events.SampledRecords`.
+  """
+
+  name = 'records'
+  summary = 'records, in all silos'
+  hides_nothing = True
+
+  def __init__(self, *, silos: int | None = None,
+               neighbours: str = base.RECORD_ZERO_OUT, **arguments):
+    super().__init__(**arguments)
+    if silos is None:
+      raise ValueError('silos must be given for sampling=records')
+    validate.integer(silos=silos, low=1, high=self.population)
+    self.silos, self.neighbours = silos, neighbours
+
+  def sample(self, round_index: int) -> np.ndarray:
+    return np.arange(self.silos)
+
+  def event(self, release: base.Event, round_index: int,
+            pivotal_probability: float = 0.0) -> base.Event:
+    return records.SampledRecords(event=release, sampling_rate=self.sampling_rate,
+                                  neighbours=self.neighbours)
+
+  def pivotal_probability(self, min_honest_fraction: float, assumed_colluders: int,
+                          dropout_rate: float) -> float:
+    return 0.0
+
+  @property
+  def expected_cohort(self) -> float:
+    return self.silos
+
+  @property
+  def largest_cohort(self) -> int:
+    return self.silos
+
+
 SCHEMES: dict[str, type[SamplingScheme]] = {
-    scheme.name: scheme for scheme in (Poisson, FixedSize, Epochs, Turns, Everyone)}
+    scheme.name: scheme for scheme in (Poisson, FixedSize, Epochs, Turns, Everyone, Records)}
 # Adjacencies that a cohort of fixed size may be accounted for.
 FIXED_ADJACENCIES = (base.REPLACE_ONE, base.ZERO_OUT)
 # The meanings of the names.
@@ -283,7 +330,8 @@ def build(name: str, *, rounds: int = 1, **arguments: Any) -> SamplingScheme:
   validate.one_of(SCHEMES, sampling=name)
   for owner, argument, default in (
       (Poisson, 'max_participations', None), (Poisson, 'min_cohort_size', None),
-      (Turns, 'turn_rate', 1.0), (Turns, 'column', (1,))):
+      (Turns, 'turn_rate', 1.0), (Turns, 'column', (1,)), (Records, 'silos', None),
+      (Records, 'neighbours', base.RECORD_ZERO_OUT)):
     if owner.name != name and (value := arguments.pop(argument, default)) != default:
       raise ValueError(f'{argument} must not be given for {name}, found {value!r}')
   if name == Poisson.name:

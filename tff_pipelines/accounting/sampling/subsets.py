@@ -45,13 +45,11 @@ def below(random_bits: RandomBits, bound: int, count: int) -> np.ndarray:
   """Independent uniform integers.
 
   Args:
-    random_bits: The random bits.
     bound: In 1..2^63.
     count: Number of integers.
 
-  Returns:
-    int64 [count] in 0..bound - 1. Of the 2^64 numbers of 64 bits, those from the
-    largest multiple of `bound` on are dropped, so that each result has equally many.
+  Returns int64 [count] in 0..bound - 1. Of the 2^64 numbers of 64 bits, those from the
+  largest multiple of `bound` on are dropped, so that each result has equally many.
   """
   last = np.uint64(2**64 - 2**64 % bound - 1)
   kept = np.zeros([0], np.uint64)
@@ -71,7 +69,6 @@ def uniform(random_bits: RandomBits, population: int, size: int) -> np.ndarray:
   such a set.
 
   Args:
-    random_bits: The random bits.
     population: N in 1..2^63.
     size: In 0..N.
 
@@ -94,7 +91,6 @@ def poisson(random_bits: RandomBits, population: int, expected: float) -> np.nda
   """Samples each of 0..population - 1 independently, with one probability.
 
   Args:
-    random_bits: The random bits.
     population: N in 1..2^63.
     expected: Expected number n in (0, N]. The probability is at most n/N, in real
       numbers and as a quotient of floats, rounded down to a multiple of 2^-64.
@@ -120,14 +116,12 @@ def binomial(random_bits: RandomBits, trials: int, numerator: int,
   precise. So rounding decides how many bits are looked at, and never the result.
 
   Args:
-    random_bits: The random bits.
     trials: N >= 1.
     numerator: In 0..2^64 - 1.
     bits: First number of bits of U, a multiple of 64; it does not change the
       distribution.
 
-  Returns an integer in 0..N. Time and memory are proportional to the standard
-  deviation.
+  Returns an integer in 0..N. Time and memory are proportional to the standard deviation.
   """
   number, missing = 0, bits
   while True:
@@ -155,9 +149,8 @@ def _cumulative(trials: int, numerator: int, bits: int
                ) -> tuple[int, list[int], list[int], int, int]:
   """Bounds of the distribution function, from weights of which the mode has 2^bits.
 
-  Returns:
-    (start, lower, upper, least, most): F(start + i) is at least lower[i] / most and at
-    most upper[i] / least. Weights left out on either side are in `upper` and `most`.
+  Returns (start, lower, upper, least, most): F(start + i) is at least lower[i] / most and
+  at most upper[i] / least. Weights left out on either side are in `upper` and `most`.
   """
   other, mode = 2**64 - numerator, (trials + 1) * numerator >> 64
   down, below_all = _weights(((k * other, (trials - k + 1) * numerator)
