@@ -58,6 +58,8 @@ def _kept(folder: pathlib.Path, row: Row) -> dict[str, Any]:
   result['details'] = {
       name: value for name, value in summary['details'].items()
       if value is None or isinstance(value, (bool, int, float, str))}
+  if row.metric:
+    result['value'] = result['details'][row.metric]
   if row.curve:
     with open(folder / files.METRICS, encoding='utf-8', newline='') as file:
       result['curve'] = [[float(line[name]) for name in row.curve if line[name]]

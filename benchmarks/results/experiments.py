@@ -3,14 +3,13 @@
 from collections.abc import Mapping
 
 from benchmarks.results import accounting, blind, emnist, emnist62, fedmd, ldp, mean, pages
-from benchmarks.results import papers, readme, rows, text, voting
+from benchmarks.results import papers, readme, rows, silos, text, voting
 from benchmarks.results.rows import Row
 
 ROWS = rows.by_name([*emnist.ROWS, *text.ROWS, *mean.ROWS, *voting.ROWS, *ldp.ROWS,
-                     *fedmd.ROWS, *emnist62.ROWS])
+                     *fedmd.ROWS, *silos.ROWS, *emnist62.ROWS])
 TABLES = (*emnist.TABLES, *text.TABLES, *mean.TABLES, *voting.TABLES, *ldp.TABLES,
-          *fedmd.TABLES, *emnist62.TABLES, *blind.TABLES,
-          *readme.TABLES)
+          *fedmd.TABLES, *silos.TABLES, *emnist62.TABLES, *blind.TABLES, *readme.TABLES)
 FIGURES = {**accounting.FIGURES, **emnist.FIGURES, **mean.FIGURES, **voting.FIGURES,
            **ldp.FIGURES, **fedmd.FIGURES}
 _TINY = dict(task='emnist', num_clients=12, cohort_size=4, rounds=1, sampling='poisson')

@@ -34,6 +34,7 @@ class Row:
       map of all trials; '' for none.
     curve: Columns of the run's metrics that are kept, for figures.
     keep: A JSON file of the run and a key of it that is kept; () for none.
+    metric: Name of the details of a summary that is the value; '' for its headline.
   """
 
   name: str
@@ -49,6 +50,7 @@ class Row:
   map_of: str = ''
   curve: Sequence[str] = ()
   keep: Sequence[str] = ()
+  metric: str = ''
 
   @property
   def section(self) -> str:
@@ -65,7 +67,8 @@ class Row:
     return {'program': self.program, 'data': self.data, 'flags': dict(self.flags),
             'grid': [dict(flags) for flags in self.grid], 'tuned_as': self.tuned_as,
             'trial': dict(self.trial), 'seeded': list(self.seeded),
-            'map_of': self.map_of, 'curve': list(self.curve), 'keep': list(self.keep)}
+            'map_of': self.map_of, 'curve': list(self.curve), 'keep': list(self.keep),
+            **({'metric': self.metric} if self.metric else {})}
 
 
 def main_of(program: str) -> Callable[[Sequence[str]], int]:

@@ -6,6 +6,7 @@ names and formats, so programs read them as they read those of the tables.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+import csv
 import dataclasses
 import gzip
 import hashlib
@@ -108,6 +109,7 @@ class Data:
     trials: What settings are tried on, in words.
     is_folder: Whether programs take the folder and not the file.
     tables: Like `files`, for files of the tables that are no copy.
+    reads: The file that programs read, if it is none of `files`.
   """
 
   files: Mapping[str, Callable[[pathlib.Path, pathlib.Path], None]]
@@ -115,6 +117,7 @@ class Data:
   is_folder: bool = False
   tables: Mapping[str, Callable[[pathlib.Path, pathlib.Path], None]] = (
       dataclasses.field(default_factory=dict))
+  reads: str = ''
 
   def paths(self, data_dir: pathlib.Path, folder: pathlib.Path, *,
             is_trial: bool) -> pathlib.Path:
@@ -134,7 +137,8 @@ class Data:
             raise
           shutil.rmtree(partial)
       data_dir = to
-    return data_dir if self.is_folder else data_dir / next(iter(self.files))
+    return data_dir if self.is_folder else data_dir / (
+        self.reads or next(iter(self.files)))
 
   def digests(self, data_dir: pathlib.Path) -> dict[str, str]:
     """Name of a file -> SHA-256 of its bytes."""
@@ -163,7 +167,57 @@ def _letters(is_trial: bool):
       letters(arrays)))
 
 
+_CATEGORIES = ('sex', 'chest_pain', 'fasting_blood_sugar', 'resting_ecg',
+               'exercise_angina')
+_MEASURES = ('age', 'resting_blood_pressure', 'cholesterol', 'max_heart_rate',
+             'st_depression')
+
+
+def _heart(is_trial: bool):
+  """FLamby's columns, rows and parts, or for trials 30% of its training rows."""
+  def write(path: pathlib.Path, to: pathlib.Path) -> None:
+    with open(path, encoding='utf-8', newline='') as file:
+      rows = [row for row in csv.DictReader(file) if row['split']]
+    arrays = {}
+    for part in ('train', 'test'):
+      of_part = [row for row in rows if row['split'] == part]
+      columns = {**{name: [str(int(float(row[name]))) for row in of_part]
+                    for name in _CATEGORIES},
+                 **{name: [float(row[name]) for row in of_part] for name in _MEASURES},
+                 'center': [row['center'] for row in of_part],
+                 'disease': [int(float(row['diagnosis']) > 0) for row in of_part]}
+      arrays.update({f'{name}_{part}': np.array(column)
+                     for name, column in columns.items()})
+    if is_trial:
+      size = len(arrays['disease_train'])
+      aside = np.random.default_rng(_SEED).permutation(size) < 0.3 * size
+      arrays = without_test(arrays, aside)
+    files.write_arrays(to.with_name('heart.npz'), arrays)
+
+  return write
+
+
+def _in_silos(count: int, is_trial: bool):
+  """MNIST, whose writers are in silos of consecutive ones."""
+  def split(arrays: Arrays) -> Arrays:
+    writers = np.unique(arrays['writer_train'])
+    of = np.searchsorted(writers, arrays['writer_train']) * count // len(writers)
+    arrays = dict(arrays, silo_train=np.char.add('silo ', of.astype(str)),
+                  silo_test=np.full(len(arrays['y_test']), 'test'))
+    return by_writer(arrays, 60) if is_trial else arrays
+
+  return _npz(split)
+
+
 DATA = {
+    'heart': Data(
+        files={'heart_disease.csv': _heart(True)}, reads='heart.npz',
+        tables={'heart_disease.csv': _heart(False)},
+        trials='30% of the training rows'),
+    **{f'digits_{count}': Data(
+        files={'mnist.npz': _in_silos(count, True)},
+        tables={'mnist.npz': _in_silos(count, False)},
+        trials='60 of the 539 training writers') for count in (1, 4, 10, 50)},
     'mnist': Data(files={'mnist.npz': _npz(lambda arrays: by_writer(arrays, 60))},
                   trials='60 of the 539 training writers'),
     'letters62': Data(

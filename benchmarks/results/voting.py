@@ -150,11 +150,12 @@ def _office() -> Iterator[Row]:
                 dict(epsilon={'webcam': 46.6, 'dslr': 47.1}[target], delta=1e-4),
                 grid=product(rounds=(5, 20), clip=(0.3, 1.0),
                              client_learning_rate=(0.01, 0.1)))
-      yield _row(f'office-{target}-knn-15', f'{title}, kNN-DPFL, σ = 15, all public '
-                 'records asked', 'office',
+      yield _row(f'office-{target}-knn-15', f'{title}, kNN-DPFL, σ = 15 neighbours, '
+                 'all public records asked', 'office',
                  dict(task='office', target=target, features='pca', pca_dimensions=50,
-                      **knn, **student, noise_stddev=15, delta=1e-4, queries={
+                      **knn, **student, noise_stddev=0.3, delta=1e-4, queries={
                           'webcam': 144, 'dslr': 76}[target]),
+                 trial=dict(queries={'webcam': 62, 'dslr': 33}[target]),
                  grid=product(student_learning_rate=(
                      0.003, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2)))
 

@@ -203,7 +203,7 @@ class ImageTask:
            label_field: str = 'y', client_field: str = 'writer',
            num_classes: int | None = None, class_names: Sequence[str] = (),
            partition: str | None = None, held_out_fraction: float | None = None,
-           **of_partition: Any) -> Data:
+           held_out_records: float | None = None, **of_partition: Any) -> Data:
     """Opens an .npz file of images, by client or over simulated clients.
 
     Fields are names of arrays before _train and _test; see labelled.read. A partition
@@ -219,8 +219,10 @@ class ImageTask:
     parts = labelled.read(
         data_path, names, num_classes=_number_of(class_names, num_classes),
         convert=functools.partial(labelled.images, shape=self.shape))
+    data = in_memory(parts, partition=partition, **of_partition)
+    train, test = records.with_part(data.train, data.test, held_out_records)
     return dataclasses.replace(
-        in_memory(parts, partition=partition, **of_partition), test_of_files=True,
+        data, train=train, test=test, test_of_files=True,
         held_out_fraction=held_out_fraction, class_names=class_names)
 
   def _files(self, data_source: str, shape: Shape = None, has_labels: bool = True,

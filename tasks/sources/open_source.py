@@ -117,14 +117,17 @@ def check_public(name: str, path: str | None, options: Mapping[str, Any]) -> Non
       raise ValueError(f'{name} and {other} must differ, found {min(common)} in both')
 
 
+_OF_ALL = ('skip_bad_clients', 'person_field', 'held_out_records')
+
+
 def options(data_source: str) -> tuple[str, ...]:
   """The options of `open_raw` that a format uses; data_path is always needed."""
   format_ = FORMATS[data_source]
   if format_.reader is None:
-    return 'data_path', 'train_split', 'test_split', 'skip_bad_clients', 'person_field'
+    return ('data_path', 'train_split', 'test_split', *_OF_ALL)
   return ('data_path', *(['client_field'] if format_.client_field else []),
           *([] if format_.parts else ['test_path']),
-          'skip_bad_clients', 'cache_dir', 'no_cache', 'person_field')
+          'cache_dir', 'no_cache', *_OF_ALL)
 
 
 def readers(data_source: str, *, fields: records.Fields, data_path: str,
@@ -188,7 +191,7 @@ def check_options(data_source: str, given: Mapping[str, Any]) -> None:
 
 def open_raw(data_source: str, *, fields: records.Fields,
              skip_bad_clients: bool = False, person_field: str | None = None,
-             **given: Any) -> records.RawData:
+             held_out_records: float | None = None, **given: Any) -> records.RawData:
   """Opens files, of whose clients a copy in SQLite is written unless there is one.
 
   Args:
@@ -197,6 +200,8 @@ def open_raw(data_source: str, *, fields: records.Fields,
     skip_bad_clients: Skip and count clients and records that are bad.
     person_field: Field that names the person of a record, in every record; None if
       persons are not told apart.
+    held_out_records: Fraction of each client's records, or persons, that are the test
+      part where there is no other; None for none.
     **given: Some of `options(data_source)`. data_path: the files, between commas or
       as patterns. test_path: those of a test part. client_field: the field or
       column that names the client. cache_dir, no_cache: see `store.open_copy`.
@@ -220,7 +225,8 @@ def open_raw(data_source: str, *, fields: records.Fields,
     cache = {name: given.pop(name) for name in ('cache_dir', 'no_cache') if name in given}
     parts = {split: store.open_copy(reader, fields=fields, skips=skips, **cache)
              for split, reader in readers(data_source, fields=fields, **given).items()}
-  return records.RawData(train=parts['train'], test=parts.get('test'), skips=skips)
+  train, test = records.with_part(parts['train'], parts.get('test'), held_out_records)
+  return records.RawData(train=train, test=test, skips=skips)
 
 
 def _splits(fields: records.Fields, data_path: str, train_split: str | None = None,

@@ -13,6 +13,7 @@ Clients are read lazily. No TensorFlow here.
 
 import dataclasses
 import datetime
+import hashlib
 import re
 import types
 from typing import Any, Callable, Iterable, Mapping, Sequence
@@ -47,8 +48,28 @@ MAX_TEST_CLIENTS = 10_000
 _HELD_OUT_SEED = 20230817
 
 
-# Raw field that names the person of a record, and feature that numbers those of a client.
+# Raw field that names the person of a record, and feature that tells persons apart.
 PERSON = 'person'
+
+
+def _digest(content: bytes) -> int:
+  """A signed integer of 64 bits that no other contents have."""
+  return int.from_bytes(
+      hashlib.blake2b(content, digest_size=8).digest(), 'little', signed=True)
+
+
+def digests(examples: Mapping[str, np.ndarray]) -> np.ndarray:
+  """Digests of the person of each example, else of its contents; int64 [examples].
+
+  What follows from one's own digest depends on no other example.
+  """
+  deciding = [examples[PERSON]] if PERSON in examples else [
+      examples[name] for name in sorted(examples)]
+  # Of texts and of numbers in an array of objects the type does not matter.
+  return np.array([_digest(b'\0'.join(
+      str(x).encode('utf-8', 'replace') if array.dtype.hasobject else
+      np.ascontiguousarray(x).tobytes() for array, x in zip(deciding, row)))
+                   for row in zip(*deciding)], np.int64)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -93,15 +114,15 @@ class Field:
     """Raises ValueError unless a converted value keeps the rules."""
     if value == '' or value != value:
       if self.complete:
-        raise ValueError(f'{self.noun} {self.name!r} must have a value in every row, '
+        raise ValueError(f'{self.noun} {self.column!r} must have a value in every row, '
                          f'found none{self.remedy}')
     elif self.choices and value not in self.choices:
       rule = f'one of {", ".join(map(repr, self.choices))[:200]}'
       raise checks.wrong(
-          f'{self.noun} {self.name!r}', rule, f'{str(value)[:100]!r}{self.remedy}')
+          f'{self.noun} {self.column!r}', rule, f'{str(value)[:100]!r}{self.remedy}')
     elif self.bounds is not None and not self.bounds[0] <= value <= self.bounds[1]:
       rule = 'in [{:g}, {:g}]'.format(*self.bounds)
-      raise checks.wrong(f'{self.noun} {self.name!r}', rule, f'{value:g}')
+      raise checks.wrong(f'{self.noun} {self.column!r}', rule, f'{value:g}')
 
   @property
   def column(self) -> str:
@@ -264,7 +285,7 @@ class MappedSource(Wrapping):
   def __init__(
       self, source: task.ClientSource,
       convert: Callable[[RawExamples], Mapping[str, np.ndarray]],
-      element_spec: ElementSpec, *,
+      element_spec: ElementSpec, *, one_to_one: bool = True,
       convert_in_graph: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None):
     """Wraps a source.
 
@@ -273,15 +294,16 @@ class MappedSource(Wrapping):
       convert: All raw examples of one client -> its model examples, of which there
         may be another number, or none. Raises ValueError on bad data.
       element_spec: Feature name -> (NumPy dtype, shape of one example).
+      one_to_one: Whether each raw example becomes one, in the same order.
       convert_in_graph: `convert` as a pure TensorFlow function, of texts as UTF-8.
         With it, and with a source that can be read in graph, clients are read where
         they train.
     """
     super().__init__(source)
     self._convert = convert
-    self._convert_in_graph = convert_in_graph
+    self._convert_in_graph, self._one_to_one = convert_in_graph, one_to_one
     self._has_persons = PERSON in source.element_spec
-    persons = {PERSON: (np.int32, ())} if self._has_persons else {}
+    persons = {PERSON: (np.int64, ())} if self._has_persons else {}
     self.element_spec = types.MappingProxyType({
         name: (np.dtype(dtype), tuple(shape))
         for name, (dtype, shape) in {**element_spec, **persons}.items()})
@@ -290,14 +312,24 @@ class MappedSource(Wrapping):
     """The model examples of a client. Raises task.BadClientError."""
     raw = self._source.examples(client_id)
     try:
-      examples = dict(self._convert(raw))
-      if self._has_persons:
-        examples[PERSON] = np.unique(
-            raw[PERSON].astype(str), return_inverse=True)[1].astype(np.int32)
+      examples = self._with_persons(raw) if self._has_persons else dict(
+          self._convert(raw))
       check_examples('examples', examples, self.element_spec)
     except ValueError as error:
       raise task.BadClientError(f'{where(self, client_id)}: {error}') from error
     return examples
+
+  def _with_persons(self, raw: RawExamples) -> dict[str, np.ndarray]:
+    names, of = np.unique(raw[PERSON].astype(str), return_inverse=True)
+    persons = np.array([_digest(name.encode('utf-8', 'replace'))
+                        for name in names.tolist()], np.int64)[of]
+    if self._one_to_one or not len(of):
+      return {**self._convert(raw), PERSON: persons}
+    parts = [dict(self._convert({name: array[row:row + 1] for name, array in raw.items()}))
+             for row in range(len(of))]
+    counts = [len(next(iter(part.values()))) for part in parts]
+    return {**{name: np.concatenate([part[name] for part in parts]) for name in parts[0]},
+            PERSON: np.repeat(persons, counts)}
 
   @property
   def read_in_graph(self) -> Callable[[Any], Mapping[str, Any]] | None:
@@ -322,6 +354,36 @@ class SubsetSource(Wrapping):
     if client_id not in self._known:
       raise ValueError(f'there is no client {client_id!r}')
     return self._source.examples(client_id)
+
+
+class PartOfRecords(Wrapping):
+  """The records of each client that are held out, or all others.
+
+  Those of a person (PERSON) go together. Where one goes depends on itself alone, not on
+  which others there are: on a digest of the person, or of the record's contents.
+  """
+
+  read_in_graph = None
+
+  def __init__(self, source: task.ClientSource, fraction: float, *, held_out: bool):
+    """Wraps a raw source; `fraction`, in (0, 1), is that held out on average."""
+    super().__init__(source)
+    if not 0 < fraction < 1:
+      raise checks.wrong('held_out_records', 'in (0, 1)', fraction)
+    self._limit, self._held_out = int((fraction - 0.5) * 2**64), held_out
+
+  def examples(self, client_id: str) -> dict[str, np.ndarray]:
+    raw = self._source.examples(client_id)
+    rows = (digests(raw) < self._limit) == self._held_out
+    return {name: array[rows] for name, array in raw.items()}
+
+
+def with_part(
+    train: task.ClientSource, test: task.ClientSource | None, fraction: float | None
+) -> tuple[task.ClientSource, task.ClientSource | None]:
+  """Both parts: a test part of that fraction of records where there is none."""
+  return (train, test) if test is not None or fraction is None else tuple(
+      PartOfRecords(train, fraction, held_out=held_out) for held_out in (False, True))
 
 
 class JoinedSource:

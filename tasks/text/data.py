@@ -291,7 +291,7 @@ class TextTask:
 
     def held_out(source, convert):
       examples, _ = records.gather(
-          records.MappedSource(source, convert, spec), skips=data.skips,
+          records.MappedSource(source, convert, spec, one_to_one=False), skips=data.skips,
           max_clients=_MAX_TEST_CLIENTS)
       rows = _subset(_count(examples), of_test)
       return {name: array[rows] for name, array in examples.items()}
@@ -309,7 +309,7 @@ class TextTask:
     if same:
       known_test = records.SubsetSource(data.test, same)
       sets['test_examples'] = held_out(known_test, convert)
-      of_clients = records.MappedSource(known_test, convert, spec)
+      of_clients = records.MappedSource(known_test, convert, spec, one_to_one=False)
     elif data.divided:
       ids = data.population.client_ids
       some = records.SubsetSource(data.population, [
@@ -323,7 +323,7 @@ class TextTask:
     in_graph = learned.convert_in_graph
     train = records.MappedSource(
         data.population, lambda raw: _some(convert(data.split(raw)[0]), of_client),
-        spec, convert_in_graph=in_graph and (
+        spec, one_to_one=False, convert_in_graph=in_graph and (
             lambda raw: _some(in_graph(data.split(raw)[0]), of_client)))
     served = self.served(learned, options, **of_serving)
     return task.Task(

@@ -82,7 +82,8 @@ COMBINED = [
                        column=(2, 1)),
     events.SampledRecords(event=SKELLAM, sampling_rate=0.05),
     events.SampledRecords(event=GAUSSIAN, sampling_rate=0.05),
-    events.SampledRecords(event=SKELLAM, sampling_rate=0.05, neighbours='instance')]
+    events.SampledRecords(event=SKELLAM, sampling_rate=0.05, neighbours='instance'),
+    events.SampledRecords(event=SKELLAM, sampling_rate=0.05, column=(3, 2))]
 ALL = LEAVES + COMBINED
 BY_NAME = pytest.mark.parametrize('event', ALL, ids=lambda e: f'{type(e).__name__}')
 

@@ -83,6 +83,31 @@ def test_every_number_is_that_of_dp_accounting(observer, colluders, noise):
   assert theirs.get_epsilon(1e-3) * (1 - 1e-4) <= found <= theirs.get_epsilon(1e-3) * 1.003
 
 
+@pytest.mark.parametrize('observer, noise', [
+    (bounds.OUTSIDERS, 0.8), (bounds.SERVER, 0.8),
+    (bounds.PARTICIPANT, (0.64 * 0.9)**0.5)])
+def test_rows_of_secret_turns_are_those_of_dp_accounting(observer, noise):
+  column, rounds = (4, 2, 1), 11
+  mechanism = _mechanism(column=column, rounds=rounds, min_honest_fraction=1.0)
+  found = observers.bound(
+      observers.View(mechanism.event()), 1e-3, observers.Method(population=920), observer)
+  # z is that over the norm of a record's rows. It is in all of three turns, and in the
+  # first two rows of the fourth, which begins in the tenth round.
+  expected = pld.PLDAccountant()
+  for rows, times in ((column, 3), (column[:2], 1)):
+    norm = math.hypot(*rows) / math.hypot(*column)
+    expected.compose(dp_accounting.PoissonSampledDpEvent(
+        3 * 92 / 920, dp_accounting.GaussianDpEvent(noise / norm)), times)
+  assert found.epsilon == pytest.approx(expected.get_epsilon(1e-3), rel=2e-3)
+  if observer == bounds.OUTSIDERS:
+    once = events.SampledRecords(event=_event().event, sampling_rate=RATE, column=column)
+    turns = events.TurnSampled(event=_event().event, sampling_rate=RATE, column=column,
+                               turn_size=1, population=3)
+    assert accountant.delta(once, 0.3) == accountant.delta(turns, 0.3)
+    assert once.repeated() == events.SampledRecords(
+        event=_event().event.rows((4,)), sampling_rate=RATE)
+
+
 def test_nothing_holds_where_all_silos_collude():
   view = observers.View(_mechanism().event(), 0.0)
   for colluders, is_finite in ((9, True), (10, False)):

@@ -179,7 +179,7 @@ def test_stated_deviation_is_that_of_the_released_values(mean):
   noise = preliminary.noise(3, 3, 4000, event.noise_variance).reshape([-1, 2])
   sums = noise + [round(units * clients * (2 * mean - 1)), units * clients]
   found = [private_evaluation.read(json.dumps(
-      {'units': units, 'clients': int(n), 'sums': {'accuracy': int(total)}}), event)
+      {'units': units, 'unit': 'client', 'clients': int(n), 'sums': {'accuracy': int(total)}}), event)
            for total, n in sums]
   entries = [one['metrics']['accuracy'] for one in found]
   values = np.array([entry['value'] for entry in entries])
@@ -195,7 +195,7 @@ def test_stated_deviation_is_that_of_the_released_values(mean):
 def test_too_few_clients_for_the_noise_have_no_value():
   event = release_noise.planned_evaluation(1, epsilon=0.1, delta=1e-5)
   stddev = math.sqrt(event.noise_variance)
-  kept = {'units': preliminary_lib.UNITS, 'sums': {'accuracy': 5}}
+  kept = {'units': preliminary_lib.UNITS, 'unit': 'client', 'sums': {'accuracy': 5}}
   for clients, known in ((-3 * stddev, False), (2.9 * stddev, False),
                          (3.1 * stddev, True)):
     text = json.dumps({**kept, 'clients': int(clients)})

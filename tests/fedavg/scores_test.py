@@ -35,10 +35,16 @@ def test_two_classes_have_the_scores_of_the_definitions():
       'constant_accuracy': 3 / 5, 'constant_balanced_accuracy': 1 / 2,
       'balanced_accuracy': (2 / 3 + 1 / 2) / 2, 'f1': 1 / 2,
       # Of the pairs of 0.35 and 0.8 with 0.1, 0.4 and 0.7, four are in order.
-      'auc': 4 / 6,
+      'auc': 4 / 6, 'sensitivity': 1 / 2, 'specificity': 2 / 3, 'threshold': 0.5,
       # Each probability of 0.9, 0.6, 0.65, 0.8, 0.7 is in a bin with none but itself,
       # except for 0.65 and 0.6, in [0.6, 0.667).
       'calibration_error': (0.1 + abs(1 - 1.25) + 0.2 + 0.7) / 5}, rel=1e-5)
+  # From 0.8 on: 1 of 2 and 3 of 3.
+  of_set = {'x': X, 'y': np.array([0, 0, 1, 1, 0])}
+  found = scores.with_scores({'test': {}}, dataclasses.replace(
+      tiny_task.MODEL, predict=_binary), [], {'test': of_set, 'validation': of_set})
+  assert [found['test'][name] for name in (
+      'sensitivity', 'specificity', 'threshold')] == pytest.approx([0.5, 1.0, 0.8])
   assert set(_scores(_binary, [0] * 5)) == {'constant_accuracy', 'calibration_error'}
   # A class is named by its place where both are as frequent: 0.35 is the one mistake.
   tie = scores.scores_of(dataclasses.replace(tiny_task.MODEL, predict=_binary), [], {

@@ -11,6 +11,7 @@ from aggregators.params import DistributedSumParams
 from aggregators.record_sum import RecordSumFactory
 from tasks.sources import records
 from tests import statistics_lib, tiny_task
+from tests.programs import in_process as programs
 from tff_pipelines.fedavg import silos
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 
@@ -91,6 +92,15 @@ def test_a_persons_gradients_are_clipped_together_and_so_many_records_count(in_p
   np.testing.assert_allclose(_moved(output), expected / 10, atol=1e-5)
 
 
+def test_a_person_with_huge_records_changes_no_others_gradient(in_process):
+  examples = _examples(7, persons=[5, 1, 1, 2, 2, 3, 3])
+  examples['x'][0] = np.nan
+  process = _process(FACTORIES['gaussian'](), examples, most_records=4)
+  output = process.next(process.initialize(), _values([examples]))
+  expected = sum(_clipped(_gradient(examples, [i, i + 1])) for i in (1, 3, 5))
+  np.testing.assert_allclose(_moved(output), expected / 10, atol=1e-5)
+
+
 def test_nan_or_infinite_gradients_count_as_zero(in_process):
   examples = _examples(5)
   examples['x'][2] = np.nan
@@ -162,3 +172,78 @@ def test_a_silo_must_have_records():
   source.examples = lambda name: _examples(3 * (name == 'north'))
   with pytest.raises(ValueError, match="silo 'south' must have records, found none"):
     silos.unit_counts(source)
+
+
+def test_what_is_protected_is_in_one_silo():
+  def counted(*persons, most=None):
+    source = records.ArraysByClient(_examples(len(persons), persons=persons), np.array(
+        ['north'] * 3 + ['south'] * (len(persons) - 3)))
+    return silos.unit_counts(source, most)
+
+  assert counted(1, 2, 1, 4, 5, most=9) == [2, 2] and counted(1, 2, 3, 4) == [3, 1]
+  with pytest.raises(ValueError, match='a person must be in one silo, found 1 in several'):
+    counted(1, 2, 3, 3)
+  with pytest.raises(ValueError, match="'north' must have one record of each person"):
+    counted(1, 1, 3, 4)
+
+
+def test_a_turn_depends_on_the_record_alone():
+  turns, examples = silos.Turns(3), _examples(40)
+  found = [turns.of('north', examples, step) for step in range(1, 7)]
+  assert [len(a['y']) for a in found[:3]] == [len(a['y']) for a in found[3:]]
+  assert sorted(np.concatenate([a['x'][:, 0] for a in found[:3]])) == sorted(
+      examples['x'][:, 0])
+  fewer = silos.Turns(3).of('north', {k: x[1:] for k, x in examples.items()}, 2)
+  assert set(found[1]['x'][:, 0]) - set(fewer['x'][:, 0]) <= {examples['x'][0, 0]}
+  source = records.ArraysByClient(examples, np.array(['north'] * 40))
+  assert silos.most_in_turn(source, turns) == max(len(a['y']) for a in found)
+
+
+@pytest.fixture(name='hospitals', scope='module')
+def _hospitals(tmp_path_factory):
+  """Flags for a table of three hospitals, two rows of each patient."""
+  folder, rng = tmp_path_factory.mktemp('hospitals'), np.random.default_rng(6)
+  age = rng.uniform(20, 80, 240)
+  lines = [f'h{i % 3},p{i // 6}-{i % 3},{a:.1f},{int(a > 50)}' for i, a in enumerate(age)]
+  (folder / 'table.csv').write_text('\n'.join(['site,patient,age,ill', *lines]))
+  (folder / 'bounds.json').write_text('{"age": [0, 120]}')
+  return ['--task=tabular', f'--data_path={folder / "table.csv"}', '--client_field=site',
+          '--label_field=ill', f'--public_bounds={folder / "bounds.json"}',
+          '--feature_fields=age', '--num_classes=2', '--rounds=3', '--no_cache',
+          '--delta=0.001']
+
+
+@pytest.mark.parametrize('flags, lines', [
+    (['--protect=record', '--epsilon=4', '--diagnostics'], [
+        'epsilon     4.0000 at delta 0.001 against all but the silo that holds it',
+        'neighbours  one record']),
+    (['--protect=person', '--person_field=patient', '--epsilon=4',
+      '--private_evaluation=1'], [
+          '4.0000 against another silo, one of 3',
+          'neighbours  one person is added or removed, with all its records in one silo']),
+    (['--protect=record', '--mechanism=silo_noise', '--epsilon=4'], [
+        'epsilon     4.0000 at delta 0.001 against all but the silo that holds it']),
+    (['--protect=record', '--mechanism=gaussian', '--epsilon=4', '--batch_size=40',
+      '--bands=2'], ['rows of 2 rounds',
+                     'all but the silo that holds it and the trusted server']),
+    (['--protect=record', '--epsilon=4', '--batch_size=40', '--bands=2'], [
+        'rows of 2 rounds', '4.0000 at delta 0.001 against all but the silo'])])
+def test_hospitals_train_on_a_table_of_theirs(hospitals, tmp_path, flags, lines):
+  finished = programs.run('tff_pipelines.train', *hospitals, *flags,
+                          '--output_dir=run', folder=tmp_path)
+  assert finished.code == 0, finished.stderr
+  summary, shown = programs.summary(tmp_path / 'run'), ' '.join(finished.stdout.split())
+  assert not [line for line in lines if ' '.join(line.split()) not in shown]
+  by_silo = summary['details']['by_silo']
+  if '--diagnostics' in flags:
+    assert set(by_silo) == {'h0', 'h1', 'h2'}
+    assert summary['details']['mean_of_silos'] == pytest.approx(
+        np.mean(list(by_silo.values())))
+  else:
+    assert by_silo is None
+  if '--private_evaluation=1' in flags:
+    released = summary['private_evaluation']
+    assert released['unit'] == 'person'
+    # About a tenth of 120 patients are held out.
+    deviation = released['clients']['stddev']
+    assert 3 - 4 * deviation < released['clients']['value'] < 24 + 4 * deviation

@@ -67,6 +67,8 @@ class ClientReader:
     simulation_seed: Seed of the clients' keys; None for none.
     by_id: Whether the process reads the clients itself, by `reader_in_graph`.
     on_bad: Called once with each client that is found bad, for the operator.
+    skips: Whether those that can't be read have no examples, and do not end the run.
+    in_turn: (id, examples, round) -> the examples that have a turn in it.
     bad: Ids of the clients that were found bad.
   """
 
@@ -74,6 +76,9 @@ class ClientReader:
   simulation_seed: int | None
   by_id: bool = False
   on_bad: failures.OnBad = lambda client_id, error: None
+  skips: bool = True
+  in_turn: Callable[[str, task_lib.Examples, int], task_lib.Examples] = (
+      lambda client_id, examples, index: examples)
   bad: set[str] = dataclasses.field(default_factory=set)
 
   @property
@@ -101,7 +106,8 @@ class ClientReader:
     if self.by_id:
       value['client_id'] = _BAD if client_id in self.bad else _GOOD + client_id
     else:
-      value['examples'] = collections.OrderedDict(sorted(self._examples(client).items()))
+      value['examples'] = collections.OrderedDict(sorted(self.in_turn(
+          client_id, self._examples(client), round_index).items()))
     if self.simulation_seed is not None:
       value['key'] = contexts.client_key(self.simulation_seed, round_index, client)
     return value
@@ -135,6 +141,8 @@ class ClientReader:
         result = self._tried(client_id)
       if not isinstance(result, Exception):
         return result
+      if not self.skips:
+        raise result
       if not isinstance(result, task_lib.BadClientError):
         self.check_some()  # Here no traceback has the error of this client.
       self.mark(client, result)
@@ -186,6 +194,7 @@ class FedAvgRounds(rounds_lib.Rounds):
     unit_is_client: Whether the privacy unit is a client. Then one whose data make
       the training fail participates without examples. Else it ends the run: a client
       that lacks all of its records would tell more of one of them than its clip.
+    in_turn: As of `ClientReader`.
     set_cohort_size: (state of the process, number of selected clients) -> state.
   """
 
@@ -200,6 +209,8 @@ class FedAvgRounds(rounds_lib.Rounds):
   by_id: bool = False
   on_bad: failures.OnBad = lambda client_id, error: None
   unit_is_client: bool = True
+  in_turn: Callable[[str, task_lib.Examples, int], task_lib.Examples] = (
+      lambda client_id, examples, index: examples)
   set_cohort_size: Callable[[Any, int], Any] = lambda state, _: state
 
   # `set_cohort_size` sets it before each round.
@@ -208,7 +219,8 @@ class FedAvgRounds(rounds_lib.Rounds):
   def __post_init__(self):
     self.count = self.rounds
     self._reader = ClientReader(
-        self.task, self.scheme.simulation_seed, self.by_id, self.on_bad)
+        self.task, self.scheme.simulation_seed, self.by_id, self.on_bad,
+        self.unit_is_client, self.in_turn)
     self._evaluator = evaluation.Evaluator(self.task.model, self.task.held_out)
     self._validates = task_lib.VALIDATION in self.task.held_out
     self._results: dict[str, dict[str, float]] = {}

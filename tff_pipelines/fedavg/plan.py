@@ -166,13 +166,17 @@ class FedAvgPlan(guarantee.Plan):
   def targets(self) -> dict[str, float]:
     """Observer -> target that its epsilon does not exceed.
 
-    Where cohorts are no secret the target against the observers is one against all.
+    Where cohorts are no secret the target against the observers is one against all; of
+    silos, who are few, one against another of them as well.
     """
     epsilon, server = self.target_epsilon, self.target_epsilon_server
     servers = [server, epsilon] if self.scheme.hides_nothing else [server]
+    others = (self.mechanism.silos or 0) > 1 and (
+        'min_honest_fraction' in self.mechanism.family.uses)
     return {observer: min(targets) for observer, targets in (
         (bounds.OUTSIDERS, [epsilon] * (epsilon is not None)),
-        (bounds.SERVER, [one for one in servers if one is not None])) if targets}
+        (bounds.SERVER, [one for one in servers if one is not None]),
+        (bounds.PARTICIPANT, [epsilon] * (others and epsilon is not None))) if targets}
 
   def _calibrated(self) -> 'FedAvgPlan':
     """Calls `_solved`; its ValueError names the bits that would do, if any would."""
@@ -310,13 +314,21 @@ class FedAvgPlan(guarantee.Plan):
       trust += f'; {when} {preliminary.TRUST}'
       sampler += f'; {when} {preliminary.SAMPLER}'
     if mechanism.silos is not None:
-      but = f'all but the {"silo that holds it" if mechanism.silos > 1 else "curator"}'
+      but_last = ', and no part of the evaluation' * bool(beside)
+      but = f'all but the {"curator" if mechanism.silos == 1 else "silo that holds it"}'
+      against = but
+      if mechanism.silos > 1 and shares:
+        against = 'all who hold neither it nor a share of the noise'
+      elif mechanism.silos > 1 and self.is_private and mechanism.mechanism != 'silo_noise':
+        against = but = f'{but} and the trusted server'
       return guarantee.Terms(
-          privacy_unit=self.privacy_unit, against=but, everyone=everyone and but,
-          observers=f'{but}: nobody else learns which were drawn, how many, or how long '
-          'that took',
-          observers_server='the server, as secure aggregation shows it sums only'
-          if shares else None, against_server='the server',
+          privacy_unit=self.privacy_unit, against=against, everyone=everyone and but,
+          observers=f'{against}: nobody else learns which were drawn, how many, or how '
+          'long that took', adjacency='one person is added or removed, with all its '
+          'records in one silo' if self.privacy_unit == 'one person' else None,
+          observers_server=f'the server, as secure aggregation shows it sums only{but_last}'
+          if shares else None, against_server='who sees secure sums alone' if beside else (
+              'the server'),
           observers_participant=('another silo, which knows its own sample and share of '
                                  'the noise') if shares else None,
           sampling=mechanism.sampling, trust_model=trust, source=self.event(1).source,
@@ -411,6 +423,9 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
            settings.max_participations or None)
   of_silos = {} if silos is None else dict(
       silos=silos, cohort_size=settings.batch_size or max(1.0, population / 10))
+  if of_silos and not 1 <= of_silos['cohort_size'] <= population:
+    raise ValueError(f'batch_size must be in [1, {population}], the number of records or '
+                     f'persons, found {settings.batch_size!r}')
   mechanism = mechanisms.SumMechanism(**declarations.shared(
       mechanisms.SumMechanism, settings, dimension=dimension, population=population,
       **of_silos,
@@ -421,8 +436,8 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
   if recorded and stated != mechanism.stated_event:
     raise ValueError('aggregation must be that of the run, whose event was '
                      f'{stated}, found {mechanism.stated_event}')
-  if not recorded and settings.sampling == settings_lib.TURNS and (
-      'column' in mechanism.family.uses and settings.cohort_size <= population):
+  if not recorded and settings.sampling in settings_lib.WITH_ROWS and (
+      'column' in mechanism.family.uses and mechanism.cohort_size <= population):
     mechanism = mechanism.replace(column=_column(settings, mechanism, server))
   if mechanism.bits is None and mechanism.family.params:
     mechanism = mechanism.replace(bits=recorded.get('bits') or (
@@ -448,7 +463,8 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
           epsilon=settings.preliminary_epsilon, **common)
     if metrics:
       releases['evaluation'] = release_noise.planned_evaluation(
-          metrics, epsilon=settings.private_evaluation, **common)
+          metrics, epsilon=settings.private_evaluation, of_records=silos is not None,
+          **common)
   generator = settings.noise_generator
   if generator == settings_lib.AUTO:
     generator = recorded.get('noise_generator') or generator
@@ -470,12 +486,14 @@ def _column(settings: settings_lib.TrainSettings, mechanism: mechanisms.SumMecha
   scheme = mechanism.sampling_scheme()
   if settings.bands is not None:
     if settings.bands > scheme.most_bands:
+      of_turn = getattr(scheme, 'turn_size', scheme.cohort_size)
       raise ValueError(
           f'bands must be at most {scheme.most_bands}, the rounds between two turns of a '
-          f'client: {scheme.population} clients, {scheme.turn_size} a round; found '
+          f'client: {scheme.population} clients, {of_turn:g} a round; found '
           f'{settings.bands}')
     return columns.best(work, settings.bands)
-  return (1,) if settings.adaptive_clipping else columns.auto(
+  alone = settings.adaptive_clipping or mechanism.silos is not None
+  return (1,) if alone else columns.auto(
       work, columns.most_auto(scheme.most_bands, mechanism.dimension))
 
 
@@ -492,7 +510,7 @@ def check_more_rounds(plan: FedAvgPlan, before: int) -> None:
     raise ValueError(f'rounds={rounds} can\'t be more than the {before} that were '
                      f'planned: {fixing} fixes their number')
   for observer, target in plan.targets.items():
-    name = bounds.KEYS[observer]
+    name = 'epsilon' if observer == bounds.PARTICIPANT else bounds.KEYS[observer]
     spent = plan.bound(plan.released(rounds), plan.release_count(rounds),
                        observer=observer).epsilon
     if spent > target:

@@ -111,9 +111,11 @@ def rates_line(settings: TrainSettings) -> str:
   """The rates of training in one line, those that the task decided included."""
   server = (f'momentum {settings.server_momentum:g}'
             if settings.server_optimizer == 'sgdm' else settings.server_optimizer)
+  server = f'server {settings.server_learning_rate:g}, {server}'
+  if settings.protect != 'client':
+    return f'rates: {server}'
   return (f'rates: client {settings.client_learning_rate:g}, batches of '
-          f'{settings.client_batch_size}, {settings.client_epochs} epochs; server '
-          f'{settings.server_learning_rate:g}, {server}')
+          f'{settings.client_batch_size}, {settings.client_epochs} epochs; {server}')
 
 
 def _population(plan: FedAvgPlan) -> str:
@@ -338,10 +340,18 @@ def weakest(described: Mapping[str, Any]) -> str | None:
   return f'{described["kind"]} ' + ', '.join(map(_share, worst)) if worst else None
 
 
+def by_silo(task: Task, weights: Sequence[Any]) -> dict[str, float | None]:
+  """Silo -> the headline metric on its held-out examples; empty if it has none."""
+  source = task.held_out_of_clients
+  found = finite_results(evaluation.Evaluator(task.model, {
+      silo: source.examples(silo) for silo in source.client_ids}).evaluate(weights))
+  return {silo: values[task.model.headline] for silo, values in found.items() if values}
+
+
 def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str, Any],
             initial_weights_seed: int, best: Mapping[str, Any] | None = None,
-            evaluated: Mapping[str, Any] | None = None,
-            encoder: str | None = None) -> report.Outcome:
+            evaluated: Mapping[str, Any] | None = None, encoder: str | None = None,
+            of_silos: Mapping[str, float | None] | None = None) -> report.Outcome:
   """Outcome of a run.
 
   Args:
@@ -352,6 +362,7 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str,
       the last one.
     evaluated: What `private_evaluation.read` returned; None for no such release.
     encoder: Result of `native_chunks.encoder`; None where no updates are encoded.
+    of_silos: Result of `by_silo`, a diagnostic; None for none.
   """
   outside = [name for name in results if _is_outside(name, task)]
   lines = [in_words(name, values) + ', outside the guarantee' * (name in outside)
@@ -381,6 +392,13 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str,
   if _draws_clients(plan, task):
     figures[report.LABELS_FIGURE] = lambda path: report.draw_labels(
         task.label_counts, path)
+  mean_of_silos = None
+  if of_silos and None not in of_silos.values():
+    mean_of_silos = float(np.mean(list(of_silos.values())))
+  if of_silos:
+    shown = ', '.join(f'{silo} {_shown(value)}' for silo, value in of_silos.items())
+    lines.append(f'{headline} by silo, outside the guarantee: mean '
+                 f'{_shown(mean_of_silos)}; {shown}')
   chosen = best and int(best['round'])
   if best is not None:
     lines.append(f'model: that of round {chosen}, of the lowest loss on the public '
@@ -403,6 +421,7 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str,
           'held_out': finite_results(results), 'outside_guarantee': outside,
           'breakdown': breakdown, 'private_evaluation': evaluated, 'details': {
               **details(plan), 'initial_weights_seed': initial_weights_seed,
-              'chosen_round': chosen, 'encoder': encoder,
+              'chosen_round': chosen, 'encoder': encoder, 'by_silo': of_silos,
+              'mean_of_silos': mean_of_silos,
               'skipped_clients': len(task.skips.clients),
               'skipped_records': len(task.skips.records)}})

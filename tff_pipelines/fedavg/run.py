@@ -47,6 +47,8 @@ def sum_factory(plan: plan_lib.FedAvgPlan) -> ClientSumFactory:
         plan.params, **common)
   if plan.is_private:
     common |= dict(clip=mechanism.clip, noise_multiplier=mechanism.noise_multiplier)
+    if mechanism.mechanism == 'silo_noise':
+      return CentralSumFactory(by_each=True, **common)
     return CentralSumFactory(**common) if not mechanism.has_bands else (
         BandedCentralSumFactory(
             column=mechanism.column, dimension=mechanism.dimension, **common))
@@ -129,14 +131,15 @@ def build_steps(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
                 **config: Any) -> loop.FedAvgRounds:
   """Steps of silos under a plan, ready to run; arguments as for `build_rounds`."""
   factory, scheme = RecordSumFactory(sum_factory(plan)), plan.scheme
+  turns = silos.Turns(len(scheme.column))
   process = silos.build(
       task.model.loss, task.train.element_spec, initial_weights=initial_weights,
       factory=factory, server=server, units=silos.Units(
           sampling_rate=scheme.sampling_rate, expected=plan.mechanism.cohort_size,
-          room=silos.room(silos.unit_counts(task.train, most_records),
+          room=silos.room(silos.most_in_turn(task.train, turns, most_records),
                           scheme.sampling_rate), most_records=most_records))
   return loop.FedAvgRounds(
-      process, task=task, scheme=scheme, unit_is_client=False,
+      process, task=task, scheme=scheme, unit_is_client=False, in_turn=turns.of,
       set_cohort_size=functools.partial(process_lib.set_cohort_size, factory=factory),
       rounds=plan.mechanism.rounds, **config)
 
@@ -242,8 +245,11 @@ class TrainExperiment(run_lib.Experiment):
       sizes = dict(dimension=task.model.parameter_count(),
                    population=len(task.train.client_ids))
     if self.settings.protect != 'client' and task is not None:
-      of_silos = dict(silos=sizes['population'],
-                      privacy_unit=f'one {self.settings.protect}')
+      unit, is_of_texts = self.settings.protect, 'sequence_length' in (
+          registry.OPTIONS.get(self.settings.task, ()))
+      if unit == 'record' and is_of_texts:
+        unit = 'sequence that the task makes of a text'
+      of_silos = dict(silos=sizes['population'], privacy_unit=f'one {unit}')
       sizes['population'] = sum(silos.unit_counts(task.train, self._most_records))
     if self.settings.aggregation is not None:
       self._own = aggregation.build(
@@ -316,7 +322,8 @@ class TrainExperiment(run_lib.Experiment):
       return
     records.release_once(plan.evaluation, private_evaluation.FILE, lambda: (
         private_evaluation.draw(task, rounds.model(last), plan.evaluation, plan.seed,
-                                on_bad=self.write_bad())), is_last=True)
+                                unit=self.settings.protect, on_bad=self.write_bad()
+                                )), is_last=True)
     text = files.read_checked(self.folder, private_evaluation.FILE).decode('utf-8')
     self._evaluated = private_evaluation.read(text, plan.evaluation)
 
@@ -382,7 +389,10 @@ class TrainExperiment(run_lib.Experiment):
     outcome = report.outcome(
         plan, task, results, rounds.breakdown(state),
         self.settings.initial_weights_seed, state.get('best'), self._evaluated,
-        plan.params and native_chunks.encoder(sum_factory(plan)))
+        plan.params and native_chunks.encoder(sum_factory(plan)),
+        report.by_silo(task, rounds.model(state)) if (
+            plan.mechanism.silos and plan.diagnostics and task.held_out_of_clients) else (
+                None))
     return dataclasses.replace(outcome, trained={
         '': models.Trained.of(task.serving, rounds.model(state))})
 

@@ -10,34 +10,49 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from tasks.task import Examples, Model
+from tasks.task import Examples, Model, VALIDATION
 
 # Bins of equal width of the probability of the predicted class.
 CALIBRATION_BINS = 15
 # Prefix of the score of the best constant prediction.
 CONSTANT = 'constant_'
 # Scores that the first line of a report leaves out.
-FURTHER = ('balanced_accuracy', 'auc', 'f1', 'calibration_error')
+FURTHER = ('balanced_accuracy', 'auc', 'f1', 'calibration_error', 'sensitivity',
+           'specificity', 'threshold')
 _ERRORS = ('mae', 'rmse')  # The smaller, the better.
 
 
 def with_scores(results: Mapping[str, Mapping[str, float]], model: Model, weights,
                 held_out: Mapping[str, Examples]) -> dict[str, dict[str, float]]:
-  """The metrics of held-out sets, by set, with the scores of the model added."""
-  return {name: {**values, **scores_of(model, weights, held_out[name])}
+  """The metrics of held-out sets, by set, with the scores of the model added.
+
+  The threshold of two classes is the best on the public validation set, else 0.5.
+  """
+  of_public = scores_of(model, weights, held_out.get(VALIDATION, {}), threshold=None)
+  threshold = of_public.get('threshold', 0.5)
+  return {name: {**values, **scores_of(
+      model, weights, held_out[name], threshold=threshold)}
           for name, values in results.items()}
 
 
-def scores_of(model: Model, weights, examples: Examples) -> dict[str, float]:
+def scores_of(model: Model, weights, examples: Examples, *,
+              threshold: float | None = 0.5) -> dict[str, float]:
   """The scores of a model, in addition to its metrics.
+
+  Args:
+    model, weights: The model.
+    examples: Held-out examples.
+    threshold: Of two classes the second is predicted from this probability on, for
+      `sensitivity` and `specificity`; None for that with the highest sum of both.
 
   Returns:
     For labels that are classes `balanced_accuracy`; `f1`, of the rarer of two classes,
     else the mean over classes; `auc`, of the second of two classes, else the mean over
     classes of each against the rest; `calibration_error`, the mean distance of accuracy
     and probability of the predicted class in bins of equal width, weighted by their
-    examples; and `constant_accuracy`, the most frequent class's. The first three need
-    examples of every class. For other numbers `mae`, `rmse`, `r2`, `constant_mae` of
+    examples; `sensitivity` and `specificity` of the second of two classes at
+    `threshold`; and `constant_accuracy`, the most frequent class's. All but the latter
+    and the error need examples of every class. For other numbers `mae`, `rmse`, `r2`, `constant_mae` of
     the median of the labels and `constant_rmse` of their mean, in the units of the
     label. NaN where outputs are NaN or infinite. Empty if labels or outputs are others,
     or there are none.
@@ -57,14 +72,14 @@ def scores_of(model: Model, weights, examples: Examples) -> dict[str, float]:
     chances = outputs['probabilities'].astype(np.float64)
     if chances.ndim == 1:
       chances = np.stack([1 - chances, chances], axis=1)
-    return _of_classes(y.astype(int), outputs['class'], chances) if (
+    return _of_classes(y.astype(int), outputs['class'], chances, threshold) if (
         chances.ndim == 2 and outputs['class'].shape == y.shape) else {}
   return _of_numbers(model.in_units(y), outputs['value'].reshape(-1)) if (
       y.dtype.kind == 'f' and outputs['value'].size == len(y)) else {}
 
 
 def _of_classes(y: np.ndarray, predicted: np.ndarray,
-                chances: np.ndarray) -> dict[str, float]:
+                chances: np.ndarray, threshold: float | None) -> dict[str, float]:
   """Scores of labels int [n], predicted classes [n] and probabilities [n, classes]."""
   # Takes a second to import.
   from sklearn import metrics  # pylint: disable=g-import-not-at-top
@@ -88,6 +103,12 @@ def _of_classes(y: np.ndarray, predicted: np.ndarray,
             y, chances[:, 1] if classes == 2 else chances, multi_class='ovr')),
         'f1': float(metrics.f1_score(y, predicted, zero_division=0, **(
             binary if classes == 2 else {'average': 'macro'})))}
+    if classes == 2:
+      missed, found, at = metrics.roc_curve(y, chances[:, 1], drop_intermediate=False)
+      best = 1 + np.argmax((found - missed)[1:]) if threshold is None else np.flatnonzero(
+          at >= threshold)[-1]
+      scores |= {'sensitivity': float(found[best]), 'specificity': float(1 - missed[best]),
+                 'threshold': float(at[best]) if threshold is None else threshold}
   return scores
 
 

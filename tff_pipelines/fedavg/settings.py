@@ -14,7 +14,7 @@ from tff_pipelines.experiment import settings
 
 _GRID = tuple(noises.NOISES)
 _SHARES = tuple(name for name in _GRID if noises.NOISES[name].has_shares)
-_PRIVATE = (*_GRID, 'gaussian')
+_PRIVATE = (*_GRID, 'gaussian', 'silo_noise')
 # Aggregation of the user's own, whose noise is not calibrated here.
 OWN = 'own'
 _ACCOUNTED = (*_PRIVATE, OWN)
@@ -27,6 +27,7 @@ DEFAULT_EPSILON, DEFAULT_BITS = 8.0, 18
 AUTO = settings.AUTO
 # Sampling by turns, alone with which sums may stay closed; and of records, by silos.
 TURNS, RECORDS = 'turns', 'records'
+WITH_ROWS = TURNS, RECORDS
 # Units that are protected in place of clients, which are silos then, and the defaults
 # of settings that tasks have for clients.
 OF_SILOS = ('record', 'person')
@@ -107,10 +108,13 @@ class DataSettings(settings.TaskSettings):
       free=True, otherwise='some clients are held out')
   held_out_fraction: float | None = _data(None, 'Fraction of the clients held out '
       'where there is no test part.', above=0, below=1, otherwise='0.1')
+  held_out_records: float | None = _data(None, 'Fraction of each client\'s records, or '
+      'persons, held out where there is no test part, instead of clients.', above=0,
+      below=1, otherwise='0.1 for files with --protect=record or person; else none')
   client_field: str | None = _data(None, 'Field, column or array that names the '
       'client.', otherwise='client; writer for npz')
   person_field: str | None = _data(None, 'Field that names the person of a record.',
-      otherwise='none; needed to protect persons')
+      otherwise='none; needed to protect persons; of records, each is another\'s')
   image_field: str | None = _data(None, 'Field of the images.',
       otherwise='pixels; image for folder, x for leaf and npz')
   label_field: str | None = _data(None, 'Field of the labels.',
@@ -205,7 +209,8 @@ class TrainSettings(settings.RunSettings, DataSettings):
   """All settings of a training run."""
 
   mechanism: str = _privacy('skellam', 'Noise of clients: skellam, '
-      'discrete_gaussian; of a server: skellam_central, gaussian; none; own.',
+      'discrete_gaussian; of a server: skellam_central, gaussian; silo_noise: of each '
+      'silo, all that its records need; none; own.',
       choices=MECHANISMS, essential=True)
   protect: str = _privacy('client', 'Unit of epsilon: a client, or a record or person of '
       'clients that are silos.',
@@ -244,8 +249,9 @@ class TrainSettings(settings.RunSettings, DataSettings):
   bands: int | None = declarations.setting(
       None, 'Rounds in a row, whose sums stay closed but for it: noise cancels over '
       'them, so that less is enough. auto: as many as are worth it.', group='privacy',
-      low=1, high=params_lib.MAX_BANDS, unit='rounds', auto=True, otherwise=AUTO,
-      when={'mechanism': _PRIVATE, 'sampling': (TURNS,)})
+      low=1, high=params_lib.MAX_BANDS, unit='rounds', auto=True,
+      otherwise=f'{AUTO}; 1 for records', when={
+          'mechanism': (*_GRID, 'gaussian'), 'sampling': (TURNS, RECORDS)})
   adaptive_clipping: bool = _sum('adaptive_clipping', when={'mechanism': _GRID, **_CLIENTS}, help='Let the clip follow a '
       'quantile of the updates\' norms, from --clip on; epsilon includes the cost.')
   target_quantile: float = _adaptive('target_quantile')
@@ -329,8 +335,9 @@ class TrainSettings(settings.RunSettings, DataSettings):
 
   def __post_init__(self):
     if self.protect != 'client':
-      defaults = {**_FOR_SILOS, **dict.fromkeys(['sampling'] * (
-          'sampling' not in self.given), RECORDS)}
+      defaults = {**_FOR_SILOS, 'sampling': RECORDS}
+      if self.data_path and self.task in registry.TASKS:
+        defaults['held_out_records'] = 0.1
       for name, value in defaults.items():
         if name not in self.given:
           object.__setattr__(self, name, value)
@@ -341,7 +348,7 @@ class TrainSettings(settings.RunSettings, DataSettings):
     if self.vocabulary != registry.PRIVATE_COUNTS:
       for name in ('vocabulary_epsilon', 'words_per_client'):
         yield name, f'vocabulary={self.vocabulary}'
-    if self.protect != 'person':
+    if self.protect == 'client':
       yield 'person_field', f'protect={self.protect}'
     if self.warm_start is not None:
       yield 'initial_weights_seed', 'warm_start'
@@ -360,15 +367,21 @@ class TrainSettings(settings.RunSettings, DataSettings):
     if (self.sampling == RECORDS) != (self.protect != 'client'):
       raise ValueError(f'sampling must be {RECORDS} if and only if a record or a person '
                        f'is protected, found {self.sampling} with protect={self.protect}')
-    refused = {'mechanism': self.mechanism == OWN, 'private_evaluation': bool(
-        self.private_evaluation), 'skip_bad_clients': bool(self.skip_bad_clients),
+    refused = {'mechanism': self.mechanism == OWN,
+               'skip_bad_clients': bool(self.skip_bad_clients),
+               # What is left of a client would depend on the number of its records.
+               'max_examples_per_client': self.max_examples_per_client is not None,
+               'held_out_fraction': self.held_out_fraction is not None,
                'statistics_epsilon': self.statistics_epsilon is not None,
                'vocabulary': self.vocabulary == registry.PRIVATE_COUNTS}
     for name, is_given in refused.items():
       # They are of clients: one record would decide on all of its silo.
       if is_given and self.protect != 'client':
-        raise ValueError(f'{name}={getattr(self, name)} protects clients, and can\'t be '
-                         f'had with protect={self.protect}')
+        raise ValueError(f'{name}={getattr(self, name)} is of clients, and can\'t be had '
+                         f'with protect={self.protect}')
+    if self.mechanism == 'silo_noise' and self.protect == 'client':
+      raise ValueError('mechanism=silo_noise needs protect=record or person: clients are '
+                       'silos then')
     if self.protect == 'person' and self.person_field is None:
       raise ValueError('protect=person needs person_field, the field that names them')
     if (self.population is None) != (self.dimension is None):

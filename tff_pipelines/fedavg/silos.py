@@ -6,6 +6,7 @@ and contributes to a sum (`aggregators.record_sum`); the server takes one step o
 
 import collections
 from collections.abc import Callable, Sequence
+import functools
 import math
 from typing import NamedTuple
 
@@ -43,24 +44,65 @@ class Units(NamedTuple):
   most_records: int | None = None
 
 
+class Turns:
+  """Which examples of a silo have a turn in a step: in every `period`-th the same."""
+
+  def __init__(self, period: int):
+    self.period, self._of_silo = period, {}
+
+  def of(self, silo: str, examples, step: int):
+    """The examples that have a turn in a step, counted from 1."""
+    if self.period == 1:
+      return examples
+    if silo not in self._of_silo:
+      self._of_silo[silo] = records.digests(examples) % self.period
+    rows = self._of_silo[silo] == step % self.period
+    return {name: array[rows] for name, array in examples.items()}
+
+
 def unit_counts(source, most_records: int | None = None) -> list[int]:
   """Number of units of each silo of a source of clients.
 
-  `most_records` as in `Units`. Raises ValueError if a silo has none.
+  `most_records` as in `Units`. Raises ValueError if a silo has none; or if persons are
+  told apart, and one is in several silos, or has several records where records are
+  protected: what is guaranteed would be of a part.
   """
-  counts = []
+  counts, persons = [], []
   for silo in source.client_ids:
     examples = source.examples(silo)
-    counts.append(len(next(iter(examples.values()))) if most_records is None else len(
-        np.unique(examples[records.PERSON])))
-    if not counts[-1]:
+    count = len(next(iter(examples.values())))
+    if not count:
       raise ValueError(f'silo {silo!r} must have records, found none')
+    if records.PERSON in examples:
+      persons.append(np.unique(examples[records.PERSON]))
+      if most_records is None and len(persons[-1]) < count:
+        raise ValueError(f'silo {silo!r} must have one record of each person, found '
+                         'persons with several: give --protect=person')
+      count = len(persons[-1])
+    counts.append(count)
+  if persons and (more := sum(map(len, persons)) - len(
+      functools.reduce(np.union1d, persons))):
+    raise ValueError(f'a person must be in one silo, found {more} in several: epsilon '
+                     'would be that of the part in one')
   return counts
 
 
-def room(counts: Sequence[int], sampling_rate: float) -> int:
-  """Units that the largest silo samples more of once in 10^9 steps."""
-  return max(1, int(stats.binom.isf(1e-9, max(counts), sampling_rate)))
+def most_in_turn(source, turns: Turns, most_records: int | None = None) -> int:
+  """The largest number of units of a silo that have a turn in one step."""
+  found = [turns.of(silo, source.examples(silo), step)
+           for silo in source.client_ids for step in range(turns.period)]
+  return max(len(next(iter(examples.values()))) if most_records is None else len(
+      np.unique(examples[records.PERSON])) for examples in found)
+
+
+def room(most: int, sampling_rate: float) -> int:
+  """Units of `most` that are sampled more of once in 10^9 steps; a power of two.
+
+  What it tells of the number of a silo's units, it tells of the largest alone, and to a
+  factor of two.
+  """
+  most = int(stats.binom.isf(1e-9, most, sampling_rate))
+  return 1 << max(most - 1, 0).bit_length()
 
 
 def block_size(dimension: int) -> int:
@@ -83,16 +125,18 @@ def sampled(key: tf.Tensor, count: tf.Tensor, sampling_rate: float) -> tf.Tensor
 def _of_persons(persons: tf.Tensor, most: int):
   """Number of persons, and person -> indices of its records, and whether they count.
 
-  The latter are int32 and float32 [persons, most], of the first records of each.
+  The latter are int32 and float32 [persons, most], of the first records of each. Those
+  that do not count are a person's own: NaN of another's would reach its gradient.
   """
   order = tf.argsort(persons, stable=True)
   _, _, numbers = tf.unique_with_counts(tf.gather(persons, order))
   first, places = tf.cumsum(numbers, exclusive=True), tf.range(most)
 
   def of(chosen):
-    own = tf.gather(first, chosen)[:, tf.newaxis] + places
+    own = tf.gather(first, chosen)[:, tf.newaxis]
     counts = places < tf.gather(numbers, chosen)[:, tf.newaxis]
-    return tf.gather(order, tf.where(counts, own, 0)), tf.cast(counts, tf.float32)
+    return (tf.gather(order, tf.where(counts, own + places, own)),
+            tf.cast(counts, tf.float32))
 
   return tf.size(numbers), of
 
@@ -187,6 +231,7 @@ def build(loss: Callable, element_spec, *, initial_weights: list[np.ndarray],
     vectors_key = factory.generator.derive(key, _VECTORS)
 
     def several(first, end):
+      end = tf.maximum(end, first + 1)  # Some models have no gradients of no unit.
       vectors = gradients(
           loss, weights, {name: x[first:end] for name, x in batches.items()},
           counts[first:end])

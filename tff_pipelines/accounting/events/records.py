@@ -6,12 +6,13 @@ from typing import Self
 from dp_accounting import dp_event
 import numpy as np
 
+from aggregators import params as params_lib
 from tff_pipelines.accounting.divergences import curves, replaced
-from tff_pipelines.accounting.events import base, sampled
+from tff_pipelines.accounting.events import base, sampled, turns
 from tff_pipelines.common import caveats as caveats_lib, validate
 
 
-class SampledRecords(base.Equivalent, base.Release):
+class SampledRecords(base.Equivalent, sampled.Sampled, base.Release):
   """A sum over records that their silos sample independently and in secret.
 
   Every silo draws each of its records with one probability, encodes each by itself and
@@ -25,23 +26,29 @@ class SampledRecords(base.Equivalent, base.Release):
     sampling_rate: q, of a record, the same in all silos.
     neighbours: Adjacency: 'record-zero-out', a record is added or removed; or
       'instance', or replaced by another, which moves a sum twice as far.
+    column: Weights of the sums of a row that is opened. With b > 1 of them a record can
+      be drawn in every b-th round alone, by a rule that depends on no other record, and
+      is in the rows of that round and of the next ones (arXiv 2306.08153).
   """
 
-  event: base.Inner
   sampling_rate: validate.Fraction
   neighbours: str = base.RECORD_ZERO_OUT
+  column: tuple[int, ...] = (1,)
 
   source = (
-      'added, removed: arXiv 1607.00133; arXiv 2210.00597 (tight), Zhu and Wang 2019, '
+      'rows: docs/correlated_noise.md; added, removed: arXiv 1607.00133; arXiv 2210.00597 (tight), Zhu and Wang 2019, '
       'Theorem 5 (generic), arXiv 2106.08567, Theorem 11 (PLD); replaced: '
       'docs/fixed_size.md (PLD), arXiv 1808.00087, Theorem 9 (RDP)')
-  scaled = base.no_known_group  # A silo is no record.
   known = base.any_cohorts
   is_secret = base.yes
 
   def __post_init__(self):
     super().__post_init__()
     validate.one_of((base.RECORD_ZERO_OUT, base.INSTANCE), neighbours=self.neighbours)
+    object.__setattr__(self, 'column', params_lib.check_column(self.column))
+    if self.is_ordered() and self.neighbours != base.RECORD_ZERO_OUT:
+      raise ValueError(f'neighbours must be {base.RECORD_ZERO_OUT} with a column of '
+                       f'several weights, found {self.neighbours}')
     _ = self.equivalent  # Raises ValueError if records can't be sampled.
 
   @property
@@ -51,7 +58,23 @@ class SampledRecords(base.Equivalent, base.Release):
   @property
   def equivalent(self) -> sampled.PoissonSampled:
     """The release whose neighbours differ by a record that is added or removed."""
-    return sampled.PoissonSampled(event=self.event, sampling_rate=self.sampling_rate)
+    event = self.event if self.column == (1,) else self.event.rows(self.column[:1])
+    return sampled.PoissonSampled(event=event, sampling_rate=self.sampling_rate)
+
+  def is_ordered(self) -> bool:
+    return len(self.column) > 1
+
+  def _in_rows(self, column: tuple[int, ...]) -> Self:
+    return dataclasses.replace(self, event=self.event.rows(column), column=(1,))
+
+  def counted(self, count: int, amplification: str) -> base.Counted:
+    if not self.is_ordered():
+      return super().counted(count, amplification)
+    return tuple((self._in_rows(column), times) for column, times in turns.rows_of_turns(
+        self.column, count, 1, len(self.column)))
+
+  def repeated(self) -> base.Event:
+    return self._in_rows((max(self.column),)) if self.is_ordered() else super().repeated()
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     if self.neighbours == base.RECORD_ZERO_OUT:
@@ -78,23 +101,11 @@ class SampledRecords(base.Equivalent, base.Release):
   def without_sampling(self) -> Self:
     return dataclasses.replace(self, sampling_rate=1.0)
 
-  def honest_fraction(self) -> float | None:
-    return self.event.honest_fraction()
-
   def minimum_cohort(self) -> float | None:
     return self.event.minimum_cohort()
 
-  def is_known_in_part(self) -> bool:
-    return self.event.is_known_in_part()
-
   def seen(self, colluders: float, cohort: float | None) -> base.Event:
     return dataclasses.replace(self, event=self.event.seen(colluders, None))
-
-  def skellam_coordinates(self) -> int:
-    return self.event.skellam_coordinates()
-
-  def as_gaussian(self, distance: float) -> base.Event:
-    return dataclasses.replace(self, event=self.event.as_gaussian(distance))
 
   def to_dp_accounting(self) -> dp_event.DpEvent:
     return (self.equivalent if self.neighbours == base.RECORD_ZERO_OUT else super()

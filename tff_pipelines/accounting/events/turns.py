@@ -25,6 +25,19 @@ def check_turns(column: tuple[int, ...], turn_size: int, population: int) -> Non
         f'client: {population} clients, {turn_size} a round; found {len(column)}')
 
 
+def rows_of_turns(column: tuple[int, ...], count: int, turn_size: int,
+                  population: int) -> list[tuple[tuple[int, ...], int]]:
+  """The weights > 0 of the rows of a turn, and how many turns have these rows.
+
+  Of `count` >= 1 rounds; all turns but the last are complete.
+  """
+  turns = -(-count * turn_size // population)
+  before = (turns - 1) * population // turn_size
+  found = collections.Counter({tuple(filter(None, column)): turns - 1})
+  found[tuple(filter(None, column[:count - before]))] += 1
+  return [(weights, times) for weights, times in found.items() if times]
+
+
 class TurnSampled(base.Equivalent, sampled.Ordered):
   """A row of weighted sums of this round and those before, by clients who take turns.
 
@@ -71,15 +84,7 @@ class TurnSampled(base.Equivalent, sampled.Ordered):
     return row
 
   def _turns(self, count: int) -> list[tuple[tuple[int, ...], int]]:
-    """The weights > 0 of the rows of a turn, and how many turns have these rows.
-
-    Of `count` >= 1 rounds; all turns but the last are complete.
-    """
-    turns = -(-count * self.turn_size // self.population)
-    before = (turns - 1) * self.population // self.turn_size
-    found = collections.Counter({tuple(filter(None, self.column)): turns - 1})
-    found[tuple(filter(None, self.column[:count - before]))] += 1
-    return [(column, times) for column, times in found.items() if times]
+    return rows_of_turns(self.column, count, self.turn_size, self.population)
 
   def _amplified(self, release: base.Event) -> base.Event:
     return release if self.sampling_rate == 1 else sampled.PoissonSampled(

@@ -36,9 +36,9 @@ APPROXIMATE = Caveat(
     'the sum of clients\' shares of the noise varies with the cohort')
 UNBOUNDED = Caveat(
     'participants: a cohort may be of one',
-    'against a participant epsilon is unbounded: a cohort may have no other clients; '
-    'state the population or a minimum (min_cohort_size), or sample cohorts of a fixed '
-    'size')
+    'against a participant epsilon is unbounded: a cohort may have no other clients, '
+    'or all of them collude; state the population or a minimum (min_cohort_size), or '
+    'sample cohorts of a fixed size')
 
 # Certificates in words: a participant's number has one for each size of a cohort.
 _SHOWN = 3
@@ -213,10 +213,17 @@ class Guarantee:
         for one in bound.certificates}.values())
 
   @property
+  def _of_silos(self) -> bool:
+    """Whether participants are silos, who draw records."""
+    return self.terms.sampling == 'records'
+
+  @property
   def cohorts(self) -> str:
     """The cohorts for which the number against a participant holds."""
     if self.participant is None or not self.participant.is_finite:
       return 'a cohort may be of one'
+    if self._of_silos:
+      return f'one of {self.least_cohort:g}'
     drawn = '' if self.terms.sampling == 'none' else ', drawn by the rule'
     return ('in cohorts drawn by the rule' if self.least_cohort is None else
             f'in cohorts of at least {self.least_cohort:g}{drawn}')
@@ -226,8 +233,9 @@ class Guarantee:
     """Bound against all observers of `Terms.everyone`; None if there is none."""
     if self.terms.everyone is None or self.seeded or not self.server:
       return None
-    return max(self.outsiders, self.server, self.server_any_cohorts or self.server,
-               key=lambda bound: bound.epsilon)
+    found = [self.outsiders, self.server, self.server_any_cohorts, *[
+        self.participant] * self._of_silos]
+    return max(filter(None, found), key=lambda bound: bound.epsilon)
 
   @property
   def chosen(self) -> Bound | None:
@@ -257,9 +265,10 @@ class Guarantee:
       lines.append(f'{number} against {server}{chosen}')
     elif SUPPRESSED in self.caveats:
       lines.append(f'none against {server}: rounds suppressed')
-    if self.participant is not None:
-      number = ('unbounded against a participant:' if not self.participant.is_finite else
-                f'{decimals.epsilon(self.participant.epsilon)} against a participant,')
+    if self.participant is not None and not (self._of_silos and self.of_everyone):
+      who = 'another silo' if self._of_silos else 'a participant'
+      number = (f'unbounded against {who}:' if not self.participant.is_finite else
+                f'{decimals.epsilon(self.participant.epsilon)} against {who},')
       lines.append(f'{number} {self.cohorts}')
     if self.person is not None:
       number = in_words(self.person)
@@ -341,7 +350,8 @@ class Guarantee:
       return f'{self.meaning()} Trust: {trust}.'
     numbers, server, own = self.numbers(), self.epsilon_server, ''
     if (participant := numbers['epsilon_participant']) is not None:
-      own = (', against participants who subtract their own shares of the noise '
+      who = 'silos' if self._of_silos else 'participants'
+      own = (f', against {who} who subtract their own shares of the noise '
              f'{decimals.rounded_up(participant)}')
     elif UNBOUNDED in self.caveats:
       own = ', against a participant unbounded, as a cohort may be of one'

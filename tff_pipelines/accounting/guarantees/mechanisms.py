@@ -25,6 +25,7 @@ _answered = declarations.group('votes and local answers')
 _poisson = declarations.group('sums', sampling=('poisson',))
 _fixed = declarations.group('sums', sampling=('fixed',))
 _turns = {'sampling': ('turns',)}
+_rows = {'sampling': ('turns', 'records')}
 _adaptive = declarations.group('sums', adaptive_clipping=(True,))
 _sum_params = functools.partial(
     declarations.like, params_lib.DistributedSumParams, group='sums')
@@ -93,7 +94,7 @@ class SumMechanism(Mechanism):
   turn_rate: float = _sums(
       1.0, 'Probability that a client is sampled in its turn. Turns are the longer the '
       'smaller it is: --cohort_size over it, rounded up.', above=0, high=1, when=_turns)
-  column: tuple[int, ...] = _sum_params('column', when=_turns)
+  column: tuple[int, ...] = _sum_params('column', when=_rows)
   silos: int | None = _sums(
       None, 'Number of silos, each with a share of the noise.', low=1,
       when={'sampling': ('records',)}, otherwise='clients have shares')
@@ -283,6 +284,11 @@ def _gaussian(mechanism: SumMechanism) -> base.Event:
   return events.CentralGaussian(noise_multiplier=_row_stddev(mechanism))
 
 
+def _silo_noise(mechanism: SumMechanism) -> base.Event:
+  mechanism.needed('silos')
+  return events.CentralGaussian(noise_multiplier=mechanism.needed('noise_multiplier'))
+
+
 def _stated(mechanism: SumMechanism) -> base.Event:
   stated = mechanism.stated_event
   return events.NoPrivacy() if stated is None else base.from_json(json.loads(stated))
@@ -386,6 +392,8 @@ MECHANISMS: dict[str, Family] = {
         ('discrete_gaussian', events.DistributedDiscreteGaussian),
         ('skellam_central', events.CentralSkellam))},
     'gaussian': Family(SumMechanism, _gaussian, _CENTRAL, _ROUNDS),
+    # Every silo hides its records from all others by itself.
+    'silo_noise': Family(SumMechanism, _silo_noise, _NO_SERVER, _ROUNDS - {'column'}),
     'own': Family(SumMechanism, _stated, _AS_STATED,
                   _ROUNDS - {'noise_multiplier', 'column'} | {'stated_event'}),
     'none': Family(

@@ -4,7 +4,7 @@ import contextlib
 import math
 from typing import Any
 
-from tff_pipelines.accounting.events import base, preliminary, sized
+from tff_pipelines.accounting.events import base, preliminary, records, sized
 from tff_pipelines.accounting.guarantees import calibration
 
 # Fraction of a run's delta that keys of a single client may take.
@@ -14,7 +14,7 @@ _MAX_VARIANCE = 2.0**52
 
 
 def planned(*, l2_sensitivity: float, dimension: int, items: int, epsilon: float,
-            delta: float, replace_one_of: int | None = None,
+            delta: float, replace_one_of: int | None = None, of_records: bool = False,
             kind: type[preliminary.CentralRelease] = preliminary.PreliminaryRelease
             ) -> base.Event:
   """The release with the minimum noise for an epsilon of its own, and a threshold.
@@ -25,6 +25,7 @@ def planned(*, l2_sensitivity: float, dimension: int, items: int, epsilon: float
       keys of a single client take FAILURE_FRACTION.
     replace_one_of: Number of clients, to state it for a replaced client; None for
       zero-out.
+    of_records: Whether records, or persons, contribute, and not clients.
     kind: Class of the release.
 
   Raises ValueError if the target can't be met.
@@ -32,6 +33,8 @@ def planned(*, l2_sensitivity: float, dimension: int, items: int, epsilon: float
   def event(z: float, **keys: Any) -> base.Event:
     release = kind(l2_sensitivity=l2_sensitivity, dimension=dimension,
                    noise_variance=(z * l2_sensitivity)**2, **keys)
+    if of_records:
+      return records.SampledRecords(event=release, sampling_rate=1.0)
     return release if replace_one_of is None else sized.FixedSizeSampled(
         event=release, cohort_size=replace_one_of, population=replace_one_of)
 
@@ -48,12 +51,12 @@ def planned(*, l2_sensitivity: float, dimension: int, items: int, epsilon: float
 
 
 def planned_evaluation(metrics: int, *, epsilon: float, delta: float,
-                       replace_one_of: int | None = None) -> base.Event:
+                       **stated: Any) -> base.Event:
   """The release of so many metrics, and of how many clients have them; as `planned`."""
   with contextlib.suppress(calibration.Unreachable):
     event = planned(l2_sensitivity=preliminary.UNITS * math.sqrt(metrics + 1), items=0,
                     dimension=metrics + 1, epsilon=epsilon, delta=delta,
-                    replace_one_of=replace_one_of, kind=preliminary.EvaluationRelease)
+                    kind=preliminary.EvaluationRelease, **stated)
     if release_of(event).noise_variance <= _MAX_VARIANCE:
       return event
   raise ValueError(f'private_evaluation={epsilon:g} is too small for the sampler')
@@ -61,4 +64,4 @@ def planned_evaluation(metrics: int, *, epsilon: float, delta: float,
 
 def release_of(event: base.Event) -> preliminary.CentralRelease:
   """The release inside an event of `planned`."""
-  return event.event if isinstance(event, sized.FixedSizeSampled) else event
+  return getattr(event, 'event', event)

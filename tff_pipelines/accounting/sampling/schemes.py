@@ -8,12 +8,13 @@ Cohorts come from the operating system's entropy. With a simulation seed they fo
 from the seed and the round, and the run has no privacy guarantee.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import itertools
 from typing import Any
 
 import numpy as np
 
+from aggregators import params as params_lib
 from tff_pipelines.accounting.events import base, records, sampled, sized
 from tff_pipelines.accounting.sampling import cohorts, subsets
 from tff_pipelines.accounting.sampling.scheme import given, SamplingScheme
@@ -277,20 +278,40 @@ class Records(Poisson):
 
   Attributes:
     silos: Number of silos, >= 1.
-    neighbours: As of `events.SampledRecords`.
+    neighbours, column: As of `events.SampledRecords`; as many records as there are
+      weights have all turns, so that a record is drawn with so many times the rate.
   """
 
   name = 'records'
   summary = 'records, in all silos'
   hides_nothing = True
 
-  def __init__(self, *, silos: int | None = None,
+  def __init__(self, *, silos: int | None = None, column: Sequence[int] = (1,),
                neighbours: str = base.RECORD_ZERO_OUT, **arguments):
     super().__init__(**arguments)
+    self.column = params_lib.check_column(column)
+    if len(self.column) > self.most_bands:
+      raise ValueError(f'column must have at most {self.most_bands} weights, the number '
+                       f'of all records over that of a step, found {len(self.column)}')
     if silos is None:
       raise ValueError('silos must be given for sampling=records')
     validate.integer(silos=silos, low=1, high=self.population)
     self.silos, self.neighbours = silos, neighbours
+
+  @property
+  def most_bands(self) -> int:
+    """The largest number of weights in a column."""
+    return int(self.population // self.cohort_size)
+
+  @property
+  def sampling_rate(self) -> float:
+    """q, of a record that has a turn, in (0, 1]."""
+    return len(self.column) * self.cohort_size / self.population
+
+  @property
+  def planned_cohort(self) -> float:
+    return max(self.cohort_size, cohorts.upper_quantile(
+        self.population, self.cohort_size / self.population))
 
   def sample(self, round_index: int) -> np.ndarray:
     return np.arange(self.silos)
@@ -298,7 +319,7 @@ class Records(Poisson):
   def event(self, release: base.Event, round_index: int,
             pivotal_probability: float = 0.0) -> base.Event:
     return records.SampledRecords(event=release, sampling_rate=self.sampling_rate,
-                                  neighbours=self.neighbours)
+                                  neighbours=self.neighbours, column=self.column)
 
   def pivotal_probability(self, min_honest_fraction: float, assumed_colluders: int,
                           dropout_rate: float) -> float:
@@ -330,9 +351,9 @@ def build(name: str, *, rounds: int = 1, **arguments: Any) -> SamplingScheme:
   validate.one_of(SCHEMES, sampling=name)
   for owner, argument, default in (
       (Poisson, 'max_participations', None), (Poisson, 'min_cohort_size', None),
-      (Turns, 'turn_rate', 1.0), (Turns, 'column', (1,)), (Records, 'silos', None),
-      (Records, 'neighbours', base.RECORD_ZERO_OUT)):
-    if owner.name != name and (value := arguments.pop(argument, default)) != default:
+      (Turns, 'turn_rate', 1.0), ((Turns, Records), 'column', (1,)),
+      (Records, 'silos', None), (Records, 'neighbours', base.RECORD_ZERO_OUT)):
+    if not issubclass(SCHEMES[name], owner) and (value := arguments.pop(argument, default)) != default:
       raise ValueError(f'{argument} must not be given for {name}, found {value!r}')
   if name == Poisson.name:
     arguments['rounds'] = rounds
