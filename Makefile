@@ -1,7 +1,7 @@
 # Two commands, each complete on a fresh machine with Python 3.11:
 #   make train [ARGS="--flag=value ..."]   sets up, trains on embedded data
 #   make test  [ARGS="pytest arguments"]   sets up, runs the tests
-# And: make check (the tests that are not marked slow), make notebook (JupyterLab), make tracking (MLflow, Weights & Biases), make image (a container's), make site (the documents, into site/), make results (tables and figures of the documents).
+# And: make check (the tests that are not marked slow), make notebook (JupyterLab), make tracking (MLflow, Weights & Biases), make image (a container's), make site (the documents, into site/), make results (tables and figures of the documents), make audit (lower bounds of epsilon of all mechanisms).
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3.11)
 VENV := .venv
@@ -18,7 +18,7 @@ TRACKING_READY := $(call EXTRA_READY,tracking)
 NOTEBOOK_READY := $(call EXTRA_READY,notebook)
 DOCS_READY := $(DOCS)/.ready-$(shell sha256sum requirements-docs.txt | cut -c1-16)
 
-.PHONY: train test check notebook tracking image results lock clean setup site
+.PHONY: train test check notebook tracking image results audit lock clean setup site
 
 train: $(READY)
 	@$(RUN) -m tff_pipelines.train $(ARGS)
@@ -43,6 +43,10 @@ image:
 # rows, ARGS=--help for more.
 results: $(READY)
 	@$(RUN) -m benchmarks.results $(if $(DATA_DIR),--data_dir="$(DATA_DIR)") $(if $(ONLY),--only="$(ONLY)") $(ARGS)
+
+# Lower bounds of epsilon, of single releases of every mechanism: some minutes.
+audit: $(READY)
+	@$(RUN) -m tff_pipelines.audit $(ARGS)
 
 # The documents. The API is read from source, and fields of settings from the project.
 site: $(DOCS_READY) $(READY)

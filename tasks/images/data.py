@@ -18,8 +18,8 @@ import tensorflow as tf
 from tasks import checks, task
 from tasks.models import classifiers
 from tasks.sources import (
-    digits, further, labelled, open_source, partition as partition_lib, records,
-    values as values_lib)
+    digits, further, labelled, open_source, partition as partition_lib,
+    parts as parts_lib, records, values as values_lib)
 
 # Names of the raw fields.
 IMAGE, LABEL = 'image', 'label'
@@ -220,7 +220,7 @@ class ImageTask:
         data_path, names, num_classes=_number_of(class_names, num_classes),
         convert=functools.partial(labelled.images, shape=self.shape))
     data = in_memory(parts, partition=partition, **of_partition)
-    train, test = records.with_part(data.train, data.test, held_out_records)
+    train, test = parts_lib.with_part(data.train, data.test, held_out_records)
     return dataclasses.replace(
         data, train=train, test=test, test_of_files=True,
         held_out_fraction=held_out_fraction, class_names=class_names)

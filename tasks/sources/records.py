@@ -52,24 +52,10 @@ _HELD_OUT_SEED = 20230817
 PERSON = 'person'
 
 
-def _digest(content: bytes) -> int:
+def digest(content: bytes) -> int:
   """A signed integer of 64 bits that no other contents have."""
   return int.from_bytes(
       hashlib.blake2b(content, digest_size=8).digest(), 'little', signed=True)
-
-
-def digests(examples: Mapping[str, np.ndarray]) -> np.ndarray:
-  """Digests of the person of each example, else of its contents; int64 [examples].
-
-  What follows from one's own digest depends on no other example.
-  """
-  deciding = [examples[PERSON]] if PERSON in examples else [
-      examples[name] for name in sorted(examples)]
-  # Of texts and of numbers in an array of objects the type does not matter.
-  return np.array([_digest(b'\0'.join(
-      str(x).encode('utf-8', 'replace') if array.dtype.hasobject else
-      np.ascontiguousarray(x).tobytes() for array, x in zip(deciding, row)))
-                   for row in zip(*deciding)], np.int64)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -321,7 +307,7 @@ class MappedSource(Wrapping):
 
   def _with_persons(self, raw: RawExamples) -> dict[str, np.ndarray]:
     names, of = np.unique(raw[PERSON].astype(str), return_inverse=True)
-    persons = np.array([_digest(name.encode('utf-8', 'replace'))
+    persons = np.array([digest(name.encode('utf-8', 'replace'))
                         for name in names.tolist()], np.int64)[of]
     if self._one_to_one or not len(of):
       return {**self._convert(raw), PERSON: persons}
@@ -354,36 +340,6 @@ class SubsetSource(Wrapping):
     if client_id not in self._known:
       raise ValueError(f'there is no client {client_id!r}')
     return self._source.examples(client_id)
-
-
-class PartOfRecords(Wrapping):
-  """The records of each client that are held out, or all others.
-
-  Those of a person (PERSON) go together. Where one goes depends on itself alone, not on
-  which others there are: on a digest of the person, or of the record's contents.
-  """
-
-  read_in_graph = None
-
-  def __init__(self, source: task.ClientSource, fraction: float, *, held_out: bool):
-    """Wraps a raw source; `fraction`, in (0, 1), is that held out on average."""
-    super().__init__(source)
-    if not 0 < fraction < 1:
-      raise checks.wrong('held_out_records', 'in (0, 1)', fraction)
-    self._limit, self._held_out = int((fraction - 0.5) * 2**64), held_out
-
-  def examples(self, client_id: str) -> dict[str, np.ndarray]:
-    raw = self._source.examples(client_id)
-    rows = (digests(raw) < self._limit) == self._held_out
-    return {name: array[rows] for name, array in raw.items()}
-
-
-def with_part(
-    train: task.ClientSource, test: task.ClientSource | None, fraction: float | None
-) -> tuple[task.ClientSource, task.ClientSource | None]:
-  """Both parts: a test part of that fraction of records where there is none."""
-  return (train, test) if test is not None or fraction is None else tuple(
-      PartOfRecords(train, fraction, held_out=held_out) for held_out in (False, True))
 
 
 class JoinedSource:

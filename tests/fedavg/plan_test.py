@@ -10,7 +10,7 @@ import pytest
 from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.accounting.guarantees import accountant, mechanisms, noise_budget
 from tff_pipelines.common import decimals
-from tff_pipelines.fedavg import plan as plan_lib
+from tff_pipelines.fedavg import plan as plan_lib, planning
 from tff_pipelines.fedavg.plan import FedAvgPlan
 from tff_pipelines.fedavg.settings import MECHANISMS, TrainSettings
 
@@ -143,10 +143,10 @@ def test_added_rounds_must_meet_the_target_against_the_server_too():
   assert cost > 8 and more.guarantee(20).outsiders.epsilon < 8
   with pytest.raises(ValueError, match=r'epsilon_server=8 was met by 10 rounds; 20 .* '
                      f'cost {decimals.epsilon(cost)}: give --epsilon_server anew'):
-    plan_lib.check_more_rounds(more, 10)
+    planning.check_more_rounds(more, 10)
   # A limit on participations meets it in any number of rounds.
   targets['attributes']['recorded_noise'] = 2 * noise
-  plan_lib.check_more_rounds(_plan(**targets, rounds=20, max_participations=10), 10)
+  planning.check_more_rounds(_plan(**targets, rounds=20, max_participations=10), 10)
 
 
 @pytest.mark.parametrize('changes, limit', [

@@ -163,8 +163,8 @@ def _results(runs: Sequence[Run]) -> list[Element]:
     if released := run.summary['private_evaluation']:
       noise = ', '.join(f'{_number(entry["stddev"])} of {name.replace("_", " ")}'
                         for name, entry in released['metrics'].items())
-      notes.append(f'{run.name}, {released["of"]}: means over {released["unit"]}s, with noise that '
-                   f'is in ε, of standard deviation {noise}.')
+      notes.append(f'{run.name}, {released["of"]}: means over {released["unit"]}s, with '
+                   f'noise that is in ε, of standard deviation {noise}.')
   head = [f'{set_name}: {metric.replace("_", " ")}' for set_name, metric in columns]
   return [table(['run', *head, *_BOUNDS], rows,
                 caption='Metrics on held-out sets, and what they cost'),

@@ -18,7 +18,7 @@ from tff_pipelines.accounting.guarantees import (
     plan as guarantee, release_noise)
 from tff_pipelines.accounting.guarantees.guarantee import APPROXIMATE, CLOSED
 from tff_pipelines.accounting.sampling import cohorts, schemes
-from tff_pipelines.common import decimals, declarations, validate
+from tff_pipelines.common import declarations, validate
 from tff_pipelines.fedavg import columns, settings as settings_lib
 
 # Fields of the plan with what is released before the first round and after the last.
@@ -36,6 +36,7 @@ class FedAvgPlan(guarantee.Plan):
     target_epsilon: Epsilon that the noise was calibrated to; None where the noise was
       given.
     target_epsilon_server: The same for epsilon against the server.
+    against_silos: Whether the target is one against another silo as well.
     accountant, amplification, seed, clients_per_person: As in `guarantee.Plan`; the
       noise is calibrated for one client.
     allow_degenerate: Whether a uselessly coarse grid is accepted.
@@ -54,6 +55,7 @@ class FedAvgPlan(guarantee.Plan):
   delta: float | None
   target_epsilon: float | None = None
   target_epsilon_server: float | None = None
+  against_silos: bool = False
   accountant: str = 'auto'
   amplification: str = 'tight'
   seed: int | None = None
@@ -101,7 +103,8 @@ class FedAvgPlan(guarantee.Plan):
     validate.integer(low=1, high=population, clients_per_person=plan.clients_per_person)
     if not plan.is_private:
       if plan._outside_rounds:
-        raise ValueError(f'mechanism={mechanism.mechanism} takes no release with noise in addition to the rounds')
+        raise ValueError(f'mechanism={mechanism.mechanism} takes no release with noise in '
+                         'addition to the rounds')
       plan.scheme  # Raises if clients can't be sampled so.
       return dataclasses.replace(
           plan._with(noise_multiplier=None), delta=delta if delta < 1 else None,
@@ -171,7 +174,7 @@ class FedAvgPlan(guarantee.Plan):
     """
     epsilon, server = self.target_epsilon, self.target_epsilon_server
     servers = [server, epsilon] if self.scheme.hides_nothing else [server]
-    others = (self.mechanism.silos or 0) > 1 and (
+    others = self.against_silos and self.mechanism.silos > 1 and (
         'min_honest_fraction' in self.mechanism.family.uses)
     return {observer: min(targets) for observer, targets in (
         (bounds.OUTSIDERS, [epsilon] * (epsilon is not None)),
@@ -319,6 +322,7 @@ class FedAvgPlan(guarantee.Plan):
       against = but
       if mechanism.silos > 1 and shares:
         against = 'all who hold neither it nor a share of the noise'
+        but = but if self.against_silos else against
       elif mechanism.silos > 1 and self.is_private and mechanism.mechanism != 'silo_noise':
         against = but = f'{but} and the trusted server'
       return guarantee.Terms(
@@ -475,6 +479,7 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
       recorded_noise=(None if settings.noise_multiplier is not None else
                       recorded.get('noise_multiplier')),
       target_epsilon_server=settings.epsilon_server, privacy_unit=privacy_unit,
+      against_silos=silos is not None,
       **releases)
 
 
@@ -495,24 +500,3 @@ def _column(settings: settings_lib.TrainSettings, mechanism: mechanisms.SumMecha
   alone = settings.adaptive_clipping or mechanism.silos is not None
   return (1,) if alone else columns.auto(
       work, columns.most_auto(scheme.most_bands, mechanism.dimension))
-
-
-def check_more_rounds(plan: FedAvgPlan, before: int) -> None:
-  """Raises ValueError unless a plan may have more rounds than the number before.
-
-  Rounds with the same event compose to any number. The noise stays as it was, so a
-  target that was met by fewer rounds must be given anew.
-  """
-  rounds = plan.mechanism.rounds
-  fixing = f'sampling={plan.mechanism.sampling}' if plan.evaluation is None else (
-      'private_evaluation')
-  if plan.evaluation is not None or not plan.scheme.same_every_round:
-    raise ValueError(f'rounds={rounds} can\'t be more than the {before} that were '
-                     f'planned: {fixing} fixes their number')
-  for observer, target in plan.targets.items():
-    name = 'epsilon' if observer == bounds.PARTICIPANT else bounds.KEYS[observer]
-    spent = plan.bound(plan.released(rounds), plan.release_count(rounds),
-                       observer=observer).epsilon
-    if spent > target:
-      raise ValueError(f'{name}={target:g} was met by {before} rounds; {rounds} with '
-                       f'this noise cost {decimals.epsilon(spent)}: give --{name} anew')

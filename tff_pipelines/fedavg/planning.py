@@ -7,7 +7,9 @@ import time
 from typing import Any
 
 from tasks.task import Task
+from tff_pipelines.accounting.guarantees import bounds
 from tff_pipelines.accounting.guarantees.guarantee import Guarantee
+from tff_pipelines.common import decimals
 from tff_pipelines.fedavg import account_compare, columns, plan as plan_lib
 from tff_pipelines.simulation import contexts
 
@@ -69,3 +71,24 @@ def lines(plan: plan_lib.FedAvgPlan, noise: float | None,
   time_line = 'not known without data' if seconds is None else (
       f'{seconds:.2g} s a round here, {seconds * plan.mechanism.rounds:.2g} s in all')
   return [('error', error_line)] * bool(error_line) + [('time', time_line)]
+
+
+def check_more_rounds(plan: plan_lib.FedAvgPlan, before: int) -> None:
+  """Raises ValueError unless a plan may have more rounds than the number before.
+
+  Rounds with the same event compose to any number. The noise stays as it was, so a
+  target that was met by fewer rounds must be given anew.
+  """
+  rounds = plan.mechanism.rounds
+  fixing = f'sampling={plan.mechanism.sampling}' if plan.evaluation is None else (
+      'private_evaluation')
+  if plan.evaluation is not None or not plan.scheme.same_every_round:
+    raise ValueError(f'rounds={rounds} can\'t be more than the {before} that were '
+                     f'planned: {fixing} fixes their number')
+  for observer, target in plan.targets.items():
+    name = 'epsilon' if observer == bounds.PARTICIPANT else bounds.KEYS[observer]
+    spent = plan.bound(plan.released(rounds), plan.release_count(rounds),
+                       observer=observer).epsilon
+    if spent > target:
+      raise ValueError(f'{name}={target:g} was met by {before} rounds; {rounds} with '
+                       f'this noise cost {decimals.epsilon(spent)}: give --{name} anew')

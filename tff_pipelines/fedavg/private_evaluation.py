@@ -161,14 +161,15 @@ def read(text: str, event: base.Event) -> dict[str, Any]:
 
   Returns:
     `of`, the held-out set; `clients` with held-out examples, or records or persons as
-    `unit` says, and `metrics` by name, the mean over these: each `value` with the standard deviation `stddev` of its
-    noise. Those of a quotient are to first order; both are None if the number of
-    clients is too small for its noise.
+    `unit` says, and `metrics` by name, the mean over these: each `value` with the
+    standard deviation `stddev` of its noise. Those of a quotient are to first order;
+    both are None if the number of clients is too small for its noise.
   """
   release = json.loads(text)
   units, clients = release['units'], release['clients']
   stddev = math.sqrt(release_noise.release_of(event).noise_variance)
-  return {'of': SET, 'unit': release['unit'], 'clients': {'value': clients / units, 'stddev': stddev / units},
+  return {'of': SET, 'unit': release['unit'],
+          'clients': {'value': clients / units, 'stddev': stddev / units},
           'metrics': {name: _quotient(total, clients, stddev)
                       for name, total in release['sums'].items()}}
 

@@ -264,7 +264,7 @@ class TrainExperiment(run_lib.Experiment):
     if recorded is not None:
       plan = self._with_charges(task, plan)
     if self.earlier_rounds:
-      plan_lib.check_more_rounds(plan, self.earlier_rounds[-1])
+      planning.check_more_rounds(plan, self.earlier_rounds[-1])
       if self.settings.server_schedule != 'constant':
         raise ValueError(
             f'rounds={self.settings.rounds} can\'t be more than were planned: '

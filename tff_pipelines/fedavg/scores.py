@@ -52,10 +52,10 @@ def scores_of(model: Model, weights, examples: Examples, *,
     and probability of the predicted class in bins of equal width, weighted by their
     examples; `sensitivity` and `specificity` of the second of two classes at
     `threshold`; and `constant_accuracy`, the most frequent class's. All but the latter
-    and the error need examples of every class. For other numbers `mae`, `rmse`, `r2`, `constant_mae` of
-    the median of the labels and `constant_rmse` of their mean, in the units of the
-    label. NaN where outputs are NaN or infinite. Empty if labels or outputs are others,
-    or there are none.
+    and the error need examples of every class. For other numbers `mae`, `rmse`, `r2`,
+    `constant_mae` of the median of the labels and `constant_rmse` of their mean, in the
+    units of the label. NaN where outputs are NaN or infinite. Empty if labels or outputs
+    are others, or there are none.
   """
   y = np.asarray(examples.get('y', ()))
   if model.predict is None or y.ndim != 1 or not len(y):

@@ -64,6 +64,7 @@ _silos = declarations.group('privacy', protect=OF_SILOS)
 _person = declarations.group('privacy', protect=('person',))
 _CLIENTS = {'protect': ('client',)}
 _local = declarations.group('training', **_CLIENTS)
+_of_clients = declarations.group('run', **_CLIENTS)
 _accounted = declarations.group('privacy', mechanism=_ACCOUNTED)
 _query = functools.partial(
     declarations.like, answers.Query, group='privacy', when={'mechanism': _ACCOUNTED})
@@ -252,8 +253,10 @@ class TrainSettings(settings.RunSettings, DataSettings):
       low=1, high=params_lib.MAX_BANDS, unit='rounds', auto=True,
       otherwise=f'{AUTO}; 1 for records', when={
           'mechanism': (*_GRID, 'gaussian'), 'sampling': (TURNS, RECORDS)})
-  adaptive_clipping: bool = _sum('adaptive_clipping', when={'mechanism': _GRID, **_CLIENTS}, help='Let the clip follow a '
-      'quantile of the updates\' norms, from --clip on; epsilon includes the cost.')
+  adaptive_clipping: bool = _sum(
+      'adaptive_clipping', when={'mechanism': _GRID, **_CLIENTS}, help='Let the clip '
+      'follow a quantile of the updates\' norms, from --clip on; epsilon includes the '
+      'cost.')
   target_quantile: float = _adaptive('target_quantile')
   clip_learning_rate: float = _adaptive('learning_rate')
   clip_count_stddev: float | None = _sum('clip_count_stddev')
@@ -270,8 +273,8 @@ class TrainSettings(settings.RunSettings, DataSettings):
   amplification: str = _query('amplification')
   accountant: str = _query('accountant')
   clients_per_person: int = declarations.setting(1, group='privacy', when={
-      'mechanism': _ACCOUNTED, **_CLIENTS}, help='Clients that one person may own, whose epsilon '
-      'is stated too; the noise is calibrated for one client.', low=1, unit='clients')
+      'mechanism': _ACCOUNTED, **_CLIENTS}, low=1, unit='clients', help='Clients that one '
+      'person may own, whose epsilon is stated too; noise is calibrated for one client.')
   allow_degenerate: bool = _grid(False, 'Only warn of a grid too coarse to be useful.')
   diagnostics: bool = _privacy(False, 'Also measure values outside the guarantee: '
       'reporting clients, training loss, fraction clipped, rounding retries.')
@@ -323,9 +326,9 @@ class TrainSettings(settings.RunSettings, DataSettings):
   dimension: int | None = _planned(None, 'Number of parameters to plan for; with '
       '--population.')
   rounds_per_evaluation: int = _run(1, 'Rounds between evaluations.', low=1, free=True)
-  clients_per_call: int | None = declarations.setting(None, group='run', when=_CLIENTS, help= 'Clients that a graph call trains in turn; '
-      '1 makes each a TFF client.', low=1, free=True, otherwise='by the cohort')
-  clients_by_id: bool = declarations.setting(True, group='run', when=_CLIENTS, help= 'Read clients of SQLite files where they train, '
+  clients_per_call: int | None = _of_clients(None, 'Clients that a graph call trains in '
+      'turn; 1 makes each a TFF client.', low=1, free=True, otherwise='by the cohort')
+  clients_by_id: bool = _of_clients(True, 'Read clients of SQLite files where they train, '
       'which must have the files, instead of sending their examples.', free=True)
   simulated_dropout_rate: float = _run(0.0, 'Fraction of selected clients dropping '
       'out independently. What suppressed rounds reveal is in epsilon.', low=0, below=1)
@@ -369,7 +372,7 @@ class TrainSettings(settings.RunSettings, DataSettings):
                        f'is protected, found {self.sampling} with protect={self.protect}')
     refused = {'mechanism': self.mechanism == OWN,
                'skip_bad_clients': bool(self.skip_bad_clients),
-               # What is left of a client would depend on the number of its records.
+               # Else what is left would depend on the number of a client's records.
                'max_examples_per_client': self.max_examples_per_client is not None,
                'held_out_fraction': self.held_out_fraction is not None,
                'statistics_epsilon': self.statistics_epsilon is not None,

@@ -18,7 +18,7 @@ import tensorflow_federated as tff
 from aggregators import expected_mean, keys, structures
 from aggregators.native import marks
 from aggregators.record_sum import RecordSumFactory
-from tasks.sources import records
+from tasks.sources import parts, records
 from tff_pipelines.fedavg import process as process_lib
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 
@@ -55,7 +55,7 @@ class Turns:
     if self.period == 1:
       return examples
     if silo not in self._of_silo:
-      self._of_silo[silo] = records.digests(examples) % self.period
+      self._of_silo[silo] = parts.digests(examples) % self.period
     rows = self._of_silo[silo] == step % self.period
     return {name: array[rows] for name, array in examples.items()}
 

@@ -9,7 +9,7 @@ import pandas
 import pytest
 
 from tasks import task
-from tasks.sources import records
+from tasks.sources import parts, records
 
 _SPEC = {'y': (np.dtype(np.int32), ())}
 
@@ -266,3 +266,34 @@ def test_ids_of_arrays_are_of_any_type(clients, ids):
 def test_arrays_by_client_rejects(values, clients, message):
   with pytest.raises(ValueError, match=message):
     records.ArraysByClient({'v': values}, clients)
+
+
+def test_a_record_is_held_out_by_itself_and_a_person_with_all_of_its_records():
+  texts = np.array([f'text {i}' for i in range(2000)], object)
+  persons = np.array([f'p{i // 4}' for i in range(2000)], object)
+  for fields in ({'text': texts}, {'text': texts, records.PERSON: persons}):
+    def part(rows, held_out, fields=fields):
+      source = records.ArraysByClient(
+          {name: array[rows] for name, array in fields.items()}, np.full(len(rows), 'a'))
+      part = parts.PartOfRecords(source, 0.1, held_out=held_out)
+      return part.examples('a')['text'].tolist()
+
+    every = np.arange(2000)
+    train, test = part(every, False), part(every, True)
+    assert set(train) | set(test) == set(texts) and not set(train) & set(test)
+    assert 120 < len(test) < 280
+    assert [x for x in train if x != 'text 0'] == part(every[1:], False)
+    if records.PERSON in fields:
+      assert {int(x[5:]) // 4 for x in test}.isdisjoint(int(x[5:]) // 4 for x in train)
+
+
+def test_examples_of_a_record_are_its_persons():
+  raw = {'text': np.array(['good day. bad day.', ''], object),
+         records.PERSON: np.array(['alice', 'bob'], object)}
+  source = records.MappedSource(
+      records.ArraysByClient(raw, np.array(['a', 'a'])), lambda raw: {'x': np.array([
+          len(part) for text in raw['text'] for part in text.split('.') if part],
+          np.int64)},
+      {'x': (np.int64, ())}, one_to_one=False)
+  persons = source.examples('a')[records.PERSON]
+  assert len(persons) == 2 and persons[0] == persons[1]

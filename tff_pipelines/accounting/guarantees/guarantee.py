@@ -218,6 +218,11 @@ class Guarantee:
     return self.terms.sampling == 'records'
 
   @property
+  def _includes_silos(self) -> bool:
+    """Whether all observers of `Terms.everyone` are the other silos, too."""
+    return self._of_silos and self.terms.everyone != self.terms.against
+
+  @property
   def cohorts(self) -> str:
     """The cohorts for which the number against a participant holds."""
     if self.participant is None or not self.participant.is_finite:
@@ -234,7 +239,7 @@ class Guarantee:
     if self.terms.everyone is None or self.seeded or not self.server:
       return None
     found = [self.outsiders, self.server, self.server_any_cohorts, *[
-        self.participant] * self._of_silos]
+        self.participant] * self._includes_silos]
     return max(filter(None, found), key=lambda bound: bound.epsilon)
 
   @property
@@ -265,7 +270,7 @@ class Guarantee:
       lines.append(f'{number} against {server}{chosen}')
     elif SUPPRESSED in self.caveats:
       lines.append(f'none against {server}: rounds suppressed')
-    if self.participant is not None and not (self._of_silos and self.of_everyone):
+    if self.participant is not None and not (self._includes_silos and self.of_everyone):
       who = 'another silo' if self._of_silos else 'a participant'
       number = (f'unbounded against {who}:' if not self.participant.is_finite else
                 f'{decimals.epsilon(self.participant.epsilon)} against {who},')

@@ -1,0 +1,122 @@
+"""Lower bounds of epsilon from outputs of a mechanism on two neighbouring inputs.
+
+A test on the outputs has true and false positive rates with TPR <= e^epsilon FPR + delta
+under any (epsilon, delta) that holds. Intervals of Clopper and Pearson turn counts into a
+lower bound of epsilon. The test is chosen on one half of the trials, and counted on the
+other, so that one hypothesis is tested at the level.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+# Thresholds of each statistic that are compared on the first half of the trials.
+_THRESHOLDS = 400
+
+
+def least_rate(count, trials: int, level: float):
+  """One-sided lower limit of the probability of what was counted, at a level."""
+  count = np.asarray(count, np.float64)
+  return np.where(count > 0, stats.beta.ppf(1 - level, np.maximum(count, 1),
+                                            trials - count + 1), 0.0)
+
+
+def most_rate(count, trials: int, level: float):
+  """One-sided upper limit of the probability of what was counted, at a level."""
+  count = np.asarray(count, np.float64)
+  return np.where(count < trials, stats.beta.ppf(
+      level, count + 1, np.maximum(trials - count, 1)), 1.0)
+
+
+def epsilon_of(true, false, trials: int, delta: float, level: float):
+  """The lower bound of epsilon that counts of positives prove at a level; >= 0.
+
+  Args:
+    true, false: Positives among `trials` outputs with the client, and without it.
+    trials: Outputs of each kind.
+    delta: In [0, 1).
+    level: Of both limits together, such as 0.95.
+  """
+  each = 1 - (1 - level) / 2
+  gained = least_rate(true, trials, each) - delta
+  with np.errstate(divide='ignore'):
+    return np.log(np.maximum(gained, 1e-300) / most_rate(false, trials, each)).clip(0)
+
+
+class Bound(NamedTuple):
+  """A lower bound, and the test that proves it.
+
+  Attributes:
+    epsilon: It is at least this, at the level.
+    true_positives, false_positives: Rates of the test, on the second half.
+    statistic: Index of the statistic.
+    threshold: The test is positive above it, or if `below` up to it.
+    below: Whether it is positive up to the threshold.
+    swapped: Whether positives stand for the absence of the client.
+    trials: Outputs of each kind in the second half.
+  """
+
+  epsilon: float
+  true_positives: float
+  false_positives: float
+  statistic: int
+  threshold: float
+  below: bool
+  swapped: bool
+  trials: int
+
+
+def _positives(ordered: np.ndarray, thresholds: np.ndarray, below: bool) -> np.ndarray:
+  upto = np.searchsorted(ordered, thresholds, side='right')
+  return upto if below else len(ordered) - upto
+
+
+def lower_bound(present: np.ndarray, absent: np.ndarray, delta: float,
+                level: float = 0.95) -> Bound:
+  """The lower bound of epsilon that outputs prove.
+
+  Args:
+    present, absent: float [trials] or [trials, statistics], of outputs with the client
+      and without it, of independent trials; the larger a statistic, the more it speaks
+      for the client, or for its absence.
+    delta: In [0, 1).
+    level: Probability with which the true epsilon is at least the bound.
+  """
+  present, absent = (np.reshape(x, [len(x), -1]).astype(np.float64)
+                     for x in (present, absent))
+  half = min(len(present), len(absent)) // 2
+  if half < 1:
+    raise ValueError(f'trials must be at least 2, found {len(present)} and {len(absent)}')
+  best = None
+  for statistic in range(present.shape[1]):
+    first = [np.sort(x[:half, statistic]) for x in (present, absent)]
+    places = np.unique(np.concatenate([
+        np.linspace(0, half - 1, _THRESHOLDS // 2),
+        np.geomspace(1, half, _THRESHOLDS // 4) - 1,
+        half - np.geomspace(1, half, _THRESHOLDS // 4)]).astype(int))
+    thresholds = np.unique(np.concatenate([x[places] for x in first]))
+    for below in (False, True):
+      counts = [_positives(x, thresholds, below) for x in first]
+      for swapped in (False, True):
+        found = epsilon_of(*counts[::-1 if swapped else 1], half, delta, level)
+        index = int(np.argmax(found))
+        if best is None or found[index] > best[0]:
+          best = found[index], statistic, thresholds[index], below, swapped
+  _, statistic, threshold, below, swapped = best
+  counts = [int(_positives(np.sort(x[half:2 * half, statistic]), np.array([threshold]),
+                           below)[0]) for x in (present, absent)]
+  true, false = counts[::-1] if swapped else counts
+  return Bound(float(epsilon_of(true, false, half, delta, level)), true / half,
+               false / half, statistic, float(threshold), below, swapped, half)
+
+
+def variance_interval(values: np.ndarray, level: float = 0.99) -> tuple[float, float]:
+  """Interval of the variance of independent values, by their fourth moment.
+
+  Of values that are about normal; two-sided, at the level.
+  """
+  values = np.asarray(values, np.float64)
+  squares = np.square(values - values.mean())
+  error = stats.norm.ppf((1 + level) / 2) * squares.std() / np.sqrt(len(values))
+  return float(squares.mean() - error), float(squares.mean() + error)
