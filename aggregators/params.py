@@ -57,8 +57,7 @@ def check_column(column) -> tuple[int, ...]:
   if not column or column[0] == 0:
     raise ValueError(f'column must begin with a positive weight, found {column!r}')
   if len(column) > MAX_BANDS:
-    raise ValueError(f'column must have at most {MAX_BANDS} weights, found '
-                     f'{len(column)}')
+    raise ValueError(f'column must have at most {MAX_BANDS} weights, found {len(column)}')
   if len(column) == 1 and column != (1,):
     raise ValueError(f'column of one weight must be (1,), found {column!r}')
   return tuple(int(weight) for weight in column)
@@ -162,8 +161,7 @@ class DistributedSumParams(NoiseShares):
       False, 'Size the modulus for vectors that are nearly orthogonal: n instead of n^2 '
       'in the heuristic of the scale.')
   fixed_scale: float | None = setting(
-      None, 'Grid units per model unit, fixed instead of derived from the bits.',
-      above=0)
+      None, 'Grid units per model unit, fixed instead of derived from the bits.', above=0)
   column: tuple[int, ...] = setting(
       (1,), 'Weights of the sums of this round and those before it in the row that a '
       'round opens, the latest first (`banded_sum`).', low=0, high=MAX_WEIGHT)

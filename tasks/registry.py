@@ -45,9 +45,7 @@ _TASKS = {
                  'statistics_epsilon', 'class_weights', 'missing')),
     'text_classification': (
         'tasks.text.classification', ('logistic', 'logistic_small'),
-        (1.0, 0.5, 4, 1.0, 0.9),
-        (*_WORDS, 'label_field', 'num_classes', 'class_names')),
-}
+        (1.0, 0.5, 4, 1.0, 0.9), (*_WORDS, 'label_field', 'num_classes', 'class_names'))}
 TASKS = tuple(_TASKS)
 # The choices of flags, without importing the tasks.
 MODELS = {name: models for name, (_, models, _, _) in _TASKS.items()}

@@ -121,10 +121,8 @@ class Marks:
       training: Sums of the training scalars; None for none.
     """
     measured = [] if diagnostics is None else [
-        tf.nest.pack_sequence_as(
-            structure, _named(self._scope, _listed(name, structure)))
-        for name, structure in (
-            (DIAGNOSTICS, diagnostics), (TRAINING_TOTALS, training))]
+        tf.nest.pack_sequence_as(structure, _named(self._scope, _listed(name, structure)))
+        for name, structure in ((DIAGNOSTICS, diagnostics), (TRAINING_TOTALS, training))]
     return [*_named(self._scope, {TOTAL: total}), *measured]
 
 
@@ -133,8 +131,7 @@ def _one(trained, index: tf.Tensor, count: tf.Tensor):
   return tf.nest.map_structure(
       lambda x: x[tf.newaxis], branch.either(
           index < count, lambda: trained(index), lambda: tf.nest.map_structure(
-              lambda spec: tf.zeros(spec.shape, spec.dtype),
-              trained.structured_outputs)))
+              lambda spec: tf.zeros(spec.shape, spec.dtype), trained.structured_outputs)))
 
 
 def _several(trained, first: tf.Tensor, end: tf.Tensor):

@@ -206,10 +206,9 @@ def _official_letters(cache_dir: str | os.PathLike[str]) -> list[Labelled]:
 def cifar(choice: Choice, *, data_path: str | os.PathLike[str]) -> Data:
   """Loads CIFAR-10, public, and some of CIFAR-100, private.
 
-  With split=iid the fine classes of CIFAR_CLASSES, with split=noniid the superclasses
-  of CIFAR_SUPERCLASSES, of which a party has one fine class each. `data_path` is a
-  folder with cifar10.npz or cifar10_subset.npz, and cifar100.npz or
-  cifar100_subset.npz.
+  With split=iid the fine classes of CIFAR_CLASSES, with split=noniid the superclasses of
+  CIFAR_SUPERCLASSES, of which a party has one fine class each. `data_path` is a folder
+  with cifar10.npz or cifar10_subset.npz, and cifar100.npz or cifar100_subset.npz.
   """
   public = _public(_first(data_path, 'cifar10.npz', 'cifar10_subset.npz'))
   path = _first(data_path, 'cifar100.npz', 'cifar100_subset.npz')

@@ -119,11 +119,10 @@ def _from_keras(name: str) -> dict[str, np.ndarray]:
   return dict(zip(labelled.ARRAYS, (x, np.ravel(y), x_test, np.ravel(y_test))))
 
 
-def _divided(name: str, parts: labelled.Parts, *,
-             num_clients: int = NUM_CLIENTS, public_records: int | None = None,
-             validation_records: int = 0, stand_ins: int | None = None,
-             records_per_client: int | None = None, data_seed: int = 0,
-             **partition: Any) -> DistillationTask:
+def _divided(name: str, parts: labelled.Parts, *, num_clients: int = NUM_CLIENTS,
+             public_records: int | None = None, validation_records: int = 0,
+             stand_ins: int | None = None, records_per_client: int | None = None,
+             data_seed: int = 0, **partition: Any) -> DistillationTask:
   """Divides a data set; arguments are those of `build`."""
   train, test = parts.train, parts.test
   checks.integer('data_seed', data_seed, 0)

@@ -90,8 +90,7 @@ _REGISTRY = {
     'conv3': _conv3,
     'mixed3': _shrunk(Convolution(size=3, filters=24, pool=2), Hidden(units=48)),
     'dense2': _shrunk(Hidden(units=128)),
-    'dense3': _shrunk(Hidden(units=128), Hidden(units=64)),
-}
+    'dense3': _shrunk(Hidden(units=128), Hidden(units=64))}
 
 
 def register(name: str, hidden_layers: Callable[

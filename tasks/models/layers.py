@@ -1,9 +1,8 @@
 """Layers as pure functions of tensors, and their initial weights.
 
-Nothing here holds state. Weights are arguments, and so is the seed that dropout
-draws from, so that a client computes the same numbers wherever it runs: mapped
-by TFF, in a graph of many clients, or inside XLA. Images are NHWC. Recurrent
-layers are in text.py.
+Nothing here holds state. Weights are arguments, and so is the seed that dropout draws
+from, so that a client computes the same numbers wherever it runs: mapped by TFF, in a
+graph of many clients, or inside XLA. Images are NHWC. Recurrent layers are in text.py.
 """
 
 import collections
@@ -75,10 +74,9 @@ def layer_seed(seed: tf.Tensor, layer: int) -> tf.Tensor:
 def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None) -> tf.Tensor:
   """Zeroes each element with probability `rate` in [0, 1) and rescales the others.
 
-  The same `seed`, int64 [2], gives the same mask, with XLA or without, and the mask of
-  a row depends only on its position: padding a batch with further rows changes nothing
-  for the first ones. None, for inference, returns x. Raises ValueError for another
-  rate.
+  The same `seed`, int64 [2], gives the same mask, with XLA or without, and the mask of a
+  row depends only on its position: padding a batch with further rows changes nothing for
+  the first ones. None, for inference, returns x. Raises ValueError for another rate.
   """
   if not 0 <= rate < 1:
     raise ValueError(f'rate must be in [0, 1), found {rate!r}')
@@ -133,8 +131,7 @@ def classification_outputs(logits: tf.Tensor) -> Mapping[str, tf.Tensor]:
 
 
 def class_counts(
-    logits: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor, *,
-    confusion: bool = False
+    logits: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor, *, confusion: bool = False
 ) -> Mapping[str, tf.Tensor]:
   """Counts predictions for task.Breakdown; with `confusion` classes^2 pairs."""
   classes = logits.shape[-1]
@@ -182,8 +179,7 @@ def zeros(size: int) -> np.ndarray:
   return np.zeros([size], np.float32)
 
 
-def layer_weights(rng: np.random.Generator,
-                  *shapes: tuple[int, ...]) -> list[np.ndarray]:
+def layer_weights(rng: np.random.Generator, *shapes: tuple[int, ...]) -> list[np.ndarray]:
   """Kernels of these shapes by glorot_uniform, each before its bias of zeros."""
   return [array for shape in shapes
           for array in (glorot_uniform(rng, *shape), zeros(shape[-1]))]

@@ -37,8 +37,7 @@ def attributes(
     outputs: Callable[..., Outputs], shape: tf.TensorShape, loss: Any,
     metrics: Sequence[Any], *, headline: str | None = None,
     class_names: Sequence[str] = (), labels: str | None = None,
-    activation: str | None = None, **rest: Any
-) -> dict[str, Any]:
+    activation: str | None = None, **rest: Any) -> dict[str, Any]:
   """The attributes of the `task.Model` of a network.
 
   Args:

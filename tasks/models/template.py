@@ -159,8 +159,7 @@ def _leading_to(results: Iterable[tf.Tensor], known: Iterable[tf.Operation]
   return needed
 
 
-def _part(traced: tf.Graph, operations: Iterable[tf.Operation]
-          ) -> tf.compat.v1.GraphDef:
+def _part(traced: tf.Graph, operations: Iterable[tf.Operation]) -> tf.compat.v1.GraphDef:
   """The graph of these operations. Raises ValueError if one has state."""
   whole, names = traced.as_graph_def(), {operation.name for operation in operations}
   part = tf.compat.v1.GraphDef(versions=whole.versions)

@@ -28,9 +28,8 @@ _MAX_UNROLLED = 10
 class Special:
   """The special tokens around a vocabulary proper of a size, with the numbers of TFF.
 
-  0 pads, 1 to `size` are the vocabulary proper, and the next three stand for what is
-  not in it, for the beginning and for the end of a sentence. `count` is the number of
-  all.
+  0 pads, 1 to `size` are the vocabulary proper, and the next three stand for what is not
+  in it, for the beginning and for the end of a sentence. `count` is the number of all.
   """
 
   padding = 0

@@ -71,8 +71,7 @@ def are_in(connection: sqlite3.Connection) -> bool:
       (_TABLE, *_TABLES))
 
 
-def read_ids(connection: sqlite3.Connection, split_name: str,
-             order: str) -> ids_lib.Ids:
+def read_ids(connection: sqlite3.Connection, split_name: str, order: str) -> ids_lib.Ids:
   """The clients of a split in one of ORDERS. Raises ValueError if one is no text."""
   clients = connection.execute(
       'SELECT DISTINCT client_id FROM client_metadata WHERE split_name = ? '

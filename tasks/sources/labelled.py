@@ -140,9 +140,8 @@ def stated_classes(path: Path, by_name: Mapping[str, np.ndarray]) -> int | None:
   """The number of classes that arrays state, whatever the labels are.
 
   Returns the number by num_classes, an integer, or class_names, one a class. None if
-  there is neither array: then all that is said of classes is in the labels, which are
-  as private as the records. Raises ValueError if one of them is malformed, or they
-  differ.
+  there is neither array: then all that is said of classes is in the labels, which are as
+  private as the records. Raises ValueError if one of them is malformed, or they differ.
   """
   number, names = map(by_name.get, CLASS_ARRAYS)
   if names is not None and (names.ndim != 1 or not 2 <= names.size <= MAX_CLASSES):
@@ -210,8 +209,7 @@ def parts_of(path: Path, by_name: Mapping[str, np.ndarray], names: Sequence[str]
 
 
 def checked(path: Path, by_name: Mapping[str, np.ndarray], x: str, y: str,
-            clients: str = '', *, convert: Convert, below: int = MAX_CLASSES
-            ) -> Labelled:
+            clients: str = '', *, convert: Convert, below: int = MAX_CLASSES) -> Labelled:
   """Records and labels of arrays that belong together.
 
   Args:

@@ -273,8 +273,7 @@ class Columns:
          'label': dataclasses.asdict(self.label)}, indent=1, ensure_ascii=False) + '\n'
 
 
-def _ruled(field: records.Field, column: Column, remedy: str,
-           noun: str) -> records.Field:
+def _ruled(field: records.Field, column: Column, remedy: str, noun: str) -> records.Field:
   """A field that must have a value, of a category one that is known."""
   return dataclasses.replace(
       field, complete=True, remedy=remedy, noun=noun,

@@ -53,8 +53,7 @@ def build(name: str | None, columns: columns_lib.Columns) -> task.Model:
     return _regression(logits, columns.label, is_robust=name == 'mlp', **attributes)
   label = columns.label
   model = classifiers.model_of_logits(
-      logits=logits, breakdown={'kind': 'class', 'names': label.categories},
-      **attributes)
+      logits=logits, breakdown={'kind': 'class', 'names': label.categories}, **attributes)
   return _weighted(model, label.weights) if label.weights else model
 
 
@@ -99,8 +98,7 @@ def _regression(logits: Callable[..., tf.Tensor], label: columns_lib.Number, *,
   def metrics(weights, batch, mask) -> Mapping[str, tuple[tf.Tensor, tf.Tensor]]:
     error = in_units(predicted(weights, batch)) - in_units(batch['y'])
     return {'mae': layers.masked_total(tf.abs(error), mask),
-            'loss': layers.masked_total(
-                0.5 * tf.square(errors(weights, batch)), mask)}
+            'loss': layers.masked_total(0.5 * tf.square(errors(weights, batch)), mask)}
 
   def predict(weights, batch):
     return {'value': in_units(predicted(weights, batch))}

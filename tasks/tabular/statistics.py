@@ -37,9 +37,8 @@ def _of_client(raw: records.RawExamples, numbers: tuple[columns_lib.Number, ...]
   return np.append(np.array(result, np.int64).reshape(-1, 2).T, np.int64(shares))
 
 
-def release(source: task.ClientSource, columns: columns_lib.Columns,
-            skips: task.Skips, missing: str,
-            finish: Callable[[columns_lib.Columns], task.Task], *,
+def release(source: task.ClientSource, columns: columns_lib.Columns, skips: task.Skips,
+            missing: str, finish: Callable[[columns_lib.Columns], task.Task], *,
             counts_classes: bool = False) -> task.Preliminary:
   """The release of the statistics of columns that have public bounds.
 

@@ -49,9 +49,8 @@ def build_model(name: str, num_words: int, class_names: Sequence[str]) -> task.M
       breakdown={'kind': 'class', 'names': class_names})
 
 
-def _learn(model: str, *, data_source: str | None = None,
-           num_classes: int | None = None, class_names: Sequence[str] | None = None,
-           label_field: str | None = None
+def _learn(model: str, *, data_source: str | None = None, num_classes: int | None = None,
+           class_names: Sequence[str] | None = None, label_field: str | None = None
            ) -> Callable[[vocabulary_lib.Vocabulary], text_data.Learned]:
   """Vocabulary -> a model of texts.
 

@@ -30,10 +30,7 @@ _SPEC = {'x': (np.dtype(np.int32), (MAX_WORDS,)), 'y': (np.dtype(np.int32), (MAX
 # logistic_small, for quick runs under differential privacy: 50,050. Square roots of
 # frequencies have norm 1, so words learn as fast as biases do, or here faster; and
 # biases start where few tags are likely.
-MODELS = {
-    'logistic': (10_000, 500, None, 0.0),
-    'logistic_small': (1_000, 50, 4.0, -4.0),
-}
+MODELS = {'logistic': (10_000, 500, None, 0.0), 'logistic_small': (1_000, 50, 4.0, -4.0)}
 
 
 def build_model(name: str, vocabulary: vocabulary_lib.Vocabulary) -> task.Model:

@@ -101,9 +101,8 @@ class VotingTask:
     return self.public.shape[1:]
 
 
-def _task(name: str, agents: Mapping[str, labelled.Labelled],
-          server: labelled.Labelled, public: int, num_classes: int = 10,
-          **rest: Any) -> VotingTask:
+def _task(name: str, agents: Mapping[str, labelled.Labelled], server: labelled.Labelled,
+          public: int, num_classes: int = 10, **rest: Any) -> VotingTask:
   """Builds the task; `public` of the server's records, the others for tests."""
   checks.integer('public_records', public, 0, len(server) - 1,
                  'records of the server, of which some are for tests')

@@ -38,8 +38,7 @@ below_one = _number('be in [0, 1)', lambda x: 0 <= x < 1)
 fraction = _number('be in (0, 1]', lambda x: 0 < x <= 1)
 
 
-def integer(*, low: int | None = None, high: int | None = None,
-            **arguments: Any) -> None:
+def integer(*, low: int | None = None, high: int | None = None, **arguments: Any) -> None:
   """Raises ValueError unless every argument is an integer in [low, high]."""
   for name, value in arguments.items():
     if not isinstance(value, numbers.Integral) or isinstance(value, bool):

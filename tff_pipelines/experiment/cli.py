@@ -1,9 +1,8 @@
 """Runs a program: flags to settings, settings to a run, errors to one line.
 
-Exit codes: 0; 2 for a mistake of the user (a wrong flag, bad data, a folder that
-can't be used), as one line on standard error; 130 for Ctrl-C and 143 for SIGTERM,
-after the round that was running. Anything else is a fault of the program and keeps its
-traceback.
+Exit codes: 0; 2 for a mistake of the user (a wrong flag, bad data, a folder that can't be
+used), as one line on standard error; 130 for Ctrl-C and 143 for SIGTERM, after the round
+that was running. Anything else is a fault of the program and keeps its traceback.
 """
 
 from collections.abc import Callable, Sequence

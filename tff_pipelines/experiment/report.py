@@ -135,8 +135,7 @@ def summary_of(family: str, guarantee: guarantee_lib.Guarantee, outcome: Outcome
       'version': VERSION, 'family': family, 'held_out': {}, 'outside_guarantee': [],
       'breakdown': {}, 'about': {}, **guarantee.to_json(), **run,
       'caveats': [caveat.name for caveat in caveats],
-      'warnings': [str(caveat) for caveat in caveats], 'details': {},
-      **outcome.fields}
+      'warnings': [str(caveat) for caveat in caveats], 'details': {}, **outcome.fields}
   held_out = values['held_out']
   # A family that averages its metrics itself has one set, under another name.
   measured = {} if not isinstance(held_out, dict) else held_out.get(

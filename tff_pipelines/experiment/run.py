@@ -19,9 +19,8 @@ import tff_pipelines
 from tff_pipelines.accounting.guarantees import plan as guarantee_lib
 from tff_pipelines.common import caveats as caveats_lib, decimals, files
 from tff_pipelines.experiment import (
-    callbacks as callbacks_lib, charged_records, configurations, failures, models,
-    pages, records as records_lib, report, rounds as rounds_lib,
-    settings as settings_lib)
+    callbacks as callbacks_lib, charged_records, configurations, failures, models, pages,
+    records as records_lib, report, rounds as rounds_lib, settings as settings_lib)
 from tff_pipelines.experiment.page_document import Verdict
 from tff_pipelines.simulation import contexts, ray_transport
 
@@ -280,8 +279,7 @@ class Experiment(abc.ABC):
                        f'configuration: {names} differ')
 
   def _finish(self, plan: guarantee_lib.Plan, records: records_lib.RunRecords,
-              description: report.Description,
-              outcome: report.Outcome) -> dict[str, Any]:
+              description: report.Description, outcome: report.Outcome) -> dict[str, Any]:
     """Writes summary, report, page and figures, and prints the report."""
     guarantee = self.guarantee = plan.guarantee_of(records.ledger)
     self.figures = tuple(outcome.figures)

@@ -70,8 +70,7 @@ def _field_lines(field: Setting, *, full: bool) -> list[str]:
     default = ''
     if field.default:
       flag, text = f'  --no{field.name}', f'Turn this off: {text}'
-  elif field.default is not None and default and (
-      len(flag) + len(default) < _COLUMN + 6):
+  elif field.default is not None and default and (len(flag) + len(default) < _COLUMN + 6):
     flag, default = f'{flag}={default}', ''
   text += f' Default: {default}.' if default else ''
   text += f' [{field.details}]' if full and field.details else ''

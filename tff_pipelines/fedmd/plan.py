@@ -203,16 +203,15 @@ class FedMdPlan(guarantee.Plan):
         observers=_OBSERVERS.get(mode, 'no one'), against='all but the party itself',
         trust_model=_TRUST[mode], source=getattr(event, 'event', event).source,
         sampler=f'{self.mean.noise}, in floating point: no bound on its deviation is '
-        'proved' if self.mean.has_noise else None,
-        secure_aggregation=self.has_consensus)
+        'proved' if self.mean.has_noise else None, secure_aggregation=self.has_consensus)
 
   def notes(self) -> list[Caveat]:
     settings, worst = self.settings, 1 / max(self.records)
     is_ldp = settings.mode == 'ldp'
     return [Caveat(name, text) for holds, name, text in (
         (self.is_private, 'record counts public',
-         'the numbers of records of the parties are public: the guarantee is for '
-         'records that are replaced, not for added or removed ones'),
+         'the numbers of records of the parties are public: the guarantee is for records '
+         'that are replaced, not for added or removed ones'),
         (not self.is_private, 'no privacy',
          'no noise is added and all records are used: there is no privacy guarantee'),
         (is_ldp and settings.noise == 'gaussian', 'floating-point arithmetic',
@@ -223,8 +222,7 @@ class FedMdPlan(guarantee.Plan):
          f'delta {self.delta or 0:.6g} is not below 1/records = {worst:.6g}: it allows '
          'to expose single records entirely and is not a meaningful guarantee'),
         (settings.weighting == 'records' and self.has_consensus, 'weights are public',
-         'weighting=records makes the number of records of every party public'),
-    ) if holds]
+         'weighting=records makes the number of records of every party public')) if holds]
 
   def configuration(self) -> dict[str, Any]:
     return {'public_per_round': self.public_per_round,

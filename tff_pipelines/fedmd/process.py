@@ -85,9 +85,8 @@ def fit(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,
       gradient = tape.gradient(loss, weights)
       decay_1, decay_2 = decay_1 * _BETA_1, decay_2 * _BETA_2
       (weights,), (mean,), (square,) = adam.adam_step(
-          [weights], [gradient], [mean], [square], learning_rate,
-          first_decay=_BETA_1, second_decay=_BETA_2, first_power=decay_1,
-          second_power=decay_2, small=_EPSILON)
+          [weights], [gradient], [mean], [square], learning_rate, first_decay=_BETA_1,
+          second_decay=_BETA_2, first_power=decay_1, second_power=decay_2, small=_EPSILON)
       return step + 1, weights, mean, square, decay_1, decay_2
 
     _, *state = tf.while_loop(
@@ -149,8 +148,7 @@ def build(architectures: Sequence[Architecture], *,
   if seeded:
     value_type = structures.keyed_type(value_type)
   aggregator = PredictionMeanFactory(
-      mean, simulation_seed=simulation_seed).create(
-          value_type, tff.TensorType(np.int32))
+      mean, simulation_seed=simulation_seed).create(value_type, tff.TensorType(np.int32))
 
   @tff.tensorflow.computation
   def nothing_known():

@@ -128,8 +128,7 @@ class FedMdRounds(rounds_lib.Rounds):
   def step(self, state: Any, index: int) -> rounds_lib.Step:
     number, count = index - 1, len(self._task.parties)
     present = schemes.Poisson(
-        population=count,
-        cohort_size=(1 - self._settings.simulated_dropout_rate) * count,
+        population=count, cohort_size=(1 - self._settings.simulated_dropout_rate) * count,
         simulation_seed=self._seed('dropout')).sample(number).tolist()
     metrics = {'parties': 0, 'rejected': 0}
     if present:
@@ -175,8 +174,7 @@ class FedMdRounds(rounds_lib.Rounds):
                for i, old in enumerate(state['parties'])]
     server = collections.OrderedDict(
         (name, output['state'][name]) for name in state['server'])
-    return (collections.OrderedDict(state, digest=chosen, server=server,
-                                    parties=parties),
+    return (collections.OrderedDict(state, digest=chosen, server=server, parties=parties),
             {name: int(output['metrics'][name]) for name in ('parties', 'rejected')})
 
   def shown(self) -> Mapping[str, str]:

@@ -165,16 +165,15 @@ class PateExperiment(_Baseline):
     votes, number = len(records.run.ledger.lines()), int(answered.sum())
     return self._outcome(
         task, student.predict(task.test),
-        {'mechanism': 'discrete_gaussian', 'noise_stddev': plan.stddev,
-         'model': 'ridge', 'parameters': student.weights.size,
+        {'mechanism': 'discrete_gaussian', 'noise_stddev': plan.stddev, 'model': 'ridge',
+         'parameters': student.weights.size,
          'details': {'queries': len(rows), 'answered': number}},
         words=f', {number:,} of {len(rows):,} queries answered', files=(self.kept_as,),
         trained={'': serving.of_student(task, student)},
         caveats=[caveats.Caveat(
             'vote repeated', f'the vote was begun {votes} times; every time counts'
             )] if votes > 1 else [],
-        next=report_lib.account_command(
-            self.folder, f'--accountant={plan.accountant}'))
+        next=report_lib.account_command(self.folder, f'--accountant={plan.accountant}'))
 
 
 EXPERIMENTS = {'dp_sgd': SgdExperiment, 'dp_fl': FlExperiment, 'pate': PateExperiment}

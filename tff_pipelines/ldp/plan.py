@@ -115,8 +115,7 @@ class LdpPlan(guarantee.Plan):
   def terms(self) -> guarantee.Terms:
     return guarantee.Terms(
         privacy_unit=self.privacy_unit,
-        observers='any observer, the data user who asks included',
-        against='any observer',
+        observers='any observer, the data user who asks included', against='any observer',
         trust_model='no one is trusted: every owner perturbs its own answers',
         source=self.event(1).source, sampler='integers on a public grid, ' + (
             'from exact tables' if self.is_gaussian else 'exactly'))

@@ -53,15 +53,13 @@ def scores(features: np.ndarray, weights: np.ndarray) -> np.ndarray:
   return features @ weights + np.float32(1 / weights.shape[1])
 
 
-def soft_labels(features: tf.Tensor, weights: tf.Tensor,
-                temperature: float) -> tf.Tensor:
+def soft_labels(features: tf.Tensor, weights: tf.Tensor, temperature: float) -> tf.Tensor:
   """In graph: a teacher's probabilities, float32 [n, classes]."""
   return tf.nn.softmax(tf.matmul(features, weights) / temperature, axis=-1)
 
 
-def build_asking(mechanism: local_dp.LocalMechanism, *, num_queries: int,
-                 dimension: int, temperature: float,
-                 seeded: bool = False) -> tff.Computation:
+def build_asking(mechanism: local_dp.LocalMechanism, *, num_queries: int, dimension: int,
+                 temperature: float, seeded: bool = False) -> tff.Computation:
   """Builds a computation that asks owners about public images.
 
   It takes features of the queries at the server, float32 [num_queries, dimension], and
@@ -91,8 +89,7 @@ def build_asking(mechanism: local_dp.LocalMechanism, *, num_queries: int,
   @tff.tensorflow.computation(process.next.type_signature.result.result.member)
   def unscale(result):
     return collections.OrderedDict(
-        means=local_dp.unscaled_probabilities(result['means']),
-        answers=result['answers'])
+        means=local_dp.unscaled_probabilities(result['means']), answers=result['answers'])
 
   @tff.federated_computation(
       tff.FederatedType(features_type, tff.SERVER),

@@ -205,8 +205,7 @@ class LdpRounds(rounds_lib.ChargedRounds):
         weights=teachers[owner % len(teachers)],
         queries=np.arange(query, count, groups, dtype=np.int32),
         **({} if seed is None else {'key': contexts.client_key(seed, first, owner)}))
-              for query in range(min(count, groups))
-              for owner in process.owners_of(
+              for query in range(min(count, groups)) for owner in process.owners_of(
                   first + query, groups=groups,
                   clients_per_query=settings.clients_per_query)]
     output = self._asking(num_queries=count)(public[rows], owners)

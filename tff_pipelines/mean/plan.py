@@ -208,9 +208,8 @@ class MeanPlan(guarantee.Plan):
     each = lambda texts: '; '.join(dict.fromkeys(texts))
     return guarantee.Terms(
         privacy_unit='one client, with its vectors in all data sets of all settings',
-        observers='those who see all estimates of all settings and data sets, of which '
-        'a client is in each',
-        against='observers of all estimates',
+        observers='those who see all estimates of all settings and data sets, of which a '
+        'client is in each', against='observers of all estimates',
         trust_model=each(family.trust_model for family in families),
         source=each(step.event.source for step in self.steps),
         sampler=each(cell.plan.terms.sampler for cell in self.cells),

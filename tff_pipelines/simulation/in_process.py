@@ -140,8 +140,7 @@ class Graph:
     return [
         operation.outputs[0].name for operation in self._graph.get_operations()
         if operation.type == 'Identity' and _FRESH_KEY.search(operation.name)
-        and operation.outputs[0].dtype == tf.int64
-        and operation.outputs[0].shape == [2]]
+        and operation.outputs[0].dtype == tf.int64 and operation.outputs[0].shape == [2]]
 
   def _plan_result(self, binding):
     """Fills the list of fetches; the index of a fetch, or a tuple of plans."""

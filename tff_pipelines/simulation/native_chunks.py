@@ -44,9 +44,8 @@ def kernels() -> tuple[Any, Any]:
         decoding.try_out()
       except Exception as error:  # pylint: disable=broad-exception-caught
         warnings.warn(
-            'updates are encoded by TensorFlow, which takes several times as long: '
-            f'the compiled kernels can\'t be used: {error!r}', RuntimeWarning,
-            stacklevel=2)
+            'updates are encoded by TensorFlow, which takes several times as long: the '
+            f'compiled kernels can\'t be used: {error!r}', RuntimeWarning, stacklevel=2)
         encoding = decoding = None
       _tried.extend((encoding, decoding))
     return tuple(_tried)

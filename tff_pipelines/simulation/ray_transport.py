@@ -338,8 +338,7 @@ class RayTransport(transports.Transport):
           if digest in request.contents or digest.startswith(transports.COMPUTATION)}
       serialized = pickle.dumps(dataclasses.replace(request, contents={}))
       answer = one.actor.run.remote(
-          serialized, frozenset(request.contents), list(references),
-          *references.values())
+          serialized, frozenset(request.contents), list(references), *references.values())
     except (transports.WorkerLostError, self._ray.exceptions.RayError) as error:
       _fail(future, error)
       return future

@@ -148,8 +148,7 @@ def returned(value, type_spec):
     return returned(value.value, type_spec.member)
   if isinstance(type_spec, tff.StructType):
     return structure.Struct(
-        (name, returned(element, element_type))
-        for element, (name, element_type) in zip(
+        (name, returned(element, element_type)) for element, (name, element_type) in zip(
             value, structure.iter_elements(type_spec)))
   if isinstance(type_spec, tff.SequenceType):
     return tff_internals.dataset_of(value, type_spec.element)

@@ -90,8 +90,7 @@ def contrast(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
   return tf.reduce_mean(layers.softmax_cross_entropy(near, partner))
 
 
-def train(images: np.ndarray, *, seed: int,
-          config: adam.AdamConfig = DEFAULT_TRAINING,
+def train(images: np.ndarray, *, seed: int, config: adam.AdamConfig = DEFAULT_TRAINING,
           on_epoch: Callable[[int], object] = lambda done: None) -> list[np.ndarray]:
   """Trains an encoder on public images, uint8 [n, size, size]; returns its weights.
 

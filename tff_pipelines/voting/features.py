@@ -123,8 +123,7 @@ def _digest(public: np.ndarray) -> str:
       f'{public.dtype} {public.shape}'.encode() + public.tobytes()).hexdigest()
 
 
-def write_map(folder: pathlib.Path, features: PublicFeatures,
-              public: np.ndarray) -> None:
+def write_map(folder: pathlib.Path, features: PublicFeatures, public: np.ndarray) -> None:
   files.write_checked_arrays(folder, MAP, {
       'kind': np.array(features.kind), 'public': np.array(_digest(public)),
       **{f'map_{name}': array for name, array in features.arrays.items()}})

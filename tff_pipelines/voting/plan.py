@@ -142,8 +142,7 @@ class VotePlan(guarantee.Plan):
       return self._with(noise_stddev=self.published.l2_sensitivity * math.sqrt(
           self.params.queries / 2) / root * (1 + 1e-12))
     return self._with(noise_stddev=calibration.noise_multiplier(
-        lambda z: self._with(noise_stddev=z).event(1), epsilon=epsilon,
-        delta=self.delta,
+        lambda z: self._with(noise_stddev=z).event(1), epsilon=epsilon, delta=self.delta,
         total_variation=lambda z: self._with(noise_stddev=z).total_variation))
 
   @classmethod

@@ -129,8 +129,7 @@ class VoteExperiment(baselines.VotingExperiment):
             'noise_stddev': params.noise_stddev,
             'bits': params.bits if params.is_integer else None,
             'model': rounds.network.name if is_ae else None,
-            'parameters': parameters if is_ae else None,
-            'details': {
+            'parameters': parameters if is_ae else None, 'details': {
                 **{name: getattr(settings, name) for name in (
                     'noise', 'bound', 'threshold', 'neighbours')},
                 **own.pop('details'), 'features': rounds.asked.features.kind,

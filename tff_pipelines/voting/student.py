@@ -90,8 +90,7 @@ class Architecture:
     features, _ = encoder.apply(weights, x, statistics)
     return layers.dense(tf.nn.relu(features), *weights[-2:])
 
-  def probabilities(self, weights, x: tf.Tensor, normalised_by: tf.Tensor
-                    ) -> np.ndarray:
+  def probabilities(self, weights, x: tf.Tensor, normalised_by: tf.Tensor) -> np.ndarray:
     """float32 [n, C]; both arguments are as from `classifiers.to_float`."""
     statistics = None if self.network else encoder.apply(weights, normalised_by)[1]
     return np.concatenate([
@@ -120,10 +119,9 @@ def metrics(predicted: np.ndarray, y: np.ndarray) -> dict[str, float]:
 class Student:
   """A training of a student, epoch by epoch; `state` is that of `adam`."""
 
-  def __init__(self, architecture: Architecture, public: np.ndarray,
-               features: np.ndarray, rows: np.ndarray, labels: np.ndarray,
-               num_classes: int, *, method: str, training: adam.AdamConfig,
-               test: Mapping[str, np.ndarray], seed: int = 0,
+  def __init__(self, architecture: Architecture, public: np.ndarray, features: np.ndarray,
+               rows: np.ndarray, labels: np.ndarray, num_classes: int, *, method: str,
+               training: adam.AdamConfig, test: Mapping[str, np.ndarray], seed: int = 0,
                own_labels_after: float = 1 / 3):
     """Initializes the training; raises ValueError if no query was answered.
 

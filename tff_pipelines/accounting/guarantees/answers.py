@@ -31,8 +31,7 @@ class Query:
                      choices=KINDS, essential=True)
   epsilon: float | None = _query(
       None, 'Target against observers of what is released; for piecewise, duchi and '
-      'laplace the parameter of one query.',
-      above=0, essential=True)
+      'laplace the parameter of one query.', above=0, essential=True)
   delta: float | None = _query(None, 'Delta.', low=0, below=1, essential=True,
                                otherwise='the ledger\'s, or 1/N^1.1')
   accountant: str = _query(
