@@ -290,10 +290,9 @@ def noisy_round(vector: tf.Tensor, key: tf.Tensor, l2_bound_squared: int,
     # After the random tries: rounding towards zero, then all zero, which always fits.
     index_of = lambda tries: tf.where(
         tries < _MAX_TRIES, tries, _MAX_TRIES + _TOWARDS_ZERO - tries)
-    tries, _ = tf.while_loop(
-        lambda _, success: ~success,
-        lambda tries, _: (tries + 1, fits(index_of(tries + 1))),
-        (tf.constant(-1), tf.constant(False)), parallel_iterations=1)
+    tries, _ = tf.while_loop(lambda _, success: ~success,
+                             lambda tries, _: (tries + 1, fits(index_of(tries + 1))),
+                             (tf.constant(-1), tf.constant(False)), parallel_iterations=1)
     index = index_of(tries)
 
     def sent(block, own_key, random):

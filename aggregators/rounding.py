@@ -29,9 +29,8 @@ _FLOAT_SLACK = 1.0 - 2.0**-22
 
 
 def _sum_of_squares(vector: tf.Tensor, dtype) -> tf.Tensor:
-  return tf.add_n([
-      tf.reduce_sum(tf.square(tf.cast(vector[i:i + _BLOCK], dtype)))
-      for i in range(0, max(1, vector.shape[0]), _BLOCK)])
+  return tf.add_n([tf.reduce_sum(tf.square(tf.cast(vector[i:i + _BLOCK], dtype)))
+                   for i in range(0, max(1, vector.shape[0]), _BLOCK)])
 
 
 def squared_norm(vector: tf.Tensor) -> tf.Tensor:

@@ -139,9 +139,8 @@ def digits(choice: Choice) -> Data:
   order = np.random.default_rng(_SPLIT_SEED).permutation(len(y))
   by_pair = choice.split == 'noniid'
   private = Labelled(x=x, y=(y - _PUBLIC_DIGITS) // (2 if by_pair else 1))
-  test, train = (
-      rows[y[rows] >= _PUBLIC_DIGITS]
-      for rows in np.split(order, [round(_EMBEDDED_TEST_PART * len(y))]))
+  test, train = (rows[y[rows] >= _PUBLIC_DIGITS]
+                 for rows in np.split(order, [round(_EMBEDDED_TEST_PART * len(y))]))
   held = private.rows(train)
   return Data(
       public=Labelled(x=x, y=y).rows(order[y[order] < _PUBLIC_DIGITS]),

@@ -175,9 +175,8 @@ class _Network:
       if penalties and training:
         results['penalty'] = _penalty(penalties, arguments, constants)
       names = tuple(weight.op.name for weight in weights)
-      called = template.Template(
-          {**arguments, **inputs, 'seed': seed}, results, watched=tuple(arguments),
-          constants=constants)
+      called = template.Template({**arguments, **inputs, 'seed': seed}, results,
+                                 watched=tuple(arguments), constants=constants)
       if 'seed' in called.uses and not training:
         raise ValueError('build_fn\'s model draws random numbers with training=False')
       return called, names

@@ -87,9 +87,8 @@ def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None) -> tf.Tensor:
   size = tf.size(x)
   # Philox by name: 'auto_select' takes another generator on other devices. And
   # integers, since XLA makes other floats of the same bits.
-  bits = tf.random.stateless_uniform(
-      [(size * dtype.size + 3) // 4], seed, minval=None, maxval=None,
-      dtype=tf.uint32, alg='philox')
+  bits = tf.random.stateless_uniform([(size * dtype.size + 3) // 4], seed, minval=None,
+                                     maxval=None, dtype=tf.uint32, alg='philox')
   if dtype == tf.uint8:
     bits = tf.reshape(tf.bitcast(bits, dtype), [-1])[:size]
   threshold = tf.constant(round(rate * 2**(8 * dtype.size)), dtype)
@@ -106,9 +105,8 @@ def softmax_cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
   return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
 
 
-def classification_metrics(
-    logits: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor
-) -> Mapping[str, tuple[tf.Tensor, tf.Tensor]]:
+def classification_metrics(logits: tf.Tensor, labels: tf.Tensor,
+                           mask: tf.Tensor) -> Mapping[str, tuple[tf.Tensor, tf.Tensor]]:
   """Computes 'accuracy' and 'loss' as float32 (sum, weight) over rows that count."""
   predictions = tf.argmax(logits, axis=-1, output_type=labels.dtype)
   correct = tf.cast(tf.equal(predictions, labels), tf.float32)
@@ -130,9 +128,8 @@ def classification_outputs(logits: tf.Tensor) -> Mapping[str, tf.Tensor]:
           'probabilities': tf.nn.softmax(logits)}
 
 
-def class_counts(
-    logits: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor, *, confusion: bool = False
-) -> Mapping[str, tf.Tensor]:
+def class_counts(logits: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor, *,
+                 confusion: bool = False) -> Mapping[str, tf.Tensor]:
   """Counts predictions for task.Breakdown; with `confusion` classes^2 pairs."""
   classes = logits.shape[-1]
   predictions = tf.argmax(logits, axis=-1, output_type=labels.dtype)

@@ -14,10 +14,9 @@ from tasks.models import layers, types
 
 # A loss -> its labels: indices of classes, one of them by 0 and 1, or two classes.
 INDEX, _ONE_HOT, _BINARY = 'index', 'one_hot', 'binary'
-_LABELS = {
-    'sparse_categorical_crossentropy': INDEX, 'categorical_crossentropy': _ONE_HOT,
-    'categorical_focal_crossentropy': _ONE_HOT, 'binary_crossentropy': _BINARY,
-    'binary_focal_crossentropy': _BINARY}
+_LABELS = {'sparse_categorical_crossentropy': INDEX, 'categorical_crossentropy': _ONE_HOT,
+           'categorical_focal_crossentropy': _ONE_HOT, 'binary_crossentropy': _BINARY,
+           'binary_focal_crossentropy': _BINARY}
 
 
 class Outputs(NamedTuple):
@@ -33,11 +32,10 @@ class Outputs(NamedTuple):
   penalty: tf.Tensor | None = None
 
 
-def attributes(
-    outputs: Callable[..., Outputs], shape: tf.TensorShape, loss: Any,
-    metrics: Sequence[Any], *, headline: str | None = None,
-    class_names: Sequence[str] = (), labels: str | None = None,
-    activation: str | None = None, **rest: Any) -> dict[str, Any]:
+def attributes(outputs: Callable[..., Outputs], shape: tf.TensorShape, loss: Any,
+               metrics: Sequence[Any], *, headline: str | None = None,
+               class_names: Sequence[str] = (), labels: str | None = None,
+               activation: str | None = None, **rest: Any) -> dict[str, Any]:
   """The attributes of the `task.Model` of a network.
 
   Args:

@@ -99,9 +99,8 @@ class RowsInOrder:
     self._client = client_field or open_source.FORMATS[data_source].client_field
     # Files need no clients: any field that they have stands for it.
     of_client = records.Field(name=self._client, kind=records.TEXT, optional=True)
-    reader = open_source.readers(
-        data_source, fields=[*fields, of_client], client_field=fields[0].column,
-        **options)['train']
+    reader = open_source.readers(data_source, fields=[*fields, of_client],
+                                 client_field=fields[0].column, **options)['train']
     self._good_rows = self._read(reader)
     self._first = self._chunk()
     if not self._first:

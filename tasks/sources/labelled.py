@@ -192,9 +192,8 @@ def parts_of(path: Path, by_name: Mapping[str, np.ndarray], names: Sequence[str]
               below=num_classes or MAX_CLASSES)
       if f'{names[0]}_{part}' in by_name else None for part in PARTS)
   if test is not None and test.x.shape[1:] != train.x.shape[1:]:
-    raise ValueError(
-        f'{path}: {names[0]}_train and {names[0]}_test must have records of one shape, '
-        f'found {checks.form(train.x)} and {checks.form(test.x)}')
+    raise ValueError(f'{path}: {names[0]}_train and {names[0]}_test must have records of '
+                     f'one shape, found {checks.form(train.x)} and {checks.form(test.x)}')
   if num_classes is not None:
     return Parts(train, test, num_classes)
   # Both parts decide, so that no private label decides if the test part is in range.

@@ -227,9 +227,8 @@ class SqliteSource:
     if self.client_ids and first is None and not self.is_roster:
       raise ValueError(f'{self._path} has no examples in split {self._split_name!r}')
     return first, [] if not self.is_prepared else [
-        columns.Feature(
-            name=name, dtype=np.dtype(dtype), as_bytes=bool(as_bytes),
-            shape=tuple(int(size) for size in shape.split(',') if size))
+        columns.Feature(name=name, dtype=np.dtype(dtype), as_bytes=bool(as_bytes),
+                        shape=tuple(int(size) for size in shape.split(',') if size))
         for name, dtype, shape, as_bytes in connection.execute(
             'SELECT * FROM element_spec')]
 
@@ -283,9 +282,8 @@ class SqliteSource:
           'split_name = ? AND client_id = ?', [self._split_name, client_id]).fetchall()
     if not (serialized or listed or self.is_prepared and client_id in self.client_ids):
       raise ValueError(f'there is no client {client_id!r}')
-    if self.is_prepared and not (
-        serialized and {bytes} == set(map(type, serialized)) and
-        listed == [(int(checksums.of(serialized)),)]):
+    if self.is_prepared and not (serialized and {bytes} == set(map(type, serialized)) and
+                                 listed == [(int(checksums.of(serialized)),)]):
       raise damaged(self._path, _EXAMPLES, self._remedy)
     try:
       if not serialized:
@@ -322,9 +320,8 @@ class SqliteSource:
     checksum = tf.strings.join(
         ['(SELECT checksum FROM client_metadata WHERE ', where, ')']
     ) if self.is_prepared else '0'
-    query = tf.strings.join([
-        'SELECT serialized_example_proto, ', checksum, ' FROM examples WHERE ', where,
-        ' ORDER BY rowid'])
+    query = tf.strings.join(['SELECT serialized_example_proto, ', checksum,
+                             ' FROM examples WHERE ', where, ' ORDER BY rowid'])
     rows = tf.data.experimental.SqlDataset(
         'sqlite', os.fspath(self._path), query, (tf.string, tf.int64))
     # Fails if there are none, as `examples` does.

@@ -297,9 +297,8 @@ def read(path: str | os.PathLike[str]) -> Columns | dict[str, Column]:
     if not isinstance(content, dict) or not content:
       raise ValueError('must be an object of columns')
     if content.get('format') == _FORMAT:
-      return Columns(
-          features=tuple(map(_column, content['features'])),
-          label=_column(content['label']), made_from=content['made_from'])
+      return Columns(features=tuple(map(_column, content['features'])),
+                     label=_column(content['label']), made_from=content['made_from'])
     return {name: _described(name, value) for name, value in content.items()}
 
 
@@ -476,9 +475,8 @@ def choose(known: Mapping[str, Column], *, label_field: str,
   `made_from` as in Columns. Raises ValueError if nothing is known of a column.
   """
   if feature_fields is None:
-    feature_fields = [
-        name for name, column in known.items()
-        if name not in (label_field, client_field) and not column.is_target]
+    feature_fields = [name for name, column in known.items()
+                      if name not in (label_field, client_field) and not column.is_target]
   if classes:
     known = {**known, label_field: Category(name=label_field, categories=tuple(classes))}
   for name in (*feature_fields, label_field):

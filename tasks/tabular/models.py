@@ -46,9 +46,8 @@ def build(name: str | None, columns: columns_lib.Columns) -> task.Model:
   def logits(weights, x, seed=None):
     return network.logits(weights, scale * x, seed)
 
-  attributes = dict(
-      name=name, initial_weights=network.initial_weights,
-      weight_names=network.weight_names)
+  attributes = dict(name=name, initial_weights=network.initial_weights,
+                    weight_names=network.weight_names)
   if not columns.is_classification:
     return _regression(logits, columns.label, is_robust=name == 'mlp', **attributes)
   label = columns.label
@@ -103,6 +102,5 @@ def _regression(logits: Callable[..., tf.Tensor], label: columns_lib.Number, *,
   def predict(weights, batch):
     return {'value': in_units(predicted(weights, batch))}
 
-  return task.Model(
-      loss=loss, metrics=metrics, headline='mae', predict=predict,
-      in_units=lambda y: in_units(y).numpy(), **attributes)
+  return task.Model(loss=loss, metrics=metrics, headline='mae', predict=predict,
+                    in_units=lambda y: in_units(y).numpy(), **attributes)

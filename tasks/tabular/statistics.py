@@ -86,6 +86,5 @@ def _standardised(column: columns_lib.Number, mean: float,
     return column  # It is hidden by the noise.
   deviation = math.sqrt(variance)
   center, (low, high) = column.center + mean * column.scale, column.encoded_bounds
-  return dataclasses.replace(
-      column, center=min(max(center, low), high),
-      scale=column.scale * min(deviation, 1.0))
+  return dataclasses.replace(column, center=min(max(center, low), high),
+                             scale=column.scale * min(deviation, 1.0))

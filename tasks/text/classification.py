@@ -43,10 +43,9 @@ def build_model(name: str, num_words: int, class_names: Sequence[str]) -> task.M
     del seed
     return layers.dense(stackoverflow_tag.frequencies(x, num_words, root_scale), *weights)
 
-  return classifiers.model_of_logits(
-      name, initial_weights, logits, evaluation_batch=256,
-      weight_names=('output/kernel', 'output/bias'),
-      breakdown={'kind': 'class', 'names': class_names})
+  return classifiers.model_of_logits(name, initial_weights, logits, evaluation_batch=256,
+                                     weight_names=('output/kernel', 'output/bias'),
+                                     breakdown={'kind': 'class', 'names': class_names})
 
 
 def _learn(model: str, *, data_source: str | None = None, num_classes: int | None = None,

@@ -22,17 +22,15 @@ _SPECIAL = text_models.Special(len(CHARACTERS))
 _TABLE = np.full(128, _SPECIAL.out_of_vocabulary, np.uint8)
 _TABLE[list(CHARACTERS.encode())] = np.arange(1, len(CHARACTERS) + 1)
 # Name of a group of characters -> whether a character is in it, unless in an earlier one.
-_GROUPS = {
-    'lower case': str.islower, 'upper case': str.isupper, 'space': ' '.__eq__,
-    'line end': '\n\r'.__contains__, 'digit': str.isdigit,
-    'punctuation': lambda character: True}
+_GROUPS = {'lower case': str.islower, 'upper case': str.isupper, 'space': ' '.__eq__,
+           'line end': '\n\r'.__contains__, 'digit': str.isdigit,
+           'punctuation': lambda character: True}
 
 # lstm_256 is the model of arXiv 2003.00295 and 1602.05629: 820,522 parameters.
 # lstm_small, for quick runs under differential privacy, has 28,026, just below 2^15,
 # the number to which a rotation pads.
-MODELS = {
-    'lstm_256': dict(embedding=8, units=(256, 256), he_normal=True),
-    'lstm_small': dict(embedding=16, units=(64,), embedding_limit=1.0)}
+MODELS = {'lstm_256': dict(embedding=8, units=(256, 256), he_normal=True),
+          'lstm_small': dict(embedding=16, units=(64,), embedding_limit=1.0)}
 
 
 def build_model(name: str) -> task.Model:

@@ -38,10 +38,9 @@ _CODES = ('Exit codes: 0; 2 for a mistake of the user, in one line; 130 or 143 a
 # Names of flags elsewhere -> those here.
 _RATES, _BATCHES = ('client_learning_rate', 'server_learning_rate'), (
     'client_batch_size', 'student_batch_size', 'cohort_size')
-_MEANT = {
-    'lr': _RATES, 'learning_rate': _RATES, 'batch_size': _BATCHES,
-    'epochs': ('client_epochs', 'rounds'), 'target': ('label_field',),
-    'sigma': ('noise_multiplier', 'noise_stddev'), 'max_grad_norm': ('clip',)}
+_MEANT = {'lr': _RATES, 'learning_rate': _RATES, 'batch_size': _BATCHES,
+          'epochs': ('client_epochs', 'rounds'), 'target': ('label_field',),
+          'sigma': ('noise_multiplier', 'noise_stddev'), 'max_grad_norm': ('clip',)}
 
 
 def quiet() -> None:

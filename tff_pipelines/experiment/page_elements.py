@@ -115,9 +115,8 @@ def chart(title: str, xlabel: str, curves: Sequence[tuple[int, str, Curve]], *,
   across, ticks = _axis([x for *_, curve in curves for x in curve.x], _LEFT, right)
   for place, text in ticks:
     x = f'{place:.1f}'
-    drawing.extend((
-        element('line', x1=x, x2=x, y1=_TOP, y2=bottom, class_='grid'),
-        element('text', text, x=x, y=bottom + 15, text_anchor='middle')))
+    drawing.extend((element('line', x1=x, x2=x, y1=_TOP, y2=bottom, class_='grid'),
+                    element('text', text, x=x, y=bottom + 15, text_anchor='middle')))
   up, ticks = _axis([y for *_, curve in curves for y in curve.y], bottom, _TOP, log=log,
                     whole=True)
   for place, text in ticks:

@@ -60,9 +60,8 @@ def _curves(rows: Sequence[Mapping[str, str]],
                   if name in rows[0]), None)
   # Column -> held-out set and metric; where there is one set, columns may not name it.
   metrics = set().union(*summary['held_out'].values())
-  sets = {name: name.split('/', 1) if '/' in name else ['test', name]
-          for name in rows[0] if name in metrics or (
-              '/' in name and not name.startswith(_NOT_SETS))}
+  sets = {name: name.split('/', 1) if '/' in name else ['test', name] for name in rows[0]
+          if name in metrics or ('/' in name and not name.startswith(_NOT_SETS))}
   first = [name for name, (set_name, _) in sets.items() if set_name in (
       summary['headline_of'], 'mean')] or list(sets)[:1]
   rounds, hint = f'{index}s', ', without the seed' * (epsilon == 'epsilon_if_unseeded')

@@ -44,9 +44,8 @@ _CAVEATS = {
         'whether or not what was released decided that, as long as no more are added; '
         f'{_FOLLOWED}'}
 # Whether workers of a cluster compute -> who can read clients' rows.
-_RAW_ROWS = {
-    False: 'The operator of the machine on which the run simulated all clients',
-    True: 'The operators of the cluster on which the run simulated all clients'}
+_RAW_ROWS = {False: 'The operator of the machine on which the run simulated all clients',
+             True: 'The operators of the cluster on which the run simulated all clients'}
 
 
 class Experiment(abc.ABC):
@@ -202,9 +201,8 @@ class Experiment(abc.ABC):
       files.create_folder(self.folder)
       files.new_key(self.folder)
       identity = self.keyed(identity)
-    configuration = {
-        'family': self.family, 'settings': self.settings.configuration(),
-        'identity': identity, 'plan': plan.configuration()}
+    configuration = {'family': self.family, 'settings': self.settings.configuration(),
+                     'identity': identity, 'plan': plan.configuration()}
     if self.earlier_rounds:
       configuration['earlier_rounds'] = list(self.earlier_rounds)
       more.append(_caveat('rounds added', self.earlier_rounds[-1]))

@@ -178,9 +178,8 @@ class FedMdPlan(guarantee.Plan):
             delta: float | None = None) -> guarantee.Bound:
     if self.draws_subset:
       # With the same delta 0 holds too, see `further`.
-      return guarantee.Bound(
-          epsilon=self.target[0] if delta is None else math.inf, accountant='theorem',
-          caveats=self.draw_event.caveats())
+      return guarantee.Bound(epsilon=self.target[0] if delta is None else math.inf,
+                             accountant='theorem', caveats=self.draw_event.caveats())
     bound = super().bound(event, releases, observer=observer, delta=delta)
     if releases <= self.releases or bound.epsilon <= self.target[0]:
       return bound

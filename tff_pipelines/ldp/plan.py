@@ -66,9 +66,8 @@ class LdpPlan(guarantee.Plan):
 
   def step_event(self, before: int, after: int) -> base.Event:
     """The step that brings the number of queries from `before` to `after`."""
-    return events.LocalAnswers(
-        event=self.event(1), groups=self.groups, queries_before=before,
-        queries_after=after)
+    return events.LocalAnswers(event=self.event(1), groups=self.groups,
+                               queries_before=before, queries_after=after)
 
   def most_answers(self, queries: int) -> int:
     """Maximum number of answers of one owner after this number of queries."""

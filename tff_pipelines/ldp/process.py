@@ -91,9 +91,8 @@ def build_asking(mechanism: local_dp.LocalMechanism, *, num_queries: int, dimens
     return collections.OrderedDict(
         means=local_dp.unscaled_probabilities(result['means']), answers=result['answers'])
 
-  @tff.federated_computation(
-      tff.FederatedType(features_type, tff.SERVER),
-      tff.FederatedType(clients_type, tff.CLIENTS))
+  @tff.federated_computation(tff.FederatedType(features_type, tff.SERVER),
+                             tff.FederatedType(clients_type, tff.CLIENTS))
   def ask(features, owners):
     values = tff.federated_map(prepare, (owners, tff.federated_broadcast(features)))
     output = process.next(process.initialize(), values)

@@ -221,7 +221,6 @@ def outcome(folder: pathlib.Path, settings: MeanSettings, plan: plan_lib.MeanPla
           'task': 'mean_estimation', 'algorithm': 'mean', 'bits': only.get('bits'),
           'mechanism': ','.join(settings.mechanisms), 'clip': settings.clip,
           'noise_multiplier': only.get('noise_multiplier'), 'population': only.get('n'),
-          'details': {
-              'settings': len(asked), 'repeats': settings.repeats,
-              'epsilon_of_one_release': list(settings.epsilon),
-              'against_gaussian': groups}})
+          'details': {'settings': len(asked), 'repeats': settings.repeats,
+                      'epsilon_of_one_release': list(settings.epsilon),
+                      'against_gaussian': groups}})

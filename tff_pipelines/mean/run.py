@@ -56,9 +56,8 @@ def _release(settings: MeanSettings, cell: plan_lib.Cell) -> tuple[Any, Callable
       contribution, _ = factory.contribute(vectors[i], keys.derive(root, i), state)
       return i + 1, factory.add(total, contribution)
 
-    _, total = tf.while_loop(
-        lambda i, _: i < n, step, (tf.constant(0), factory.zero(d)),
-        parallel_iterations=1)
+    _, total = tf.while_loop(lambda i, _: i < n, step, (tf.constant(0), factory.zero(d)),
+                             parallel_iterations=1)
     state, vector, _ = factory.server_step(state, total, tf.constant(n, tf.int32), layout)
     return state, vector / n
 

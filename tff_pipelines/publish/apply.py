@@ -122,9 +122,8 @@ def _columns(serving: task_lib.Serving, outputs: dict[str, np.ndarray],
 
 def predict(settings: PredictSettings) -> None:
   """Writes one row for each example: client, index, outputs; errors as `evaluate`."""
-  trained, serving, source = _opened(
-      run_lib.read_finished(settings.run, settings.party), settings.reader_options,
-      labelled=False)
+  trained, serving, source = _opened(run_lib.read_finished(settings.run, settings.party),
+                                     settings.reader_options, labelled=False)
   skips = getattr(source, 'skips', None) or task_lib.Skips()
   path = pathlib.Path(settings.output)
   path.parent.mkdir(parents=True, exist_ok=True)

@@ -24,10 +24,9 @@ _FAMILIES = {
 # Key of an export's description: the family and the settings that its use takes. They
 # are public: no path, cohort or time, and nothing that was counted.
 SERVED = 'served'
-_PUBLIC = (
-    'task', 'model', 'missing', 'num_classes', 'class_names', 'only_digits',
-    'sequence_length', 'data_source', 'client_field', 'text_field', 'image_field',
-    'label_field', 'dark_ink')
+_PUBLIC = ('task', 'model', 'missing', 'num_classes', 'class_names', 'only_digits',
+           'sequence_length', 'data_source', 'client_field', 'text_field', 'image_field',
+           'label_field', 'dark_ink')
 # Family whose parties have a model each, and the folder of these.
 _OF_PARTIES, _PARTIES = 'fedmd', 'parties'
 

@@ -128,9 +128,8 @@ class NativeChunk(_Marked):
     self._diagnostics, self._training = (
         list(map(marked.index, self._listed(mark)))
         for mark in (marks.DIAGNOSTICS, marks.TRAINING_TOTALS))
-    self._others = [
-        i for i in range(len(fetches))
-        if i not in (self._total, *self._diagnostics, *self._training)]
+    self._others = [i for i in range(len(fetches))
+                    if i not in (self._total, *self._diagnostics, *self._training)]
     at_once = self._operations.get(marks.AT_A_TIME)
     self._size = marks.at_a_time(self._params) if at_once is None else (
         tf.make_ndarray(at_once.get_attr('value')).item())
@@ -163,10 +162,9 @@ class NativeChunk(_Marked):
     # TensorFlow flattens mappings in the order of their names.
     measured = [np.int32(value) for _, value in sorted(
         zip(encoding.DIAGNOSTICS, total.diagnostics))]
-    results = {
-        self._total: total.total, **dict(zip(self._diagnostics, measured)),
-        **dict(zip(self._training, training)),
-        **dict(zip(self._others, rest[len(training):]))}
+    results = {self._total: total.total, **dict(zip(self._diagnostics, measured)),
+               **dict(zip(self._training, training)),
+               **dict(zip(self._others, rest[len(training):]))}
     return [results[i] for i in sorted(results)]
 
 

@@ -194,9 +194,8 @@ class SubroundContext(in_process.InProcessContext):
     try:
       self._transport.replace(worker)
     except transports.WorkerLostError as error:
-      raise RoundAbandonedError(
-          f'the round was abandoned: {reason}, and no other worker starts: {error}'
-          ) from error
+      raise RoundAbandonedError(f'the round was abandoned: {reason}, and no other worker '
+                                f'starts: {error}') from error
     self._busy.discard(worker)
     self._fresh.add(worker)
 

@@ -115,9 +115,8 @@ def train(network: Network, initial_weights, examples, unlabelled,
       _, public = batch_of(unlabelled, _PUBLIC_BATCHES, step, tf.shape(unlabelled)[0])
       value += tf.reduce_mean(domain_loss(
           weights[size:], features, network.features(weights[:size], public),
-          adversarial_strength(
-              tf.cast(step, tf.float32) / tf.cast(total, tf.float32),
-              config.adversarial)))
+          adversarial_strength(tf.cast(step, tf.float32) / tf.cast(total, tf.float32),
+                               config.adversarial)))
     return value
 
   trained = adam.run_steps(

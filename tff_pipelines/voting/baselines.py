@@ -196,9 +196,8 @@ class VotingExperiment(run_lib.Experiment):
                f'queries answered, {100 * right:.1f}% of them right'],
         files=(files.METRICS, student_lib.CURVE),
         figures={files.FIGURE: lambda path: report_lib.draw(
-            path, [report_lib.Curve(
-                label='accuracy', x=[row['epoch'] for row in curve],
-                y=[row['accuracy'] for row in curve])],
+            path, [report_lib.Curve(label='accuracy', x=[row['epoch'] for row in curve],
+                                    y=[row['accuracy'] for row in curve])],
             title=title, xlabel='epoch of the student', ylabel='accuracy on test')},
         details={'queries': len(rows), 'answered': float(answered.mean()),
                  'labels_right': right, 'student': method, 'student_model': student.name})

@@ -20,9 +20,8 @@ from tff_pipelines.voting import distortions
 FEATURES = 64
 DEFAULT_TRAINING = adam.AdamConfig(learning_rate=2e-3, batch_size=256, epochs=20)
 
-_CONVOLUTIONS = tuple(
-    layers.Convolution(size, width, stride, padding='SAME')
-    for size, width, stride in ((5, 24, 2), (3, 48, 2), (3, 64, 1)))
+_CONVOLUTIONS = tuple(layers.Convolution(size, width, stride, padding='SAME')
+                      for size, width, stride in ((5, 24, 2), (3, 48, 2), (3, 64, 1)))
 _LAYERS = ('convolution_0', 'convolution_1', 'convolution_2', 'dense_0')
 _ARRAYS = ('kernel', 'scale', 'offset', 'mean', 'variance')
 # Names of the weights, in their order.
@@ -138,9 +137,8 @@ class FeatureMap:
 
     @tf.function(autograph=False, reduce_retracing=True)
     def features_alone(images):
-      return tf.map_fn(
-          lambda image: features(image[tf.newaxis])[0], images,
-          fn_output_signature=tf.TensorSpec([FEATURES], tf.float32))
+      return tf.map_fn(lambda image: features(image[tf.newaxis])[0], images,
+                       fn_output_signature=tf.TensorSpec([FEATURES], tf.float32))
 
     self._features, self._features_alone = features, features_alone
 
@@ -152,6 +150,5 @@ class FeatureMap:
     if not len(images):
       return np.zeros([0, FEATURES], np.float32)
     function = self._features_alone if alone else self._features
-    return np.concatenate([
-        function(tf.constant(images[i:i + _BLOCK])).numpy()
-        for i in range(0, len(images), _BLOCK)])
+    return np.concatenate([function(tf.constant(images[i:i + _BLOCK])).numpy()
+                           for i in range(0, len(images), _BLOCK)])

@@ -13,9 +13,8 @@ from tff_pipelines.accounting.guarantees import (
     calibration, mechanisms, plan as guarantee, votes as votes_lib)
 from tff_pipelines.common import caveats, files, validate
 
-_NO_BOUND = caveats.Caveat(
-    'published epsilon is no bound',
-    'epsilon by the published formula is less than what is proved: it is no bound')
+_NO_BOUND = caveats.Caveat('published epsilon is no bound', 'epsilon by the published '
+                           'formula is less than what is proved: it is no bound')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

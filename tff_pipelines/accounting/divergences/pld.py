@@ -165,9 +165,8 @@ class _Total:
       log_mass = np.log(np.maximum(np.maximum(mass, 0.0) + error, 0.0))
     # No mass is above 1; what round-off leaves far from the peak may seem so.
     log_mass = np.minimum(log_mass + self.cumulant(theta) - theta * losses, 0.0)
-    return _Distribution(
-        losses=losses, log_mass=log_mass, peak=mean,
-        infinite=min(1.0, self.infinite + math.exp(min(log_above, 0.0))))
+    return _Distribution(losses=losses, log_mass=log_mass, peak=mean,
+                         infinite=min(1.0, self.infinite + math.exp(min(log_above, 0.0))))
 
 
 def _composed(transform: np.ndarray, first: int, weights: np.ndarray) -> np.ndarray:

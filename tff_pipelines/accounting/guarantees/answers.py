@@ -268,10 +268,9 @@ def _caveats_of_params(
       noise_variance=params.local_stddev_grid**2)
   alone, _ = accountant.renyi_epsilon(share, delta)
   if alone > accountant.LARGE_EPSILON:
-    notes.append(Caveat(
-        'little noise if all others collude',
-        'if all others collude, the noise of a client\'s own share leaves it '
-        f'epsilon={decimals.rounded_up(alone)} in one round'))
+    notes.append(Caveat('little noise if all others collude', 'if all others collude, '
+                        'the noise of a client\'s own share leaves it '
+                        f'epsilon={decimals.rounded_up(alone)} in one round'))
   if not params.noise.is_divisible and (
       mechanism.sampling_scheme().cohort_in_words == 'expected'):
     notes.append(APPROXIMATE)
@@ -282,9 +281,8 @@ def _of_subset(query: Query, event: base.Event) -> dict[str, Any]:
   """The fields of the answer about one random subset of records."""
   notes = [*event.caveats()]
   if query.delta is not None:
-    notes.append(Caveat(
-        'delta not used', f'delta={query.delta:g} is not used: records and subset_size '
-        'determine delta'))
+    notes.append(Caveat('delta not used', f'delta={query.delta:g} is not used: records '
+                        'and subset_size determine delta'))
   return dict(delta=event.draw_probability, caveats=tuple(notes),
               outsiders=Bound(epsilon=event.published_epsilon, accountant='theorem'))
 
