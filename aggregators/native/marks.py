@@ -128,10 +128,9 @@ class Marks:
 
 def _one(trained, index: tf.Tensor, count: tf.Tensor):
   """The result of `trained` for one client, each with a first axis of 1; no copies."""
-  return tf.nest.map_structure(
-      lambda x: x[tf.newaxis], branch.either(
-          index < count, lambda: trained(index), lambda: tf.nest.map_structure(
-              lambda spec: tf.zeros(spec.shape, spec.dtype), trained.structured_outputs)))
+  return tf.nest.map_structure(lambda x: x[tf.newaxis], branch.either(
+      index < count, lambda: trained(index), lambda: tf.nest.map_structure(
+          lambda spec: tf.zeros(spec.shape, spec.dtype), trained.structured_outputs)))
 
 
 def _several(trained, first: tf.Tensor, end: tf.Tensor):

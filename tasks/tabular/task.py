@@ -287,8 +287,7 @@ def build(*, model: str | None = None, data_source: str | None = None,
   result = finish(columns)
   if is_complete:
     return result
-  return dataclasses.replace(
-      result, files={}, preliminary=statistics.release(
-          records.SubsetSource(raw.train, result.train.client_ids), columns, raw.skips,
-          missing, finish,
-          counts_classes=class_weights is not None and not columns.label.weights))
+  return dataclasses.replace(result, files={}, preliminary=statistics.release(
+      records.SubsetSource(raw.train, result.train.client_ids), columns, raw.skips,
+      missing, finish,
+      counts_classes=class_weights is not None and not columns.label.weights))

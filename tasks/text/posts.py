@@ -149,10 +149,9 @@ def _released(finish: Callable[[Vocabulary], task.Task],
                        'labels: raise vocabulary_epsilon, or give a public list')
     return of_counts(words, labels)
 
-  return dataclasses.replace(
-      of_counts({}, {}), files={}, preliminary=task.Preliminary(
-          file=vocabulary_lib.FILE, totals=totals, l2_sensitivity=math.sqrt(items),
-          items=items, complete=complete))
+  return dataclasses.replace(of_counts({}, {}), files={}, preliminary=task.Preliminary(
+      file=vocabulary_lib.FILE, totals=totals, l2_sensitivity=math.sqrt(items),
+      items=items, complete=complete))
 
 
 def _words_and_labels(data: text_data.TextData, sentences: Callable[[str], list[str]]

@@ -280,10 +280,9 @@ class LdpExperiment(PreparedExperiment):
         task.task, student.predict(task.test), results=rounds.accuracies,
         words=f' after {answered:,} queries of {plan.queries:,}; {stopped}',
         files=(files.METRICS, STUDENT), trained={'': serving.of_student(task, student)},
-        figures={
-            files.FIGURE: lambda path: fedavg_report.draw_metrics(
-                path, 'test', title, key='queries', xlabel='queries answered',
-                of=' of an owner')}, **common)
+        figures={files.FIGURE: lambda path: fedavg_report.draw_metrics(
+            path, 'test', title, key='queries', xlabel='queries answered',
+            of=' of an owner')}, **common)
 
   def evaluate(self, task: Prepared, trained: models.Trained):
     return task.accuracies(*serving.own_weights(trained))
