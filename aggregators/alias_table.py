@@ -93,8 +93,7 @@ def build(weights: list[int], min_log_size: int = 2, *,
   low_mask = (1 << TIE_BITS) - 1
   first = np.array([t >> TIE_BITS for t in thresholds], np.int64)
   low = np.array([(t & low_mask) - (1 << 63) for t in thresholds], np.int64)
-  packed = np.left_shift(first, 32) | np.array(aliases, np.int64)
-  return AliasTable(packed, low)
+  return AliasTable(np.left_shift(first, 32) | np.array(aliases, np.int64), low)
 
 
 def _alias(cells: list[int], capacity: int) -> tuple[list[int], list[int]]:

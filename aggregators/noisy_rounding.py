@@ -36,10 +36,8 @@ Rounded = collections.namedtuple('Rounded', ['values', 'retries', 'fell_back'])
 def random_bits(key: tf.Tensor, dim: int, draws: int = 1, compiled: bool = True,
                 generator=keys) -> tf.Tensor:
   """The random bits of a rounding: int32 [2 * draws * dim], uniform."""
-  if compiled:
-    pairs = _compiled_bits(key, draws * dim, generator)
-  else:
-    pairs = generator.random_bits(key, [draws * dim], tf.int64)
+  pairs = (_compiled_bits(key, draws * dim, generator) if compiled else
+           generator.random_bits(key, [draws * dim], tf.int64))
   # The same bytes seen as two halves.
   return tf.reshape(tf.bitcast(pairs, tf.int32), [2 * draws * dim])
 

@@ -46,8 +46,7 @@ def add_noise(values: tf.Tensor, key: tf.Tensor,
   negative = keys.random_bits(keys.derive(key, 1), values.shape) < 0
   size = -tf.math.log(uniform)
   noise = tf.where(negative, -size, size)
-  noisy = tf.cast(values, tf.float64) + params.noise_scale * noise
-  return tf.cast(noisy, tf.float32)
+  return tf.cast(tf.cast(values, tf.float64) + params.noise_scale * noise, tf.float32)
 
 
 def encode(logits: tf.Tensor, weight: tf.Tensor, key: tf.Tensor | None,

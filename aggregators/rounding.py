@@ -38,9 +38,8 @@ def squared_norm(vector: tf.Tensor) -> tf.Tensor:
 
   The order of summation differs between machines: by a relative 2^-50 or so.
   """
-  if vector.shape[0] < _LEAST_COMPILED:
-    return _sum_of_squares(vector, tf.float64)
-  return _compiled_sum_of_squares(vector)
+  return (_sum_of_squares(vector, tf.float64) if vector.shape[0] < _LEAST_COMPILED else
+          _compiled_sum_of_squares(vector))
 
 
 # One pass, and no wider copy of the vector.

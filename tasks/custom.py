@@ -42,8 +42,7 @@ def source_of(name: str, function: Callable[..., Any]) -> dict[str, str]:
   Raises ValueError if the source is not in a file.
   """
   try:
-    path = inspect.getsourcefile(inspect.unwrap(function))
-    content = pathlib.Path(path).read_bytes()
+    content = pathlib.Path(inspect.getsourcefile(inspect.unwrap(function))).read_bytes()
   except (OSError, TypeError):
     raise ValueError(f'{name}: the function must be in a source file') from None
   return {'module': function.__module__, 'function': function.__qualname__,

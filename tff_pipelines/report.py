@@ -47,9 +47,8 @@ class ReportSettings(settings_lib.Settings):
   @property
   def path(self) -> pathlib.Path:
     """The file to write."""
-    if self.output is not None:
-      return pathlib.Path(self.output)
-    return pathlib.Path(self.runs[0] if len(self.runs) == 1 else '.') / files.PAGE
+    return (pathlib.Path(self.output) if self.output is not None else
+            pathlib.Path(self.runs[0] if len(self.runs) == 1 else '.') / files.PAGE)
 
 
 def report(settings: ReportSettings) -> int:

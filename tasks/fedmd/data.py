@@ -161,10 +161,8 @@ def mnist_letters(choice: Choice, *, data_path: str | os.PathLike[str],
   """
   folder = pathlib.Path(data_path)
   public = _public(folder / 'mnist.npz')
-  if cache_dir is None:
-    held, test = _unipen_letters(folder / 'unipen62_writers.npz')
-  else:
-    held, test = _official_letters(cache_dir)
+  held, test = (_unipen_letters(folder / 'unipen62_writers.npz') if cache_dir is None else
+                _official_letters(cache_dir))
   by_writer = choice.split == 'noniid'
   return Data(
       public=public, public_classes=10, test=test, classes=len(LETTERS),

@@ -110,9 +110,8 @@ def classification_metrics(logits: tf.Tensor, labels: tf.Tensor,
   """Computes 'accuracy' and 'loss' as float32 (sum, weight) over rows that count."""
   predictions = tf.argmax(logits, axis=-1, output_type=labels.dtype)
   correct = tf.cast(tf.equal(predictions, labels), tf.float32)
-  loss = softmax_cross_entropy(logits, labels)
   return {'accuracy': (tf.reduce_sum(correct * mask), tf.reduce_sum(mask)),
-          'loss': masked_total(loss, mask)}
+          'loss': masked_total(softmax_cross_entropy(logits, labels), mask)}
 
 
 def masked_total(values: tf.Tensor, weights: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -134,9 +133,8 @@ def class_counts(logits: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor, *,
   classes = logits.shape[-1]
   predictions = tf.argmax(logits, axis=-1, output_type=labels.dtype)
   if confusion:
-    pairs = tf.math.unsorted_segment_sum(
-        mask, labels * classes + predictions, classes * classes)
-    return {'confusion': tf.reshape(pairs, [classes, classes])}
+    return {'confusion': tf.reshape(tf.math.unsorted_segment_sum(
+        mask, labels * classes + predictions, classes * classes), [classes, classes])}
   right = mask * tf.cast(tf.equal(predictions, labels), tf.float32)
   total = tf.math.unsorted_segment_sum
   return {'occurred': total(mask, labels, classes),

@@ -73,9 +73,8 @@ def attributes(outputs: Callable[..., Outputs], shape: tf.TensorShape, loss: Any
     return tf.argmax(values, axis=-1, output_type=tf.int32)
 
   def class_of(y):
-    if kind == _ONE_HOT:
-      return tf.argmax(y, axis=-1, output_type=tf.int32)
-    return tf.cast(_without_unit(y) if kind == _BINARY else y, tf.int32)
+    return (tf.argmax(y, axis=-1, output_type=tf.int32) if kind == _ONE_HOT else
+            tf.cast(_without_unit(y) if kind == _BINARY else y, tf.int32))
 
   def example_losses(weights, batch, seed):
     result = outputs(weights, batch, seed)
@@ -107,10 +106,9 @@ def attributes(outputs: Callable[..., Outputs], shape: tf.TensorShape, loss: Any
   def count(weights, batch, mask):
     result = outputs(weights, batch, None)
     predicted, truth = classes(result.values), class_of(batch['y'])
-    pairs = tf.math.unsorted_segment_sum(
+    return {'confusion': tf.reshape(tf.math.unsorted_segment_sum(
         tf.reshape(_weights(predicted, result.mask, mask), [-1]),
-        tf.reshape(truth * size + predicted, [-1]), size * size)
-    return {'confusion': tf.reshape(pairs, [size, size])}
+        tf.reshape(truth * size + predicted, [-1]), size * size), [size, size])}
 
   breakdown = types.Breakdown(kind='class', names=tuple(class_names), count=count)
   return dict(loss=example_losses, metrics=totals, predict=predict, headline=headline,

@@ -113,9 +113,8 @@ class Template:
     """
     given = {name: tf.convert_to_tensor(arguments[name])
              for name in sorted(self.uses.union(self._watched))}
-    if not tf.executing_eagerly():
-      return self._put(given)
-    return self._call.get_concrete_function(given)(given)
+    return (self._put(given) if not tf.executing_eagerly() else
+            self._call.get_concrete_function(given)(given))
 
   def _put(self, given: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Imports the template into the present graph."""

@@ -179,9 +179,8 @@ def open_files(data_source: str, fields: records.Fields, **options: Any
 def concatenated(parts: Sequence[task.ClientSource | None], skips: task.Skips
                  ) -> task.ClientSource:
   """All clients of those parts that there are; rows in their order stay as they are."""
-  if getattr(parts[0], 'in_order', False):
-    return parts[0]
-  return records.JoinedSource([part for part in parts if part is not None], skips)
+  return (parts[0] if getattr(parts[0], 'in_order', False) else
+          records.JoinedSource([part for part in parts if part is not None], skips))
 
 
 def arrays(path: str, record: str, label: str | None, client: str

@@ -196,8 +196,7 @@ class Category:
         checks.indices(f'column {self.name!r}', values, self.known)
       except ValueError as error:
         raise ValueError(f'{error}{_IMPUTABLE}') from error
-    categories = np.array(self.known, object)
-    return (values[:, np.newaxis] == categories).astype(np.float32)
+    return (values[:, np.newaxis] == np.array(self.known, object)).astype(np.float32)
 
   def target(self, values: np.ndarray) -> np.ndarray:
     """The classes of labels: int32 [n]. Raises ValueError; none is imputed."""
@@ -340,9 +339,8 @@ def _described(name: str, value: Any) -> Column:
   options = {_TARGET, _LOG} if kind == _BOUNDS else {_TARGET}
   if kind not in value or not set(value) <= {kind, *options} or not all(
       isinstance(value.get(option, False), bool) for option in options):
-    rule = ('an object of "bounds" or "categories", and of "target": true and, with '
-            '"bounds", "log": true')
-    raise checks.wrong(f'column {name!r}', rule, dict(value))
+    raise checks.wrong(f'column {name!r}', 'an object of "bounds" or "categories", and '
+                       'of "target": true and, with "bounds", "log": true', dict(value))
   content, is_target = value[kind], value.get(_TARGET, False)
   if not isinstance(content, list) or kind == _BOUNDS and len(content) != 2:
     raise checks.wrong(f'column {name!r}: {kind}', 'a list' if kind == _CATEGORIES else
@@ -421,8 +419,7 @@ def _read(name: str, kind: str, values: Sequence[Any]) -> list[Any]:
   """Values as they are read from data of a kind. Raises ValueError."""
   # Imports TensorFlow, which takes seconds and settings do not need.
   from tasks.sources import columns as raw_columns  # pylint: disable=g-import-not-at-top
-  column = raw_columns.Column(records.Field(name=name, kind=kind))
-  return list(map(column.value, values))
+  return list(map(raw_columns.Column(records.Field(name=name, kind=kind)).value, values))
 
 
 def doubtful(sample: Sample, columns: Iterable[Column]) -> list[str]:

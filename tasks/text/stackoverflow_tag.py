@@ -48,8 +48,7 @@ def build_model(name: str, vocabulary: vocabulary_lib.Vocabulary) -> task.Model:
   num_words, num_tags = len(vocabulary.words), len(vocabulary.labels)
 
   def initial_weights(seed):
-    rng = np.random.default_rng(seed)
-    return [layers.glorot_uniform(rng, num_words, num_tags),
+    return [layers.glorot_uniform(np.random.default_rng(seed), num_words, num_tags),
             np.full(num_tags, first_bias, np.float32)]
 
   def score(weights, batch):

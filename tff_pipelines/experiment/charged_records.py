@@ -102,5 +102,4 @@ class ChargedRecords:
 
 def kept_arrays(path: pathlib.Path) -> dict[str, np.ndarray] | None:
   """The answers in a file of `ChargedRecords`, None without; ValueError if damaged."""
-  is_charged_only = path.exists() and not path.stat().st_size
-  return None if is_charged_only else files.read_arrays(path)
+  return None if path.exists() and not path.stat().st_size else files.read_arrays(path)

@@ -70,9 +70,8 @@ def written(root: Element) -> str:
 
 def _text(value: str) -> str:
   """The text without what HTML can't hold: control characters and half characters."""
-  kept = ''.join(c if c.isprintable() or c in '\n\t ' else '\N{REPLACEMENT CHARACTER}'
-                 for c in value)
-  return kept.encode('utf-8', 'replace').decode('utf-8')
+  return ''.join(c if c.isprintable() or c in '\n\t ' else '\N{REPLACEMENT CHARACTER}'
+                 for c in value).encode('utf-8', 'replace').decode('utf-8')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

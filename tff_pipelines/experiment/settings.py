@@ -161,9 +161,7 @@ class Settings:
 
 
 def _json(value: Any) -> Any:
-  if isinstance(value, tuple):
-    return list(value)
-  return getattr(value, 'name', value)
+  return list(value) if isinstance(value, tuple) else getattr(value, 'name', value)
 
 
 def of_configuration(cls: type[Settings], recorded: Mapping[str, Any],

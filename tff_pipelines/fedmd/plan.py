@@ -84,9 +84,8 @@ class FedMdPlan(guarantee.Plan):
 
   def weight(self, party: int) -> int:
     """Weight: 1, or `FULL_WEIGHT` of the largest party's records, rounded up."""
-    if self.settings.weighting == 'equal':
-      return 1
-    return -(-FULL_WEIGHT * self.records[party] // max(self.records))
+    return (1 if self.settings.weighting == 'equal' else
+            -(-FULL_WEIGHT * self.records[party] // max(self.records)))
 
   def draw(self, party: int) -> events.Nfdp:
     """The event of a party's draw; ValueError if it takes a record for certain."""
@@ -189,9 +188,8 @@ class FedMdPlan(guarantee.Plan):
         f'{decimals.epsilon(bound.epsilon)}, not the {self.target[0]:.6g} planned')))
 
   def further(self, released: base.Event) -> dict[str, Any]:
-    if not self.draws_subset or self.seed is not None:
-      return {}
-    return {'epsilon_tighter': accountant.epsilon(self.draw_event, self.delta)}
+    return ({} if not self.draws_subset or self.seed is not None else
+            {'epsilon_tighter': accountant.epsilon(self.draw_event, self.delta)})
 
   @property
   def terms(self) -> guarantee.Terms:

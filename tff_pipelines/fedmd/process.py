@@ -49,9 +49,8 @@ def losses(kind: str, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
   """
   if kind == LABELS:
     return layers.softmax_cross_entropy(logits, targets)
-  if kind == 'logits':
-    return tf.reduce_mean(tf.abs(logits - targets), axis=-1)
-  return tf.nn.softmax_cross_entropy_with_logits(labels=targets, logits=logits)
+  return (tf.reduce_mean(tf.abs(logits - targets), axis=-1) if kind == 'logits' else
+          tf.nn.softmax_cross_entropy_with_logits(labels=targets, logits=logits))
 
 
 def fit(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,

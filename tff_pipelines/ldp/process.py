@@ -79,9 +79,8 @@ def build_asking(mechanism: local_dp.LocalMechanism, *, num_queries: int, dimens
   @tff.tensorflow.computation(clients_type, features_type)
   def prepare(owner, features):
     asked = tf.gather(features, owner['queries'])
-    labels = soft_labels(asked, owner['weights'], temperature)
-    value = collections.OrderedDict(
-        values=local_dp.scaled_probabilities(labels), queries=owner['queries'])
+    value = collections.OrderedDict(values=local_dp.scaled_probabilities(
+        soft_labels(asked, owner['weights'], temperature)), queries=owner['queries'])
     if seeded:
       value['key'] = owner['key']
     return value
@@ -95,8 +94,7 @@ def build_asking(mechanism: local_dp.LocalMechanism, *, num_queries: int, dimens
                              tff.FederatedType(clients_type, tff.CLIENTS))
   def ask(features, owners):
     values = tff.federated_map(prepare, (owners, tff.federated_broadcast(features)))
-    output = process.next(process.initialize(), values)
-    return tff.federated_map(unscale, output.result)
+    return tff.federated_map(unscale, process.next(process.initialize(), values).result)
 
   return ask
 

@@ -66,8 +66,7 @@ class Prepared:
     x, y = (np.concatenate([getattr(held, name) for held in self.task.holdings])
             for name in ('x', 'y'))
     mean, scale = self.normalisation
-    own = self.feature_map.transform(x, alone=True)
-    return ({'x': (own - mean) * scale, 'y': y},
+    return ({'x': (self.feature_map.transform(x, alone=True) - mean) * scale, 'y': y},
             {'x': (self.test - mean) * scale, 'y': self.task.test.y})
 
   @property
@@ -106,9 +105,8 @@ class PreparedExperiment(run_lib.Experiment):
   def identity(self, task: Prepared) -> dict[str, Any]:
     """SHA-256 of the public images and the number of owners, in hexadecimal."""
     data = task.task
-    sizes = data.num_clients, len(data.holdings), data.num_classes
-    return {'data_fingerprint': hashlib.sha256(
-        data.public.tobytes() + repr(sizes).encode()).hexdigest()}
+    return {'data_fingerprint': hashlib.sha256(data.public.tobytes() + repr(
+        (data.num_clients, len(data.holdings), data.num_classes)).encode()).hexdigest()}
 
 
 def mechanism_of(plan: plan_lib.LdpPlan) -> local_dp.LocalMechanism:

@@ -148,8 +148,7 @@ class Sweep(rounds_lib.ChargedRounds):
     return next(map(self._event, self._remaining()), None)
 
   def draw(self, line) -> dict[str, np.ndarray]:
-    key = self._remaining()[0]
-    row = estimate(self._settings, self.cells[key])
+    row = estimate(self._settings, self.cells[self._remaining()[0]])
     return {_ROW: np.array(json.dumps(row, allow_nan=False))}
 
   def done(self) -> int:

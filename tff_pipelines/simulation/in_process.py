@@ -314,9 +314,8 @@ class _Evaluator:
   def federated_map(self, argument):
     """Maps at clients, and at the server too: TFF's own executor accepts both."""
     function, placed = argument
-    if isinstance(placed, values_lib.AtServer):
-      return self.federated_apply(argument)
-    return self._each(function, self._values(placed))
+    return (self.federated_apply(argument) if isinstance(placed, values_lib.AtServer) else
+            self._each(function, self._values(placed)))
 
   def federated_map_all_equal(self, argument):
     function, placed = argument

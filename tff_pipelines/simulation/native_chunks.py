@@ -57,9 +57,8 @@ def encoder(sum_factory: client_sum.ClientSumFactory) -> str:
   If no chunk was encoded since `encoders` was cleared, the form that this process would
   use. Both occur if workers differ, or if no table has the noise of some chunks.
   """
-  if sum_factory.native_params is None:
-    return 'graph'
-  return ', '.join(sorted(encoders)) or _name(kernels()[0])
+  return ('graph' if sum_factory.native_params is None else
+          ', '.join(sorted(encoders)) or _name(kernels()[0]))
 
 
 def _name(kernels_or_sum) -> str:

@@ -108,9 +108,8 @@ def train(images: np.ndarray, *, seed: int, config: adam.AdamConfig = DEFAULT_TR
   def loss(weights, rows, step):
     batch = tf.gather(records, rows)
     step_key = keys.derive(keys.derive(key, 1), step)
-    views = tf.concat(
-        [distortions.strong(batch, keys.derive(step_key, i)) for i in range(2)], axis=0)
-    features, _ = apply(weights, views)
+    features, _ = apply(weights, tf.concat(
+        [distortions.strong(batch, keys.derive(step_key, i)) for i in range(2)], axis=0))
     projected = layers.dense(tf.nn.relu(features), *weights[len(WEIGHTS):])
     return contrast(*tf.split(projected, 2))
 

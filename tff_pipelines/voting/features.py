@@ -155,9 +155,8 @@ def _with_records(task: VotingTask, convert: Callable) -> VotingTask:
 def map_records(task: VotingTask, features: PublicFeatures,
                 alone: bool = False) -> VotingTask:
   """The task with features as its records; `alone` as for `PublicFeatures`."""
-  if features.kind == 'none':
-    return task
-  return _with_records(task, lambda x: features(x, alone))
+  return (task if features.kind == 'none' else
+          _with_records(task, lambda x: features(x, alone)))
 
 
 def as_grid(task: VotingTask) -> VotingTask:

@@ -61,10 +61,9 @@ class VoteRounds(rounds_lib.Rounds):
         examples=collections.OrderedDict(sorted(seen.agents.examples(agent).items())),
         **({} if seed is None else {'key': contexts.client_key(seed, 1, number)}))
               for number, agent in enumerate(seen.agents.client_ids)]
-    unlabelled = seen.public if settings.adversarial_strength > 0 else None
-    output = voting.next(
-        voting.initialize(),
-        process.public_value(seen.public[self.asked.rows], unlabelled), values)
+    output = voting.next(voting.initialize(), process.public_value(
+        seen.public[self.asked.rows],
+        seen.public if settings.adversarial_strength > 0 else None), values)
     labels = np.asarray(output['labels'])
     return rounds_lib.Step(state=collections.OrderedDict(labels=labels),
                            suppressed=bool(output['measurements']['suppressed']),

@@ -35,8 +35,7 @@ _KEPT = 0.95  # Fraction of a record's label that comes from its neighbours.
 def _graph(features: np.ndarray) -> sparse.csr_matrix:
   """Symmetric, normalised weights between each record and the most similar ones."""
   from sklearn import neighbors  # pylint: disable=g-import-not-at-top
-  lengths = np.linalg.norm(features, axis=1, keepdims=True)
-  unit = features / np.maximum(lengths, 1e-12)
+  unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
   count = min(_NEIGHBOURS, len(features) - 1)
   one_way = neighbors.NearestNeighbors(n_neighbors=count, algorithm='brute').fit(
       unit).kneighbors_graph(mode='distance')

@@ -216,25 +216,21 @@ class _Distribution:
     height = signal.lfilter([1.0], [1.0, -keep], np.exp(self.log_mass)[::-1])[::-1]
     falls = -math.expm1(losses[0] - losses[1]) * height[1:]
     spent = np.append(np.cumsum(falls[::-1])[::-1], 0.0)
-    within = np.flatnonzero(spent <= budget)
-    first = int(within[0])
+    first = int(np.flatnonzero(spent <= budget)[0])
     if first == 0:
       return None
     left = (budget - spent[first]) / height[first]
-    if not left < 1:
-      return float(losses[first])
-    return float(min(max(losses[first] + math.log1p(-left), losses[first - 1]),
-                     losses[first]))
+    return float(losses[first]) if not left < 1 else float(
+        min(max(losses[first] + math.log1p(-left), losses[first - 1]), losses[first]))
 
 
 def _best_theta(total: _Total, cost: Callable[[float], float]) -> float:
   """The approximate minimizer theta > 0 of a quasi-convex cost."""
   unit = math.log(total.spread)
-  minimum = optimize.minimize_scalar(
+  return math.exp(optimize.minimize_scalar(
       lambda log_theta: cost(math.exp(log_theta)),
       bounds=(math.log(1e-6) - max(unit, 0.0), math.log(1e3) - min(unit, 0.0)),
-      method='bounded', options={'xatol': 0.02})
-  return math.exp(minimum.x)
+      method='bounded', options={'xatol': 0.02}).x)
 
 
 class _Query(NamedTuple):
@@ -249,9 +245,8 @@ class _Query(NamedTuple):
 
   def tail(self, known: float | None, infinite: float) -> float:
     """The mass that may go to infinite loss, given an earlier answer, if any."""
-    if self.delta is not None:
-      return _TAILS * max(self.delta - infinite, 0.0)
-    return _TAILS * (_FIRST_DELTA if known is None else known)
+    return (_TAILS * max(self.delta - infinite, 0.0) if self.delta is not None else
+            _TAILS * (_FIRST_DELTA if known is None else known))
 
   def resolution(self, total: _Total, known: float | None) -> tuple[float, float, float]:
     """(theta, error of log delta at it that may double the answer, its least unit)."""
@@ -439,10 +434,9 @@ def _delta_of(total: _Total, epsilon: float) -> float:
   """A safe delta of the total loss at epsilon."""
   if total.infinite >= 1 or total.harmless:
     return total.infinite
-  theta = _best_theta(total, lambda t: total.exponent(t) - t * epsilon)
   return min(1.0, _best_of_tilts(
-      total, theta, 40.0, lambda distribution: distribution.delta(epsilon),
-      lambda _: epsilon))
+      total, _best_theta(total, lambda t: total.exponent(t) - t * epsilon), 40.0,
+      lambda distribution: distribution.delta(epsilon), lambda _: epsilon))
 
 
 def bracket(factors: tuple[pairs.Factor, ...], delta: float) -> tuple[float, float]:

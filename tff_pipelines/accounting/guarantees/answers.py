@@ -124,10 +124,9 @@ def _solved(query: Query, mechanism: Mechanism) -> Mechanism:
           lambda trial: _with_noise(query, mechanism.replace(bits=trial.bits)).params(),
           error)) from None
   if query.kind == 'rounds':
-    most = calibration.rounds(
+    return mechanism.replace(**{family.counter: calibration.rounds(
         lambda count: mechanism.replace(**{family.counter: count}).event(),
-        **_target(query))
-    return mechanism.replace(**{family.counter: most})
+        **_target(query))})
   if query.kind == 'bits':
     if not family.params or mechanism.scale is not None:
       raise ValueError('query=bits needs a mechanism on a grid and no scale, found '
@@ -263,10 +262,9 @@ def _caveats_of_params(
     notes.append(CLOSED)
   if not params.has_shares or not 0 < delta < 1:
     return notes
-  share = sum_events.DistributedSkellam(
+  alone, _ = accountant.renyi_epsilon(sum_events.DistributedSkellam(
       l1_sensitivity=params.l1_sensitivity, l2_sensitivity=params.l2_sensitivity,
-      noise_variance=params.local_stddev_grid**2)
-  alone, _ = accountant.renyi_epsilon(share, delta)
+      noise_variance=params.local_stddev_grid**2), delta)
   if alone > accountant.LARGE_EPSILON:
     notes.append(Caveat('little noise if all others collude', 'if all others collude, '
                         'the noise of a client\'s own share leaves it '
