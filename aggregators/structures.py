@@ -54,10 +54,9 @@ class FlatLayout:
 
   def unflatten(self, vector: tf.Tensor):
     """The structure whose coordinates are `vector`, float32 [size]."""
-    pieces = tf.split(vector, self._sizes)
     return tf.nest.pack_sequence_as(self._structure, [
         tf.cast(tf.reshape(piece, spec.shape), spec.dtype)
-        for piece, spec in zip(pieces, self._specs)])
+        for piece, spec in zip(tf.split(vector, self._sizes), self._specs)])
 
 
 def keyed_type(value_type: tff.Type) -> tff.StructType:

@@ -19,8 +19,7 @@ import pathlib
 from tff_pipelines.experiment import cli  # First: the search path follows from it.
 # pylint: disable=g-bad-import-order
 from tff_pipelines.common import files
-from tff_pipelines.experiment import pages
-from tff_pipelines.experiment import settings as settings_lib
+from tff_pipelines.experiment import pages, settings as settings_lib
 from tff_pipelines.common.declarations import setting
 from tff_pipelines.fedavg.account_verdict import verdict_on
 

@@ -156,9 +156,8 @@ class EncodedSum:
         float(state['cohort_size']) <= params.believed_cohort)
     dim, sent = params.padded_dimension, params.sent_dimension
     self._working = dim, sent - dim
-    self._signs = np.zeros(0, np.uint32)
-    if params.rotation == 'hadamard':
-      self._signs = transform.sign_bits(pair(state['rotation_key']), dim)
+    self._signs = (transform.sign_bits(pair(state['rotation_key']), dim)
+                   if params.rotation == 'hadamard' else np.zeros(0, np.uint32))
     # Not `np.zeros`: the system maps pages twice that are read before they are written.
     self.total = np.full(sent, 0, np.int32)
     self.diagnostics = np.zeros(len(DIAGNOSTICS), np.int64)

@@ -20,9 +20,7 @@ from tasks.models import layers
 _ORIENTATIONS = 8
 # Pixels from the centre of a filter to its edge.
 _REACH = 3
-_WAVELENGTH = 4.0
-_WIDTH = 1.2
-_ASPECT = 0.7
+_WAVELENGTH, _WIDTH, _ASPECT = 4.0, 1.2, 0.7
 # Energies are averaged over tiles of this many pixels a side.
 _POOL = 4
 _COMPONENTS = 200
@@ -140,9 +138,6 @@ class FeatureMap:
             'landmarks': self.landmarks, 'bandwidth': np.float32(self.bandwidth),
             'whitening': self._whitening}
 
-  def _projected(self, images: np.ndarray) -> np.ndarray:
-    return (energies(images) - self._mean) @ self._components
-
   def transform(self, images: np.ndarray, alone: bool = False) -> np.ndarray:
     """Maps uint8 [n, height, width, channels] to float32 [n, dimension].
 
@@ -154,7 +149,7 @@ class FeatureMap:
       return np.zeros([0, self.dimension], np.float32)
     if alone:
       return self._transform_alone(tf.constant(images)).numpy()
-    x = self._projected(images)
+    x = (energies(images) - self._mean) @ self._components
     kernels = (
         np.exp(-_squared_distances(x[i:i + 10 * _BATCH], self.landmarks)
                / self.bandwidth) for i in range(0, len(x), 10 * _BATCH))

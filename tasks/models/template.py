@@ -175,7 +175,9 @@ def _part(traced: tf.Graph, operations: Iterable[tf.Operation]) -> tf.compat.v1.
   library = {function.signature.name: function for function in whole.library.function}
   nodes, called = list(part.node), set()
   for node in nodes:  # Which grows by the nodes of the functions that are called.
-    for name in _functions_of(node) & library.keys() - called:
+    calls = {node.op, *(function.name for value in node.attr.values()
+                        for function in (value.func, *value.list.func))}
+    for name in calls & library.keys() - called:
       called.add(name)
       part.library.function.append(library[name])
       nodes += library[name].node_def
@@ -186,9 +188,3 @@ def _part(traced: tf.Graph, operations: Iterable[tf.Operation]) -> tf.compat.v1.
             f'operation {node.name} ({node.op}) keeps state or draws from its own '
             'generator: use Model.from_keras and a layer of Keras, such as Dropout')
   return part
-
-
-def _functions_of(node: tf.compat.v1.NodeDef) -> set[str]:
-  """Names of the functions that a node calls."""
-  return {node.op, *(function.name for value in node.attr.values()
-                     for function in (value.func, *value.list.func))}

@@ -99,9 +99,9 @@ class Number:
                is_log=is_log, **rest)
 
   def __str__(self) -> str:
-    low, high = (f'{end:.4g}' if self.kind == records.MEASURE else
-                 str(np.datetime64(math.floor(end), 'D')) for end in (
-                     self.low, self.high))
+    low, high = (
+        f'{end:.4g}' if self.kind == records.MEASURE else
+        str(np.datetime64(math.floor(end), 'D')) for end in (self.low, self.high))
     return f'{self.name} [{low}, {high}]' + ', log scale' * self.is_log
 
   @property
@@ -170,9 +170,9 @@ class Category:
         len(self.weights) == len(self.categories)
         and 0 < min(self.weights) <= max(self.weights) <= (
             1.000001 * MAX_RATIO * min(self.weights)) < math.inf):
-      rule = (f'{len(self.categories)} positive numbers, the largest at most '
-              f'{MAX_RATIO} times the smallest')
-      raise checks.wrong('class_weights', rule, list(self.weights))
+      raise checks.wrong('class_weights', f'{len(self.categories)} positive numbers, the '
+                         f'largest at most {MAX_RATIO} times the smallest',
+                         list(self.weights))
 
   @property
   def width(self) -> int:
@@ -318,10 +318,12 @@ def _in_full(name: str, value: Any) -> dict[str, Any]:
   if isinstance(value, list) and any(isinstance(v, bool) for v in value):
     value = [str(v).lower() if isinstance(v, bool) else v for v in value]
   if isinstance(value, list) and value and all(isinstance(v, str) for v in value):
-    if _looks_like_numbers(value):
-      rule = ('numbers without quotes if it has numbers, {"categories": [...]} if these '
-              'are codes')
-      raise checks.wrong(f'column {name!r}', rule, value)
+    # Numbers rather than codes: with fractions, or two far apart.
+    if all(map(_NUMBER.fullmatch, value)) and (
+        any('.' in values_lib.category(text) for text in value) or
+        len(value) == 2 and float(value[1]) > float(value[0]) + 1):
+      raise checks.wrong(f'column {name!r}', 'numbers without quotes if it has numbers, '
+                         '{"categories": [...]} if these are codes', value)
     if None in map(records.days, value):
       if all(map(_OTHER_DATE.fullmatch, value)):
         raise checks.wrong(f'column {name!r}', 'dates such as 2024-03-01', value)
@@ -351,13 +353,6 @@ def _described(name: str, value: Any) -> Column:
   return Number.of_bounds(
       name, *(content if None in dates else dates), is_log=value.get(_LOG, False),
       kind=records.MEASURE if None in dates else records.DATE, is_target=is_target)
-
-
-def _looks_like_numbers(texts: Sequence[str]) -> bool:
-  """Whether texts are numbers rather than codes: with fractions, or two far apart."""
-  return all(map(_NUMBER.fullmatch, texts)) and (
-      any('.' in values_lib.category(text) for text in texts) or
-      len(texts) == 2 and float(texts[1]) > float(texts[0]) + 1)
 
 
 # Name of a column -> its values in public rows, as readers of rows give them.

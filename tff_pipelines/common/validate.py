@@ -70,12 +70,10 @@ Count = Annotated[int, functools.partial(integer, low=1)]
 @functools.cache
 def _checks(cls: type) -> Mapping[str, tuple[Callable[..., None], bool]]:
   """Name of a field -> its check, and whether it may be None."""
-  checks = {}
-  for name, hint in typing.get_type_hints(cls, include_extras=True).items():
-    for part in (hint, *typing.get_args(hint)):
-      for check in getattr(part, '__metadata__', ()):
-        checks[name] = check, part is not hint
-  return checks
+  return {name: (check, part is not hint)
+          for name, hint in typing.get_type_hints(cls, include_extras=True).items()
+          for part in (hint, *typing.get_args(hint))
+          for check in getattr(part, '__metadata__', ())}
 
 
 def check_fields_first(cls: type) -> None:

@@ -18,16 +18,13 @@ import sys
 import textwrap
 import warnings
 
-from absl import flags
-from absl import logging
+from absl import flags, logging
 
 import tff_pipelines
 # First: it decides where the others are found.
 from tff_pipelines.experiment import search_path  # pylint: disable=unused-import
 # pylint: disable=g-bad-import-order
-from tff_pipelines.experiment import endings
-from tff_pipelines.experiment import guarded
-from tff_pipelines.experiment import settings as settings_lib
+from tff_pipelines.experiment import endings, guarded, settings as settings_lib
 
 # Flag files that come with the project.
 _CONFIGS = pathlib.Path(tff_pipelines.__file__).parent / 'configs'

@@ -194,9 +194,8 @@ class Experiment(abc.ABC):
       self._check_same(name for name, value in identity.items()
                        if recorded['identity'].get(name, value) != value)
     plan = self.build_plan(task, None if recorded is None else recorded['plan'])
-    description, more = self.describe(task, plan), []
-    if self._on_ray:
-      more.append(caveats_lib.PARTIAL_SUMS)
+    description = self.describe(task, plan)
+    more = [caveats_lib.PARTIAL_SUMS] * self._on_ray
     if recorded is None:
       files.create_folder(self.folder)
       files.new_key(self.folder)
@@ -285,14 +284,12 @@ class Experiment(abc.ABC):
       self.weights = outcome.trained[''].arrays
     planned = len(records.ledger.lines()) - records.outside_rounds
     rounds = planned - records.unused
-    caveats = list(guarantee.caveats)
-    if records.unused:
-      caveats.append(_caveat('stopped early', rounds, planned))
-    if records.lost:
-      caveats.append(_caveat('rounds run again', len(records.lost)))
-    if 'ray' in records.engines:
-      caveats.append(caveats_lib.PARTIAL_SUMS)
-    caveats = report.ordered([*caveats, *description.caveats, *outcome.caveats])
+    caveats = report.ordered([
+        *guarantee.caveats,
+        *[_caveat('stopped early', rounds, planned)] * bool(records.unused),
+        *[_caveat('rounds run again', len(records.lost))] * bool(records.lost),
+        *[caveats_lib.PARTIAL_SUMS] * ('ray' in records.engines),
+        *description.caveats, *outcome.caveats])
     summary = report.summary_of(
         self.family, guarantee, outcome, caveats, rounds=rounds,
         starts=records.starts, configuration=records.configuration['hash'], about={

@@ -122,10 +122,9 @@ def _bound(bound: Bound | None, delta: float, against: str) -> str:
   """An epsilon, against whom, and its meaning."""
   if bound is None:
     return f'**no epsilon** against {against}'
-  share = detected(bound.epsilon, delta, FALSE_ALARMS)
   return (f'**epsilon {number_in_words(bound)}, delta {decimals.rounded_up(delta)}** '
           f'against {against}: a test with {FALSE_ALARMS:.0%} false alarms detects at '
-          f'most {share:g}%')
+          f'most {detected(bound.epsilon, delta, FALSE_ALARMS):g}%')
 
 
 def _bounds(content: Mapping[str, Any]) -> Iterator[str]:

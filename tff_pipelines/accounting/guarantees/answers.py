@@ -311,9 +311,8 @@ def table(query: Query, mechanism: Mechanism) -> list[Answer]:
   if family.counter is None:
     return [_row(query, mechanism, rounds=1)]
   last = getattr(mechanism, family.counter)
-  counts = [10**power for power in range(12) if 10**power < last] + [last]
   return [_row(query, mechanism.replace(**{family.counter: count}), rounds=count)
-          for count in counts]
+          for count in [10**power for power in range(12) if 10**power < last] + [last]]
 
 
 def _row(query: Query, mechanism: Mechanism, **known: int) -> Answer:

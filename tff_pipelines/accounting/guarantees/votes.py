@@ -6,7 +6,7 @@ sensitive and must not be published.
 """
 
 import collections
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 import math
 
 import numpy as np
@@ -65,12 +65,6 @@ def _check_one_label(event: Vote, what: str) -> None:
     raise ValueError(f'attributes must be 1 for {what}, found {event.attributes!r}')
 
 
-def _counted(votes_of_queries: Iterable[Sequence[int]]) -> Mapping[tuple[int, ...], int]:
-  """The votes of queries, in increasing order, and how often each is there."""
-  return collections.Counter(
-      tuple(np.sort(checked_counts(votes)).tolist()) for votes in votes_of_queries)
-
-
 def data_dependent_curve(log_q: float, curve: np.ndarray) -> np.ndarray:
   """Theorem 6 of arXiv 1802.08908, at integer orders.
 
@@ -121,7 +115,9 @@ def data_dependent_epsilon(event: Vote, votes_of_queries: Iterable[Sequence[int]
     delta: Strictly between 0 and 1.
   """
   validate.open_unit_interval(delta=delta)
-  times = _counted(votes_of_queries)
+  # The votes of queries, in increasing order, and how often each is there.
+  times = collections.Counter(
+      tuple(np.sort(checked_counts(votes)).tolist()) for votes in votes_of_queries)
   if not times:
     raise ValueError('votes_of_queries must hold at least one query')
   curve = accountant.curve(event)
