@@ -73,8 +73,7 @@ def build(weights: list[int], min_log_size: int = 2, *,
     min_log_size: The table has at least 2^min_log_size cells.
     symmetric: Whether -k is as likely as k; otherwise there are no negative values.
   """
-  size_log = max(min_log_size, log_size(len(weights) - 1))
-  if size_log > MAX_LOG_SIZE:
+  if (size_log := max(min_log_size, log_size(len(weights) - 1))) > MAX_LOG_SIZE:
     raise ValueError(f'weights must fit 2^{MAX_LOG_SIZE} cells, found 2^{size_log}')
   size = 1 << size_log
   half = size // 2

@@ -158,8 +158,7 @@ class PredictionMeanFactory(tff.aggregators.WeightedAggregationFactory):
   def create(self, value_type, weight_type) -> tff.templates.AggregationProcess:
     params = self._params
     expected = tff.TensorType(np.float32, [params.records, params.classes])
-    logits_type = value_type['value'] if self._keyed else value_type
-    if logits_type != expected:
+    if (logits_type := value_type['value'] if self._keyed else value_type) != expected:
       raise TypeError(f'values must be {expected}, found {logits_type}')
     if weight_type != tff.TensorType(np.int32):
       raise TypeError(f'weights must be int32 scalars, found {weight_type}')

@@ -102,12 +102,10 @@ def options(what: str, given: Mapping[str, Any], known: Collection[str],
   Raises ValueError if an option is given that is not known, or a required one is missing.
   """
   result = {name: value for name, value in given.items() if value is not None}
-  unused = sorted(set(result) - set(known))
-  if unused:
+  if unused := sorted(set(result) - set(known)):
     raise ValueError(f'{what} does not use {", ".join(unused)}; its options are '
                      f'{", ".join(known) or "none"}')
-  missing = [name for name in required if name not in result]
-  if missing:
+  if missing := [name for name in required if name not in result]:
     raise ValueError(f'{what} needs {", ".join(missing)}')
   return result
 

@@ -138,8 +138,7 @@ def open_raw(name: str, **options: Any) -> tuple[records.RawData, np.ndarray | N
   module, given = _built_in(name, options)
   if hasattr(module, 'open_raw'):
     return module.open_raw(**given)
-  source = given.pop('data_source', 'embedded')
-  if source != 'embedded':
+  if (source := given.pop('data_source', 'embedded')) != 'embedded':
     raise ValueError(f'data_source must be embedded with {name}, found {source!r}')
   return module.open_embedded(**checks.options(
       'the copy of embedded data', given, ['num_clients'])), None

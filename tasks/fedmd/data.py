@@ -72,8 +72,7 @@ class Choice:
     `in_all` is the default maximum of all together. Raises ValueError if there are too
     few.
     """
-    size = self.records_per_client
-    if size is None:
+    if (size := self.records_per_client) is None:
       size = min(available, in_all or available) // self.num_clients
     if size < 1 or size * self.num_clients > available:
       raise ValueError(f'num_clients={self.num_clients} with {max(size, 1)} records '
@@ -105,8 +104,7 @@ def _one_kind_per_class(data: Labelled, kinds: np.ndarray, choice: Choice,
   if choice.records_per_client is not None and size % len(of_class):
     raise checks.wrong(
         'records_per_client', f'a multiple of the {len(of_class)} classes', size)
-  per_kind = size // len(of_class)
-  if per_kind < 1:
+  if (per_kind := size // len(of_class)) < 1:
     raise ValueError(f'num_clients={choice.num_clients} are too many: there is not one '
                      'record of every class for each')
   parties = []

@@ -63,8 +63,7 @@ def attributes(outputs: Callable[..., Outputs], shape: tf.TensorShape, loss: Any
   if class_names:
     if kind is None or kind == _BINARY and shape.rank != 1 and shape[-1] != 1:
       raise ValueError('class_names need a loss of classes, one for each example')
-    size = 2 if kind == _BINARY else shape[-1]
-    if size != len(class_names):
+    if (size := 2 if kind == _BINARY else shape[-1]) != len(class_names):
       raise ValueError(f'class_names must be {size}, found {len(class_names)}')
 
   def classes(values):

@@ -150,8 +150,7 @@ def _leading_to(results: Iterable[tf.Tensor], known: Iterable[tf.Operation]
   """The operations that results depend on, except known ones."""
   waiting, needed, known = [x.op for x in results], {}, set(known)
   while waiting:
-    operation = waiting.pop()
-    if operation not in needed and operation not in known:
+    if (operation := waiting.pop()) not in needed and operation not in known:
       needed[operation] = None
       waiting += [x.op for x in operation.inputs]
       waiting += operation.control_inputs
@@ -182,8 +181,7 @@ def _part(traced: tf.Graph, operations: Iterable[tf.Operation]) -> tf.compat.v1.
       part.library.function.append(library[name])
       nodes += library[name].node_def
     if node.op not in _CONTROL_FLOW and node.op not in library:
-      definition = op_def_registry.get(node.op)
-      if definition is None or definition.is_stateful:
+      if (definition := op_def_registry.get(node.op)) is None or definition.is_stateful:
         raise ValueError(
             f'operation {node.name} ({node.op}) keeps state or draws from its own '
             'generator: use Model.from_keras and a layer of Keras, such as Dropout')

@@ -106,8 +106,7 @@ def arrays(path: Path, wanted: Sequence[str], optional: Sequence[str] = (),
                for name in [*wanted, *optional] if f'{name}.npy' in present}
     for other in present - {f'{name}.npy' for name in by_name}:
       archive.open(other).close()  # A damaged name of an optional array shows here.
-  missing = [name for name in wanted if name not in by_name]
-  if missing:
+  if missing := [name for name in wanted if name not in by_name]:
     raise ValueError(f'{path} has no array {", ".join(missing)}{hint}')
   return by_name
 

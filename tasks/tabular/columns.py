@@ -400,8 +400,7 @@ def _sampled(name: str, values: Sequence[Any]) -> Column | None:
   if not any(isinstance(value, bool | np.bool_) for value in values):
     for kind in (records.MEASURE, records.DATE):
       with contextlib.suppress(ValueError):
-        present = [v for v in _read(name, kind, values) if not math.isnan(v)]
-        if not present:
+        if not (present := [v for v in _read(name, kind, values) if not math.isnan(v)]):
           return None
         center, scale = float(np.mean(present)), float(np.std(present)) or 1.0
         return Number(name=name, center=center, scale=scale, kind=kind,

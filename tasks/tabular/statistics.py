@@ -81,8 +81,7 @@ def _standardised(column: columns_lib.Number, mean: float,
                   square: float) -> columns_lib.Number:
   """The column with a noisy mean and mean square of z."""
   mean = min(max(mean, -1.0), 1.0)
-  variance = square - mean * mean
-  if variance <= _MIN_DEVIATION**2:
+  if (variance := square - mean * mean) <= _MIN_DEVIATION**2:
     return column  # It is hidden by the noise.
   deviation = math.sqrt(variance)
   center, (low, high) = column.center + mean * column.scale, column.encoded_bounds

@@ -62,8 +62,7 @@ def _learn(model: str, *, data_source: str | None = None, num_classes: int | Non
         'label_field': label_field}, ['num_clients'])
     names = tuple(sorted({tags.split('|')[0] for _, tags in text_data.speeches()}))
   else:
-    names = labelled.named_classes(num_classes, class_names)
-    if not names:
+    if not (names := labelled.named_classes(num_classes, class_names)):
       raise ValueError('task text_classification needs class_names, or num_classes: '
                        'labels are private, and not counted')
     checks.names('class_names', names, 2)

@@ -78,8 +78,7 @@ def _checks(cls: type) -> Mapping[str, tuple[Callable[..., None], bool]]:
 
 def check_fields_first(cls: type) -> None:
   """Makes a class check its fields, and those of its bases, before its own checks."""
-  own = cls.__dict__.get('__post_init__')
-  if own is not None:
+  if (own := cls.__dict__.get('__post_init__')) is not None:
     def checked(self):
       fields(self)
       own(self)

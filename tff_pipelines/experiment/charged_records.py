@@ -63,8 +63,7 @@ class ChargedRecords:
                          f'{metrics_lib.UNKNOWN_COST}')
     table = ''
     for path, line in known.items():
-      arrays = kept_arrays(path)
-      if arrays is None:
+      if (arrays := kept_arrays(path)) is None:
         continue
       try:
         owner, table = (str(arrays.pop(name)) for name in (_LINE, _TABLE))

@@ -25,8 +25,7 @@ def read(folder: pathlib.Path) -> dict[str, Any] | None:
   if not path.exists():
     return None
   configuration = files.read_json(path)
-  version = configuration.get('version')
-  if version != VERSION:
+  if (version := configuration.get('version')) != VERSION:
     raise ValueError(f'{path} has version {version!r}, and known is {VERSION}')
   try:
     digest = hash_of(configuration)

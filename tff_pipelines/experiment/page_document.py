@@ -149,8 +149,7 @@ def _metrics(run: Run) -> dict[tuple[str, str], float | None]:
 
 
 def _results(runs: Sequence[Run]) -> list[Element]:
-  columns = list(dict.fromkeys(itertools.chain(*map(_metrics, runs))))
-  if not columns:
+  if not (columns := list(dict.fromkeys(itertools.chain(*map(_metrics, runs))))):
     return []
   outside = sorted({name for run in runs for name in run.summary['outside_guarantee']})
   rows = [[run.name, *(_number(_metrics(run).get(column)) for column in columns),

@@ -53,8 +53,7 @@ def _curves(rows: Sequence[Mapping[str, str]],
       yield from _curve(own, 'epsilon', 'mse', metric='squared error of a coordinate',
                         over='epsilon', label=label, log=True, covered=False)
     return
-  index = next((name for name in _INDICES if name in rows[0]), None)
-  if index is None:
+  if (index := next((name for name in _INDICES if name in rows[0]), None)) is None:
     return
   epsilon = next((name for name in ('epsilon', 'epsilon_if_unseeded')
                   if name in rows[0]), None)

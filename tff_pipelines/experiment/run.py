@@ -234,8 +234,7 @@ class Experiment(abc.ABC):
 
   def _recorded(self) -> dict[str, Any] | None:
     """The record of an earlier start; ValueError if it had other settings."""
-    recorded = configurations.read(self.folder)
-    if recorded is None:
+    if (recorded := configurations.read(self.folder)) is None:
       return None
     if recorded['family'] != self.family:
       raise ValueError(f'output_dir={self.folder} holds a run of another program, '

@@ -126,8 +126,7 @@ class Settings:
     """
     for name, field in declared(type(self)).items():
       for other, values in field.when.items():
-        value = getattr(self, other)
-        if value not in values:
+        if (value := getattr(self, other)) not in values:
           shown = str(value).lower() if isinstance(value, bool) else value
           yield name, f'{other}={shown}'
           break

@@ -155,8 +155,7 @@ def build(settings: settings_lib.LdpSettings, *,
         accountant.default_delta(settings.num_clients))
   each = settings.epsilon_per_query
   total = settings.epsilon or (None if each else settings_lib.DEFAULT_EPSILON)
-  answers = settings.answers_per_client
-  if answers is None:
+  if (answers := settings.answers_per_client) is None:
     many = settings.mechanism in settings_lib.OF_CLASSES and not (each or delta)
     answers = max(1, int(total / settings_lib.CLASS_EPSILON)) if many else 1
   plan = LdpPlan(settings=settings, answers_per_client=answers, delta=delta,

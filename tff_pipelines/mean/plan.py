@@ -68,8 +68,7 @@ class Cell:
     rounding is left out, which is less than 1%. `mean_square` is ||true mean||^2 / d,
     model units squared.
     """
-    params = self.plan.params
-    if params is None:
+    if (params := self.plan.params) is None:
       return self.noise_mse
     to_grid = (self.n * params.scale)**2
     # The squared norm spreads over the padded coordinates.

@@ -35,8 +35,7 @@ def _opened(run: run_lib.FinishedRun, options: dict[str, Any], labelled: bool):
 def evaluate(settings: EvaluateSettings) -> None:
   """Prints the metrics of a model; OSError or ValueError for mistakes of the user."""
   run = run_lib.read_finished(settings.run, settings.party)
-  options = settings.reader_options
-  if not options:
+  if not (options := settings.reader_options):
     results, skipped = run.own_figures(), None
   else:
     trained, serving, source = _opened(run, options, labelled=True)

@@ -116,8 +116,7 @@ class Graph:
             for feeds, fetches in self._native.calls]
 
   def _plan_feeds(self, binding) -> None:
-    which = binding.WhichOneof('binding')
-    if which == 'struct':
+    if (which := binding.WhichOneof('binding')) == 'struct':
       for element in binding.struct.element:
         self._plan_feeds(element)
     elif which == 'tensor':
@@ -144,8 +143,7 @@ class Graph:
 
   def _plan_result(self, binding):
     """Fills the list of fetches; the index of a fetch, or a tuple of plans."""
-    which = binding.WhichOneof('binding')
-    if which == 'struct':
+    if (which := binding.WhichOneof('binding')) == 'struct':
       return tuple(self._plan_result(element) for element in binding.struct.element)
     if which == 'tensor':
       name = binding.tensor.tensor_name
@@ -271,8 +269,7 @@ class _Evaluator:
       return values_lib.as_array(block.value, block.type_signature)
     if not isinstance(block, building_blocks.Intrinsic):
       raise _unsupported(type(block).__name__)
-    method = getattr(self, block.uri, None)
-    if method is None:
+    if (method := getattr(self, block.uri, None)) is None:
       raise _unsupported(f'intrinsic {block.uri}')
     if block.uri in _SUMS:
       return functools.partial(method, block.type_signature.result.member)
@@ -368,8 +365,7 @@ class _Compiled:
     """The graph of a leaf, built once."""
     with self._lock:
       if id(leaf) not in self._graphs:
-        kind = leaf.proto.WhichOneof('computation')
-        if kind != 'tensorflow':
+        if (kind := leaf.proto.WhichOneof('computation')) != 'tensorflow':
           raise _unsupported(f'a {kind} computation')
         self._graphs[id(leaf)] = Graph(leaf)
       return self._graphs[id(leaf)]

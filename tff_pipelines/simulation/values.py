@@ -123,8 +123,7 @@ def as_array(value, type_spec: tff.TensorType) -> np.ndarray:
     array = np.asarray(value, object if wanted.kind == 'U' else wanted)
   if wanted.kind == 'U':
     array = _encoded(array, type_spec)
-  shape = type_spec.shape
-  if shape is not None and (len(shape) != array.ndim or any(
+  if (shape := type_spec.shape) is not None and (len(shape) != array.ndim or any(
       size not in (None, actual) for size, actual in zip(shape, array.shape))):
     raise TypeError(f'a tensor must be {type_spec}, found the shape {list(array.shape)}')
   return array

@@ -216,8 +216,7 @@ class _Distribution:
     height = signal.lfilter([1.0], [1.0, -keep], np.exp(self.log_mass)[::-1])[::-1]
     falls = -math.expm1(losses[0] - losses[1]) * height[1:]
     spent = np.append(np.cumsum(falls[::-1])[::-1], 0.0)
-    first = int(np.flatnonzero(spent <= budget)[0])
-    if first == 0:
+    if (first := int(np.flatnonzero(spent <= budget)[0])) == 0:
       return None
     left = (budget - spent[first]) / height[first]
     return float(losses[first]) if not left < 1 else float(
@@ -320,8 +319,7 @@ def _converged(factors: tuple[pairs.Factor, ...], number: int, query: _Query,
   fraction, finest, best = _FIRST_FRACTION, None, None
   for _ in range(_MAX_ROUNDS):
     try:
-      way = _way(factors, number, fraction, query, best)
-      if way is None:
+      if (way := _way(factors, number, fraction, query, best)) is None:
         return enough, 0.0
       answer = query.answer(way.total())
     except _GridTooLarge:
@@ -397,13 +395,11 @@ def _best_of_tilts(total: _Total, theta: float, slack: float,
         break
       error, theta = too_large, 0.7 * theta  # Nearer to most losses it is smaller.
       continue
-    answer = ask(distribution)
-    if answer is None:
+    if (answer := ask(distribution)) is None:
       theta, slack = theta / 4, slack * 1.5  # Below the window: widen it.
       continue
     best = answer if best is None else min(best, answer)
-    distance = theta * (distribution.peak - epsilon_of(answer))
-    if distance <= _FARTHEST:
+    if (distance := theta * (distribution.peak - epsilon_of(answer))) <= _FARTHEST:
       break
     theta /= max(2.0, 2 * distance / _FARTHEST)
   if error is not None:

@@ -54,8 +54,7 @@ class Query:
 
   def needed(self, name: str) -> Any:
     """The field `name`; ValueError if it was not given."""
-    value = getattr(self, name)
-    if value is None:
+    if (value := getattr(self, name)) is None:
       raise ValueError(f'{name} must be given for query={self.kind}')
     return value
 
@@ -92,8 +91,7 @@ class Answer(Guarantee):
   def to_json(self) -> dict[str, Any]:
     """The keys in their stable order."""
     values = {**vars(self), **super().to_json(), 'warnings': list(self.caveats)}
-    order = values['order']
-    if order is not None and order.is_integer():
+    if (order := values['order']) is not None and order.is_integer():
       values['order'] = int(order)
     return {name: values[name] for name in _KEYS}
 

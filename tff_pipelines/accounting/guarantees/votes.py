@@ -48,8 +48,7 @@ def log_wrong_probability(event: Vote, votes: Sequence[int]) -> float:
   """
   _check_one_label(event, 'a bound that depends on the votes')
   counts = checked_counts(votes)
-  stddev = event.count_stddev
-  if stddev == 0:
+  if (stddev := event.count_stddev) == 0:
     return 0.0  # There is no guarantee that votes could improve.
   gaps = counts.max() - np.delete(counts, int(counts.argmax())) - moved_votes(event)
   if event.noise == 'gaussian':
