@@ -138,6 +138,9 @@ class FeatureMap:
             'landmarks': self.landmarks, 'bandwidth': np.float32(self.bandwidth),
             'whitening': self._whitening}
 
+  def _projected(self, images: np.ndarray) -> np.ndarray:
+    return (energies(images) - self._mean) @ self._components
+
   def transform(self, images: np.ndarray, alone: bool = False) -> np.ndarray:
     """Maps uint8 [n, height, width, channels] to float32 [n, dimension].
 
@@ -149,7 +152,7 @@ class FeatureMap:
       return np.zeros([0, self.dimension], np.float32)
     if alone:
       return self._transform_alone(tf.constant(images)).numpy()
-    x = (energies(images) - self._mean) @ self._components
+    x = self._projected(images)
     kernels = (
         np.exp(-_squared_distances(x[i:i + 10 * _BATCH], self.landmarks)
                / self.bandwidth) for i in range(0, len(x), 10 * _BATCH))
