@@ -73,8 +73,7 @@ def build(weights: list[int], min_log_size: int = 2, *,
     min_log_size: The table has at least 2^min_log_size cells.
     symmetric: Whether -k is as likely as k; otherwise there are no negative values.
   """
-  size_log = max(min_log_size, log_size(len(weights) - 1))
-  if size_log > MAX_LOG_SIZE:
+  if (size_log := max(min_log_size, log_size(len(weights) - 1))) > MAX_LOG_SIZE:
     raise ValueError(f'weights must fit 2^{MAX_LOG_SIZE} cells, found 2^{size_log}')
   size = 1 << size_log
   half = size // 2
@@ -93,8 +92,7 @@ def build(weights: list[int], min_log_size: int = 2, *,
   low_mask = (1 << TIE_BITS) - 1
   first = np.array([t >> TIE_BITS for t in thresholds], np.int64)
   low = np.array([(t & low_mask) - (1 << 63) for t in thresholds], np.int64)
-  packed = np.left_shift(first, 32) | np.array(aliases, np.int64)
-  return AliasTable(packed, low)
+  return AliasTable(np.left_shift(first, 32) | np.array(aliases, np.int64), low)
 
 
 def _alias(cells: list[int], capacity: int) -> tuple[list[int], list[int]]:

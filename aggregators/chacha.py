@@ -122,8 +122,7 @@ def random_bits_in_pieces(key: tf.Tensor, shape, dtype=tf.int32) -> tf.Tensor:
 
 def _random_bits(key: tf.Tensor, shape, dtype, long_stream) -> tf.Tensor:
   count = int(np.prod(shape, dtype=np.int64)) * dtype.size // 4
-  num_blocks = -(-count // 16)
-  if num_blocks > _PIECE:
+  if (num_blocks := -(-count // 16)) > _PIECE:
     num_blocks = -(-num_blocks // _PIECE) * _PIECE
   else:
     long_stream = lambda counters: _compiled_stream(key, counters, _BITS)

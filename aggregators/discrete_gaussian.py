@@ -159,8 +159,7 @@ def sample(key: tf.Tensor, shape, variance, *,
   # The graph optimiser does not know its length, which changes in the loop.
   pending = tf.cast(tf.where(tf.fill([size], variance > 0))[:, 0], tf.int32)
   _, _, result = tf.while_loop(
-      lambda tries, pending, _: (tries < _MAX_TRIES) & (tf.size(pending) > 0),
-      again, (tf.constant(0), pending, tf.zeros([size], tf.int64)),
-      shape_invariants=(_COUNTER, _VECTOR, tf.TensorShape([size])),
-      parallel_iterations=1)
+      lambda tries, pending, _: (tries < _MAX_TRIES) & (tf.size(pending) > 0), again,
+      (tf.constant(0), pending, tf.zeros([size], tf.int64)),
+      shape_invariants=(_COUNTER, _VECTOR, tf.TensorShape([size])), parallel_iterations=1)
   return tf.reshape(result, shape)

@@ -270,8 +270,7 @@ class LaplaceDistribution(_NoiseDistribution):
         range(self.reach - 1),
         lambda power, _: power * ratio.numerator // ratio.denominator,
         initial=1 << _LAPLACE_BITS))
-    last = powers[-1] * ratio / (1 - ratio)
-    return alias_table.build([*powers, math.floor(last)])
+    return alias_table.build([*powers, math.floor(powers[-1] * ratio / (1 - ratio))])
 
   def variance(self, z: float) -> float:
     """Variance of a coordinate of the output (except for clipping)."""

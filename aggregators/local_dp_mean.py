@@ -55,9 +55,8 @@ class LocalMeanFactory(client_sum.ClientSumFactory):
     rows = tf.reshape(vector, [-1, self._mechanism.dimension])
     sent = tf.reshape(self._mechanism.perturb(rows, key), vector.shape)
     # NaN is outside too; of a negation TensorFlow would make a > that NaN fails.
-    inside = tf.math.count_nonzero(
-        tf.abs(tf.cast(vector, tf.float64)) <= 1, dtype=tf.int32)
-    return sent, collections.OrderedDict(outside=tf.size(vector) - inside)
+    return sent, collections.OrderedDict(outside=tf.size(vector) - tf.math.count_nonzero(
+        tf.abs(tf.cast(vector, tf.float64)) <= 1, dtype=tf.int32))
 
   def release(self, state, total, num_reporting, key):
     count = tf.cast(tf.maximum(num_reporting, 1), tf.float32)

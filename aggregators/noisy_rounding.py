@@ -36,10 +36,8 @@ Rounded = collections.namedtuple('Rounded', ['values', 'retries', 'fell_back'])
 def random_bits(key: tf.Tensor, dim: int, draws: int = 1, compiled: bool = True,
                 generator=keys) -> tf.Tensor:
   """The random bits of a rounding: int32 [2 * draws * dim], uniform."""
-  if compiled:
-    pairs = _compiled_bits(key, draws * dim, generator)
-  else:
-    pairs = generator.random_bits(key, [draws * dim], tf.int64)
+  pairs = (_compiled_bits(key, draws * dim, generator) if compiled else
+           generator.random_bits(key, [draws * dim], tf.int64))
   # The same bytes seen as two halves.
   return tf.reshape(tf.bitcast(pairs, tf.int32), [2 * draws * dim])
 
@@ -290,10 +288,9 @@ def noisy_round(vector: tf.Tensor, key: tf.Tensor, l2_bound_squared: int,
     # After the random tries: rounding towards zero, then all zero, which always fits.
     index_of = lambda tries: tf.where(
         tries < _MAX_TRIES, tries, _MAX_TRIES + _TOWARDS_ZERO - tries)
-    tries, _ = tf.while_loop(
-        lambda _, success: ~success,
-        lambda tries, _: (tries + 1, fits(index_of(tries + 1))),
-        (tf.constant(-1), tf.constant(False)), parallel_iterations=1)
+    tries, _ = tf.while_loop(lambda _, success: ~success,
+                             lambda tries, _: (tries + 1, fits(index_of(tries + 1))),
+                             (tf.constant(-1), tf.constant(False)), parallel_iterations=1)
     index = index_of(tries)
 
     def sent(block, own_key, random):

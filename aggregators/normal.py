@@ -26,10 +26,8 @@ def sample(key: tf.Tensor, shape) -> tf.Tensor:
   float64 of the static shape, each in [-REACH, REACH].
   """
   size = int(np.prod(shape, dtype=np.int64))
-  pairs = -(-size // 2)
-  radius, angle = tf.unstack(keys.random_bits(key, [2, pairs], tf.int64))
-  numbers = from_random_bits(radius, angle)
-  return tf.reshape(numbers[:size], shape)
+  radius, angle = tf.unstack(keys.random_bits(key, [2, -(-size // 2)], tf.int64))
+  return tf.reshape(from_random_bits(radius, angle)[:size], shape)
 
 
 def from_random_bits(radius: tf.Tensor, angle: tf.Tensor) -> tf.Tensor:

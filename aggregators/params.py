@@ -57,8 +57,7 @@ def check_column(column) -> tuple[int, ...]:
   if not column or column[0] == 0:
     raise ValueError(f'column must begin with a positive weight, found {column!r}')
   if len(column) > MAX_BANDS:
-    raise ValueError(f'column must have at most {MAX_BANDS} weights, found '
-                     f'{len(column)}')
+    raise ValueError(f'column must have at most {MAX_BANDS} weights, found {len(column)}')
   if len(column) == 1 and column != (1,):
     raise ValueError(f'column of one weight must be (1,), found {column!r}')
   return tuple(int(weight) for weight in column)
@@ -162,8 +161,7 @@ class DistributedSumParams(NoiseShares):
       False, 'Size the modulus for vectors that are nearly orthogonal: n instead of n^2 '
       'in the heuristic of the scale.')
   fixed_scale: float | None = setting(
-      None, 'Grid units per model unit, fixed instead of derived from the bits.',
-      above=0)
+      None, 'Grid units per model unit, fixed instead of derived from the bits.', above=0)
   column: tuple[int, ...] = setting(
       (1,), 'Weights of the sums of this round and those before it in the row that a '
       'round opens, the latest first (`banded_sum`).', low=0, high=MAX_WEIGHT)
@@ -228,16 +226,14 @@ class DistributedSumParams(NoiseShares):
     # Products and not powers, which raise OverflowError.
     total, square = sum(self.column), squared_norm(self.column)
     # Rounding errors and noise of a row's sums add in squares, their values as they are.
-    room = 4.0**self.bits - cohort * (k * k) * square
-    if room <= 0:
+    if (room := 4.0**self.bits - cohort * (k * k) * square) <= 0:
       needed = math.floor(math.log2(k) + math.log2(cohort * square) / 2) + 1
       raise ValueError(f'bits={self.bits} are too few for a cohort of {cohort:g} and '
                        f'k_stddevs={k:g}: at least {max(2, needed)} bits are needed')
     growth = cohort if self.sqrtn_norm_growth else cohort * cohort
     spread = (growth * (total * total) / self.padded_dimension
               + z * z * square / self.counted_on)
-    clip_grid = math.sqrt(room) / math.sqrt(spread) / (2 * k)
-    if clip_grid < _MIN_CLIP_GRID:
+    if (clip_grid := math.sqrt(room) / math.sqrt(spread) / (2 * k)) < _MIN_CLIP_GRID:
       raise ValueError(
           f'noise_multiplier={z:g}, min_honest_fraction={self.min_honest_fraction:g} '
           f'and a cohort of {cohort:g} leave nothing of the clip at bits={self.bits}')

@@ -46,8 +46,7 @@ def add_noise(values: tf.Tensor, key: tf.Tensor,
   negative = keys.random_bits(keys.derive(key, 1), values.shape) < 0
   size = -tf.math.log(uniform)
   noise = tf.where(negative, -size, size)
-  noisy = tf.cast(values, tf.float64) + params.noise_scale * noise
-  return tf.cast(noisy, tf.float32)
+  return tf.cast(tf.cast(values, tf.float64) + params.noise_scale * noise, tf.float32)
 
 
 def encode(logits: tf.Tensor, weight: tf.Tensor, key: tf.Tensor | None,
@@ -159,8 +158,7 @@ class PredictionMeanFactory(tff.aggregators.WeightedAggregationFactory):
   def create(self, value_type, weight_type) -> tff.templates.AggregationProcess:
     params = self._params
     expected = tff.TensorType(np.float32, [params.records, params.classes])
-    logits_type = value_type['value'] if self._keyed else value_type
-    if logits_type != expected:
+    if (logits_type := value_type['value'] if self._keyed else value_type) != expected:
       raise TypeError(f'values must be {expected}, found {logits_type}')
     if weight_type != tff.TensorType(np.int32):
       raise TypeError(f'weights must be int32 scalars, found {weight_type}')

@@ -143,9 +143,8 @@ class PredictionMeanParams:
   @property
   def clear_bytes(self) -> float:
     """Bytes that a party would send without secure aggregation: float32, or labels."""
-    if self.sends_votes:
-      return self.records * (self.classes - 1).bit_length() / 8
-    return self.records * self.classes * 4
+    return (self.records * (self.classes - 1).bit_length() / 8 if self.sends_votes else
+            self.records * self.classes * 4)
 
   @property
   def received_bytes(self) -> float:

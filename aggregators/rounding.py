@@ -29,9 +29,8 @@ _FLOAT_SLACK = 1.0 - 2.0**-22
 
 
 def _sum_of_squares(vector: tf.Tensor, dtype) -> tf.Tensor:
-  return tf.add_n([
-      tf.reduce_sum(tf.square(tf.cast(vector[i:i + _BLOCK], dtype)))
-      for i in range(0, max(1, vector.shape[0]), _BLOCK)])
+  return tf.add_n([tf.reduce_sum(tf.square(tf.cast(vector[i:i + _BLOCK], dtype)))
+                   for i in range(0, max(1, vector.shape[0]), _BLOCK)])
 
 
 def squared_norm(vector: tf.Tensor) -> tf.Tensor:
@@ -39,9 +38,8 @@ def squared_norm(vector: tf.Tensor) -> tf.Tensor:
 
   The order of summation differs between machines: by a relative 2^-50 or so.
   """
-  if vector.shape[0] < _LEAST_COMPILED:
-    return _sum_of_squares(vector, tf.float64)
-  return _compiled_sum_of_squares(vector)
+  return (_sum_of_squares(vector, tf.float64) if vector.shape[0] < _LEAST_COMPILED else
+          _compiled_sum_of_squares(vector))
 
 
 # One pass, and no wider copy of the vector.

@@ -84,8 +84,7 @@ def table_draws(params: DistributedSumParams) -> int | None:
 @functools.lru_cache(maxsize=64)
 def table_log_size(params: DistributedSumParams) -> int | None:
   """log2 of the cells of a run's noise tables; None if tables don't pay."""
-  draws = table_draws(params)
-  if draws is None:
+  if (draws := table_draws(params)) is None:
     return None
   largest = _largest_share(params)
   if is_cryptographic(params) and not params.noise.is_divisible:
@@ -175,8 +174,7 @@ def most_draws(params: DistributedSumParams, most_clients: int) -> int | None:
   """
   if not params.noise.is_divisible:
     return most_clients + 1  # The server tops missing shares up by one draw.
-  draws = table_draws(params)
-  if draws is None:
+  if (draws := table_draws(params)) is None:
     return None
   # A cohort of m below the smallest takes less than m draws more than those of
   # the smallest together.

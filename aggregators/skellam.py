@@ -52,12 +52,9 @@ def sample(key: tf.Tensor, shape, variance, *,
   def difference(index):
     up = tf.random.stateless_poisson(
         shape, keys.derive(key, 2 * index), rate, dtype=tf.int64)
-    down = tf.random.stateless_poisson(
-        shape, keys.derive(key, 2 * index + 1), rate, dtype=tf.int64)
-    return up - down
+    return up - tf.random.stateless_poisson(shape, keys.derive(key, 2 * index + 1), rate,
+                                            dtype=tf.int64)
 
-  if draws == 1:
-    return difference(0)
-  return tf.while_loop(
+  return difference(0) if draws == 1 else tf.while_loop(
       lambda i, _: i < draws, lambda i, total: (i + 1, total + difference(i)),
       (tf.constant(0), tf.zeros(shape, tf.int64)), parallel_iterations=1)[1]

@@ -49,16 +49,14 @@ class FlatLayout:
     float32, but float64 if any tensor is: clipping brings one beyond float32 in range.
     """
     leaves = tf.nest.flatten(value)
-    wide = any(leaf.dtype == tf.float64 for leaf in leaves)
-    dtype = tf.float64 if wide else tf.float32
+    dtype = tf.float64 if any(leaf.dtype == tf.float64 for leaf in leaves) else tf.float32
     return tf.concat([tf.reshape(tf.cast(x, dtype), [-1]) for x in leaves], axis=0)
 
   def unflatten(self, vector: tf.Tensor):
     """The structure whose coordinates are `vector`, float32 [size]."""
-    pieces = tf.split(vector, self._sizes)
     return tf.nest.pack_sequence_as(self._structure, [
         tf.cast(tf.reshape(piece, spec.shape), spec.dtype)
-        for piece, spec in zip(pieces, self._specs)])
+        for piece, spec in zip(tf.split(vector, self._sizes), self._specs)])
 
 
 def keyed_type(value_type: tff.Type) -> tff.StructType:
@@ -70,9 +68,8 @@ def keyed_type(value_type: tff.Type) -> tff.StructType:
 
 def initial_key(simulation_seed: int | None, purpose: int) -> tf.Tensor:
   """A key for a server's state: from the system, or of a simulation seed."""
-  if simulation_seed is None:
-    return keys.fresh()
-  return keys.derive(tf.constant(keys.from_seed(simulation_seed)), purpose)
+  return (keys.fresh() if simulation_seed is None else
+          keys.derive(tf.constant(keys.from_seed(simulation_seed)), purpose))
 
 
 def stored_key(simulation_seed: int | None, key: tf.Tensor) -> tf.Tensor:

@@ -65,22 +65,19 @@ def cast(votes: tf.Tensor, key: tf.Tensor, params: VotingParams) -> tf.Tensor:
     noisy = tf.cast(votes, tf.int64) + _skellam_share(noise_key, votes.shape, params)
     return modular_sum.wrap(noisy, params.bits)
   votes = tf.cast(votes, tf.float32)
-  if not params.has_shares:
-    return votes
-  return votes + _gaussian(noise_key, votes.shape, params.share_variance)
+  return (votes if not params.has_shares else
+          votes + _gaussian(noise_key, votes.shape, params.share_variance))
 
 
 def _gaussian(key: tf.Tensor, shape, variance: float) -> tf.Tensor:
-  if variance == 0:
-    return tf.zeros(shape, tf.float32)
-  return tf.cast(variance**0.5 * normal.sample(key, shape), tf.float32)
+  return (tf.zeros(shape, tf.float32) if variance == 0 else
+          tf.cast(variance**0.5 * normal.sample(key, shape), tf.float32))
 
 
 def is_suppressed(num_reporting, params: VotingParams) -> tf.Tensor:
   """Whether fewer agents are reporting than the noise of the guarantee needs; bool."""
-  if not params.has_shares:
-    return tf.constant(False)
-  return ~params.has_enough(tf.cast(num_reporting, tf.float64), params.agents)
+  return (tf.constant(False) if not params.has_shares else
+          ~params.has_enough(tf.cast(num_reporting, tf.float64), params.agents))
 
 
 def decide(total: tf.Tensor, num_reporting, key: tf.Tensor,

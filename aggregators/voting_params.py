@@ -142,8 +142,7 @@ class VotingParams(NoiseShares):
     not depend on it.
     """
     noise = 64 + 12 * math.sqrt(self.total_noise_variance)
-    bits = math.ceil(math.log2(self.agents * self.most_counts + noise)) + 1
-    if bits > 30:
+    if (bits := math.ceil(math.log2(self.agents * self.most_counts + noise)) + 1) > 30:
       raise ValueError(
           f'agents={self.agents}, votes={self.votes}, max_weight={self.max_weight} and '
           f'noise_stddev={self.noise_stddev:g} need sums of {bits} bits, above 30')

@@ -51,8 +51,7 @@ def one_line(error: Exception, length: int = 300) -> str:
 
 
 @contextlib.contextmanager
-def located(location: str | os.PathLike[str], *kinds: type[Exception]
-            ) -> Iterator[None]:
+def located(location: str | os.PathLike[str], *kinds: type[Exception]) -> Iterator[None]:
   """Turns ValueErrors in the block, and other kinds, into ones with the location."""
   try:
     yield
@@ -100,16 +99,13 @@ def options(what: str, given: Mapping[str, Any], known: Collection[str],
             required: Collection[str] = ()) -> dict[str, Any]:
   """Selects the options of `what` that are given; None counts as not given.
 
-  Raises ValueError if an option is given that is not known, or a required one is
-  missing.
+  Raises ValueError if an option is given that is not known, or a required one is missing.
   """
   result = {name: value for name, value in given.items() if value is not None}
-  unused = sorted(set(result) - set(known))
-  if unused:
+  if unused := sorted(set(result) - set(known)):
     raise ValueError(f'{what} does not use {", ".join(unused)}; its options are '
                      f'{", ".join(known) or "none"}')
-  missing = [name for name in required if name not in result]
-  if missing:
+  if missing := [name for name in required if name not in result]:
     raise ValueError(f'{what} needs {", ".join(missing)}')
   return result
 

@@ -42,8 +42,7 @@ def source_of(name: str, function: Callable[..., Any]) -> dict[str, str]:
   Raises ValueError if the source is not in a file.
   """
   try:
-    path = inspect.getsourcefile(inspect.unwrap(function))
-    content = pathlib.Path(path).read_bytes()
+    content = pathlib.Path(inspect.getsourcefile(inspect.unwrap(function))).read_bytes()
   except (OSError, TypeError):
     raise ValueError(f'{name}: the function must be in a source file') from None
   return {'module': function.__module__, 'function': function.__qualname__,
@@ -100,8 +99,7 @@ def _checked(built: Any) -> task_lib.Task:
   checks.names('train.client_ids', ids)
   train = _checked_source(built.train, spec)
   train.examples(ids[0])
-  of_clients = built.held_out_of_clients
-  if of_clients is not None:
+  if (of_clients := built.held_out_of_clients) is not None:
     if _spec(of_clients) != spec:
       raise ValueError('held_out_of_clients must have the element_spec of train')
     of_clients = _checked_source(of_clients, spec)

@@ -29,7 +29,6 @@ def clients(*, num_clients: int, dimension: int, radius: float, seed: int,
   checks.choice('vectors', vectors, VECTORS)
   rng = np.random.default_rng(
       [seed, num_clients, dimension, repeat, VECTORS.index(vectors)])
-  rows = num_clients if vectors == 'sphere' else 1
-  result = rng.standard_normal([rows, dimension])
+  result = rng.standard_normal([num_clients if vectors == 'sphere' else 1, dimension])
   result *= radius / np.linalg.norm(result, axis=1, keepdims=True)
   return np.broadcast_to(result.astype(np.float32), [num_clients, dimension])

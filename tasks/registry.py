@@ -45,9 +45,7 @@ _TASKS = {
                  'statistics_epsilon', 'class_weights', 'missing')),
     'text_classification': (
         'tasks.text.classification', ('logistic', 'logistic_small'),
-        (1.0, 0.5, 4, 1.0, 0.9),
-        (*_WORDS, 'label_field', 'num_classes', 'class_names')),
-}
+        (1.0, 0.5, 4, 1.0, 0.9), (*_WORDS, 'label_field', 'num_classes', 'class_names'))}
 TASKS = tuple(_TASKS)
 # The choices of flags, without importing the tasks.
 MODELS = {name: models for name, (_, models, _, _) in _TASKS.items()}
@@ -140,8 +138,7 @@ def open_raw(name: str, **options: Any) -> tuple[records.RawData, np.ndarray | N
   module, given = _built_in(name, options)
   if hasattr(module, 'open_raw'):
     return module.open_raw(**given)
-  source = given.pop('data_source', 'embedded')
-  if source != 'embedded':
+  if (source := given.pop('data_source', 'embedded')) != 'embedded':
     raise ValueError(f'data_source must be embedded with {name}, found {source!r}')
   return module.open_embedded(**checks.options(
       'the copy of embedded data', given, ['num_clients'])), None

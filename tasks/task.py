@@ -338,8 +338,7 @@ class Task:
       they are of data that ship, which are public.
     skips: The treatment of clients whose data are bad, and their count so far.
     label_counts: int64 [clients, classes], how often each client has each label.
-      Of simulated clients only, because a figure may show it: of real ones it is
-      private.
+      Of simulated clients only, because a figure may show it: of real ones it is private.
     files: Name -> text of the files that the task was built with and a run must
       keep, such as a vocabulary; they identify the data, too.
     noised_files: Names of those files that were released with noise. They do not
@@ -376,5 +375,4 @@ class Task:
     return Serving(
         model=self.model, reader=self.reader, files=self.files,
         not_private=self.not_private, inputs={
-            name: spec for name, spec in self.train.element_spec.items()
-            if name != 'y'})
+            name: spec for name, spec in self.train.element_spec.items() if name != 'y'})

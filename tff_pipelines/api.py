@@ -22,10 +22,9 @@ from tff_pipelines.ldp.settings import LdpSettings
 from tff_pipelines.mean.settings import MeanSettings
 from tff_pipelines.voting.settings import VoteSettings
 
-__all__ = ['AccountSettings', 'Callback', 'FedMdSettings', 'LdpSettings',
-           'MeanSettings', 'Result', 'StopTraining', 'SweepSettings', 'TrainSettings',
-           'VoteSettings', 'account', 'estimate_mean', 'fedmd', 'ldp', 'plan', 'sweep',
-           'train', 'vote']
+__all__ = ['AccountSettings', 'Callback', 'FedMdSettings', 'LdpSettings', 'MeanSettings',
+           'Result', 'StopTraining', 'SweepSettings', 'TrainSettings', 'VoteSettings',
+           'account', 'estimate_mean', 'fedmd', 'ldp', 'plan', 'sweep', 'train', 'vote']
 
 # Before a program imports TensorFlow for a model of its own: TensorFlow's messages have
 # values of clients' data.

@@ -20,11 +20,8 @@ import os
 
 from tff_pipelines.experiment import cli  # First: the search path follows from it.
 # pylint: disable=g-bad-import-order
-from tasks import registry
-from tasks import task as task_lib
-from tasks.sources import open_source
-from tasks.sources import records
-from tasks.sources import rows
+from tasks import registry, task as task_lib
+from tasks.sources import open_source, records, rows
 from tff_pipelines.experiment import report
 from tff_pipelines.fedavg.settings import PrepareSettings
 

@@ -19,8 +19,7 @@ import pathlib
 from tff_pipelines.experiment import cli  # First: the search path follows from it.
 # pylint: disable=g-bad-import-order
 from tff_pipelines.common import files
-from tff_pipelines.experiment import pages
-from tff_pipelines.experiment import settings as settings_lib
+from tff_pipelines.experiment import pages, settings as settings_lib
 from tff_pipelines.common.declarations import setting
 from tff_pipelines.fedavg.account_verdict import verdict_on
 
@@ -47,9 +46,8 @@ class ReportSettings(settings_lib.Settings):
   @property
   def path(self) -> pathlib.Path:
     """The file to write."""
-    if self.output is not None:
-      return pathlib.Path(self.output)
-    return pathlib.Path(self.runs[0] if len(self.runs) == 1 else '.') / files.PAGE
+    return (pathlib.Path(self.output) if self.output is not None else
+            pathlib.Path(self.runs[0] if len(self.runs) == 1 else '.') / files.PAGE)
 
 
 def report(settings: ReportSettings) -> int:

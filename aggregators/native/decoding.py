@@ -50,9 +50,8 @@ def decoded(params: DistributedSumParams, total: np.ndarray, factor: np.float32,
     grid, total = encoding.checked('total', total, np.float32, dim), grid.view(np.int32)
   else:
     total = encoding.checked('total', total, np.int32, dim)
-  signs = np.zeros(0, np.uint32)
-  if params.rotation == 'hadamard':
-    signs = transform.sign_bits(encoding.pair(rotation_key), dim)
+  signs = (transform.sign_bits(encoding.pair(rotation_key), dim)
+           if params.rotation == 'hadamard' else np.zeros(0, np.uint32))
   out = np.empty(dim, np.float32)
   square = decode(encoding.read_only(total), encoding.read_only(grid), params.bits,
                   np.float32(factor), signs, out)

@@ -156,9 +156,8 @@ class EncodedSum:
         float(state['cohort_size']) <= params.believed_cohort)
     dim, sent = params.padded_dimension, params.sent_dimension
     self._working = dim, sent - dim
-    self._signs = np.zeros(0, np.uint32)
-    if params.rotation == 'hadamard':
-      self._signs = transform.sign_bits(pair(state['rotation_key']), dim)
+    self._signs = (transform.sign_bits(pair(state['rotation_key']), dim)
+                   if params.rotation == 'hadamard' else np.zeros(0, np.uint32))
     # Not `np.zeros`: the system maps pages twice that are read before they are written.
     self.total = np.full(sent, 0, np.int32)
     self.diagnostics = np.zeros(len(DIAGNOSTICS), np.int64)
@@ -197,15 +196,13 @@ def pair(key: np.ndarray) -> tuple[np.uint64, np.uint64]:
 
 def known(generator: str):
   """An arbitrary client: parameters, state, vectors, keys. Its table is no noise."""
-  params = DistributedSumParams(
-      clip=1.0, noise_multiplier=1.0, bits=16, dimension=3000, cohort_size=20,
-      noise_generator=generator)
+  params = DistributedSumParams(clip=1.0, noise_multiplier=1.0, bits=16, dimension=3000,
+                                cohort_size=20, noise_generator=generator)
   cells = np.arange(1 << share_tables.table_log_size(params))
-  state = {
-      'rotation_key': np.array([3, -4]), 'cohort_size': np.int32(20),
-      'noise_table/packed': (7919 * cells % 2**22) << 32 | cells[::-1],
-      'noise_table/tie': cells << 40, 'noise_table/draws': np.int32(1),
-      'noise_table/variance': np.float64(share_tables.share_variance(params, 20))}
+  state = {'rotation_key': np.array([3, -4]), 'cohort_size': np.int32(20),
+           'noise_table/packed': (7919 * cells % 2**22) << 32 | cells[::-1],
+           'noise_table/tie': cells << 40, 'noise_table/draws': np.int32(1),
+           'noise_table/variance': np.float64(share_tables.share_variance(params, 20))}
   vector = (np.arange(3000) % 17 - 8).astype(np.float32)
   return params, state, vector[np.newaxis], np.array([[2**40 + 3, -5]])
 

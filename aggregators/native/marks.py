@@ -121,20 +121,16 @@ class Marks:
       training: Sums of the training scalars; None for none.
     """
     measured = [] if diagnostics is None else [
-        tf.nest.pack_sequence_as(
-            structure, _named(self._scope, _listed(name, structure)))
-        for name, structure in (
-            (DIAGNOSTICS, diagnostics), (TRAINING_TOTALS, training))]
+        tf.nest.pack_sequence_as(structure, _named(self._scope, _listed(name, structure)))
+        for name, structure in ((DIAGNOSTICS, diagnostics), (TRAINING_TOTALS, training))]
     return [*_named(self._scope, {TOTAL: total}), *measured]
 
 
 def _one(trained, index: tf.Tensor, count: tf.Tensor):
   """The result of `trained` for one client, each with a first axis of 1; no copies."""
-  return tf.nest.map_structure(
-      lambda x: x[tf.newaxis], branch.either(
-          index < count, lambda: trained(index), lambda: tf.nest.map_structure(
-              lambda spec: tf.zeros(spec.shape, spec.dtype),
-              trained.structured_outputs)))
+  return tf.nest.map_structure(lambda x: x[tf.newaxis], branch.either(
+      index < count, lambda: trained(index), lambda: tf.nest.map_structure(
+          lambda spec: tf.zeros(spec.shape, spec.dtype), trained.structured_outputs)))
 
 
 def _several(trained, first: tf.Tensor, end: tf.Tensor):

@@ -117,8 +117,7 @@ def _block(values, factor, key, index, with_noise, table, bits, out, closed, mem
   if index > 0:
     own_total = dim
     own_key = random_bits.derive(
-        generator, random_bits.derive(generator, key, _RETRIES, numbers), index,
-        numbers)
+        generator, random_bits.derive(generator, key, _RETRIES, numbers), index, numbers)
   more_key = random_bits.derive(generator, key, _MORE_DRAWS, numbers)
   mask = np.int32((1 << bits) - 1)
   norm = np.int64(0)

@@ -43,8 +43,7 @@ def private_folder(path: str | os.PathLike[str]) -> pathlib.Path:
 def read(path: pathlib.Path) -> bytes:
   """Reads a file that the user or root has written, at an absolute path without links.
 
-  Raises OSError if it can't be read, is no regular file, or others could have written
-  it.
+  Raises OSError if it can't be read, is no regular file, or others could have written it.
   """
   check(path.parent)
   # An open pipe without a writer would wait for one.

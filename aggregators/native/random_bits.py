@@ -55,9 +55,8 @@ def _philox(builder, out, at, count, key, high, counter):
              builder.and_(top, mask), builder.lshr(top, shift)]
     keys = [builder.trunc(key, INT32), builder.trunc(builder.lshr(key, half), INT32)]
     for _ in range(10):
-      products = [
-          builder.mul(x, compiling.constant(INT64, multiplier))
-          for x, multiplier in zip(state[::2], _MULTIPLIERS)]
+      products = [builder.mul(x, compiling.constant(INT64, multiplier))
+                  for x, multiplier in zip(state[::2], _MULTIPLIERS)]
       heads = [builder.lshr(product, shift) for product in products]
       spread = [compiling.splat(builder, builder.zext(key, INT64)) for key in keys]
       state = [
@@ -102,10 +101,9 @@ def _chacha(builder, out, at, count, stride, first, second, purpose, high, count
   with compiling.each(builder, count, LANES) as (index, _):
     key = [*halves(first), *halves(second)]
     low = halves(builder.add(counter, index))[0]
-    start = [
-        *(compiling.constant(INT32, x) for x in _CHACHA_CONSTANTS), *key, *key,
-        builder.add(low, compiling.constant(INT32, *range(LANES))),
-        halves(purpose)[0], halves(high)[0], compiling.constant(INT32, 0)]
+    start = [*(compiling.constant(INT32, x) for x in _CHACHA_CONSTANTS), *key, *key,
+             builder.add(low, compiling.constant(INT32, *range(LANES))),
+             halves(purpose)[0], halves(high)[0], compiling.constant(INT32, 0)]
     state = list(start)
     for turn in (0, 1) * 10:  # Columns, and diagonals.
       for i in range(4):

@@ -25,9 +25,8 @@ def _official(*, cache_dir: str | os.PathLike[str] | None = None,
   path = OFFICIAL.find_or_download(cache_dir)
   train, test = (open_official(path, part, only_digits=only_digits)
                  for part in ('train', 'test'))
-  return data_lib.Data(
-      train=train, test=test, skips=task.Skips(skip_bad_clients),
-      num_classes=10 if only_digits else 62, privacy_unit='one writer')
+  return data_lib.Data(train=train, test=test, skips=task.Skips(skip_bad_clients),
+                       num_classes=10 if only_digits else 62, privacy_unit='one writer')
 
 
 def open_official(path: str | os.PathLike[str], part: str, *,

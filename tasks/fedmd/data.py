@@ -72,8 +72,7 @@ class Choice:
     `in_all` is the default maximum of all together. Raises ValueError if there are too
     few.
     """
-    size = self.records_per_client
-    if size is None:
+    if (size := self.records_per_client) is None:
       size = min(available, in_all or available) // self.num_clients
     if size < 1 or size * self.num_clients > available:
       raise ValueError(f'num_clients={self.num_clients} with {max(size, 1)} records '
@@ -105,8 +104,7 @@ def _one_kind_per_class(data: Labelled, kinds: np.ndarray, choice: Choice,
   if choice.records_per_client is not None and size % len(of_class):
     raise checks.wrong(
         'records_per_client', f'a multiple of the {len(of_class)} classes', size)
-  per_kind = size // len(of_class)
-  if per_kind < 1:
+  if (per_kind := size // len(of_class)) < 1:
     raise ValueError(f'num_clients={choice.num_clients} are too many: there is not one '
                      'record of every class for each')
   parties = []
@@ -139,9 +137,8 @@ def digits(choice: Choice) -> Data:
   order = np.random.default_rng(_SPLIT_SEED).permutation(len(y))
   by_pair = choice.split == 'noniid'
   private = Labelled(x=x, y=(y - _PUBLIC_DIGITS) // (2 if by_pair else 1))
-  test, train = (
-      rows[y[rows] >= _PUBLIC_DIGITS]
-      for rows in np.split(order, [round(_EMBEDDED_TEST_PART * len(y))]))
+  test, train = (rows[y[rows] >= _PUBLIC_DIGITS]
+                 for rows in np.split(order, [round(_EMBEDDED_TEST_PART * len(y))]))
   held = private.rows(train)
   return Data(
       public=Labelled(x=x, y=y).rows(order[y[order] < _PUBLIC_DIGITS]),
@@ -162,10 +159,8 @@ def mnist_letters(choice: Choice, *, data_path: str | os.PathLike[str],
   """
   folder = pathlib.Path(data_path)
   public = _public(folder / 'mnist.npz')
-  if cache_dir is None:
-    held, test = _unipen_letters(folder / 'unipen62_writers.npz')
-  else:
-    held, test = _official_letters(cache_dir)
+  held, test = (_unipen_letters(folder / 'unipen62_writers.npz') if cache_dir is None else
+                _official_letters(cache_dir))
   by_writer = choice.split == 'noniid'
   return Data(
       public=public, public_classes=10, test=test, classes=len(LETTERS),
@@ -206,10 +201,9 @@ def _official_letters(cache_dir: str | os.PathLike[str]) -> list[Labelled]:
 def cifar(choice: Choice, *, data_path: str | os.PathLike[str]) -> Data:
   """Loads CIFAR-10, public, and some of CIFAR-100, private.
 
-  With split=iid the fine classes of CIFAR_CLASSES, with split=noniid the superclasses
-  of CIFAR_SUPERCLASSES, of which a party has one fine class each. `data_path` is a
-  folder with cifar10.npz or cifar10_subset.npz, and cifar100.npz or
-  cifar100_subset.npz.
+  With split=iid the fine classes of CIFAR_CLASSES, with split=noniid the superclasses of
+  CIFAR_SUPERCLASSES, of which a party has one fine class each. `data_path` is a folder
+  with cifar10.npz or cifar10_subset.npz, and cifar100.npz or cifar100_subset.npz.
   """
   public = _public(_first(data_path, 'cifar10.npz', 'cifar10_subset.npz'))
   path = _first(data_path, 'cifar100.npz', 'cifar100_subset.npz')

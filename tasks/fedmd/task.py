@@ -80,16 +80,13 @@ def build(task: str, *, split: str, num_clients: int, architectures: Sequence[st
       seed=data_seed))
   shape = data.public.x.shape[1:]
   if data.test.x.shape[1:] != shape:
-    raise ValueError(
-        f'public and private images must have one shape, found {list(shape)} and '
-        f'{list(data.test.x.shape[1:])}')
+    raise ValueError('public and private images must have one shape, found '
+                     f'{list(shape)} and {list(data.test.x.shape[1:])}')
   names = tuple(dict.fromkeys(architectures))
   of_public, of_private = (
       tuple(fedmd_models.build(name, shape, classes) for name in names)
       for classes in (data.public_classes, data.classes))
-  parties = tuple(
-      Party(private=records, architecture=names.index(name))
-      for records, name in zip(data.parties, itertools.cycle(architectures)))
-  return FedMdTask(**{
-      **vars(data), 'name': f'{task} {split}', 'parties': parties,
-      'public_architectures': of_public, 'architectures': of_private})
+  parties = tuple(Party(private=records, architecture=names.index(name))
+                  for records, name in zip(data.parties, itertools.cycle(architectures)))
+  return FedMdTask(**{**vars(data), 'name': f'{task} {split}', 'parties': parties,
+                      'public_architectures': of_public, 'architectures': of_private})

@@ -1,11 +1,10 @@
 """A public feature map of images, fitted on unlabelled public images alone.
 
-Where published work starts from networks that were trained on other people's images,
-this starts from fixed filters, so that nothing has to be downloaded and nothing
-private goes in: the energy of oriented waves at two scales and some positions (a first
-layer of scattering, arXiv 1203.1513), its principal components on the public images,
-and kernels around some of them (Nystroem's map), in which a linear classifier is a
-kernel machine.
+Where published work starts from networks that were trained on other people's images, this
+starts from fixed filters, so that nothing has to be downloaded and nothing private goes
+in: the energy of oriented waves at two scales and some positions (a first layer of
+scattering, arXiv 1203.1513), its principal components on the public images, and kernels
+around some of them (Nystroem's map), in which a linear classifier is a kernel machine.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,9 +20,7 @@ from tasks.models import layers
 _ORIENTATIONS = 8
 # Pixels from the centre of a filter to its edge.
 _REACH = 3
-_WAVELENGTH = 4.0
-_WIDTH = 1.2
-_ASPECT = 0.7
+_WAVELENGTH, _WIDTH, _ASPECT = 4.0, 1.2, 0.7
 # Energies are averaged over tiles of this many pixels a side.
 _POOL = 4
 _COMPONENTS = 200

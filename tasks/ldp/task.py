@@ -99,10 +99,9 @@ def load(name: str, data_path: str | os.PathLike[str] | None,
     return labelled.Parts(train, test, 10)
   arrays = _from_keras(name) if data_path is None else labelled.arrays(
       data_path, labelled.ARRAYS, labelled.CLASS_ARRAYS)
-  return labelled.parts_of(
-      data_path or f'Keras data set {name}', arrays, ('x', 'y'),
-      functools.partial(labelled.pixels, least=8), num_classes=num_classes,
-      otherwise=_CLASSES.get(name))
+  return labelled.parts_of(data_path or f'Keras data set {name}', arrays, ('x', 'y'),
+                           functools.partial(labelled.pixels, least=8),
+                           num_classes=num_classes, otherwise=_CLASSES.get(name))
 
 
 def _from_keras(name: str) -> dict[str, np.ndarray]:
@@ -119,11 +118,10 @@ def _from_keras(name: str) -> dict[str, np.ndarray]:
   return dict(zip(labelled.ARRAYS, (x, np.ravel(y), x_test, np.ravel(y_test))))
 
 
-def _divided(name: str, parts: labelled.Parts, *,
-             num_clients: int = NUM_CLIENTS, public_records: int | None = None,
-             validation_records: int = 0, stand_ins: int | None = None,
-             records_per_client: int | None = None, data_seed: int = 0,
-             **partition: Any) -> DistillationTask:
+def _divided(name: str, parts: labelled.Parts, *, num_clients: int = NUM_CLIENTS,
+             public_records: int | None = None, validation_records: int = 0,
+             stand_ins: int | None = None, records_per_client: int | None = None,
+             data_seed: int = 0, **partition: Any) -> DistillationTask:
   """Divides a data set; arguments are those of `build`."""
   train, test = parts.train, parts.test
   checks.integer('data_seed', data_seed, 0)
@@ -140,9 +138,8 @@ def _divided(name: str, parts: labelled.Parts, *,
   if (stand_ins is None) != (records_per_client is None):
     raise ValueError('stand_ins and records_per_client must be given together')
   if stand_ins is None:
-    clients = partition_lib.split(
-        private.y, num_clients=num_clients, seed=data_seed,
-        **{'partition': 'iid', **partition})
+    clients = partition_lib.split(private.y, num_clients=num_clients, seed=data_seed,
+                                  **{'partition': 'iid', **partition})
     rows = np.split(np.argsort(clients, kind='stable'),
                     np.cumsum(np.bincount(clients, minlength=num_clients))[:-1])
     unit += 'simulated data owners, with all its records'
@@ -155,12 +152,11 @@ def _divided(name: str, parts: labelled.Parts, *,
             for _ in range(stand_ins)]
     unit += (f'supposed data owners, for whom {stand_ins} overlapping sets of '
              f'{records_per_client} records stand in')
-    notes = (task_lib.Note(
-        'stand-ins for clients',
-        f'{num_clients} owners are supposed, but the records are those of {stand_ins} '
-        'overlapping sets: each set answers for many owners, and epsilon of a holding '
-        'is what its answers cost together; a record in several sets spends in each'
-    ), *notes)
+    notes = (task_lib.Note('stand-ins for clients', f'{num_clients} owners are supposed, '
+                           f'but the records are those of {stand_ins} overlapping sets: '
+                           'each set answers for many owners, and epsilon of a holding '
+                           'is what its answers cost together; a record in several sets '
+                           'spends in each'), *notes)
   validation, test = (test.rows(np.sort(part)) for part in np.split(
       rng[2].permutation(len(test)), [validation_records]))
   return DistillationTask(

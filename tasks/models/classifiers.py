@@ -69,9 +69,8 @@ class Network:
 
   def as_model(self, breakdown: Mapping[str, Any] | None = None) -> task.Model:
     """Builds a task's model, for training; `breakdown` as for `model_of_logits`."""
-    return model_of_logits(
-        self.name, self.initial_weights, self.logits, weight_names=self.weight_names,
-        breakdown=breakdown)
+    return model_of_logits(self.name, self.initial_weights, self.logits,
+                           weight_names=self.weight_names, breakdown=breakdown)
 
 
 def model_of_logits(
@@ -133,9 +132,8 @@ def network(name: str, record_shape: tuple[int, ...], num_classes: int,
     least = f'{min_side} x {min_side} or more'
     raise checks.wrong(f'images of model {name}', least, list(record_shape))
   shape = (*record_shape, 1) if len(record_shape) == 2 else record_shape
-  return Network(
-      name=name, layers=hidden_layers,
-      shapes=layers.kernel_shapes(name, hidden_layers, shape, num_classes))
+  return Network(name=name, layers=hidden_layers,
+                 shapes=layers.kernel_shapes(name, hidden_layers, shape, num_classes))
 
 
 def softmax(record_shape: tuple[int, ...], num_classes: int) -> Network:

@@ -60,9 +60,8 @@ class Architecture(classifiers.Network):
   def logits(self, weights: tf.Tensor, images: tf.Tensor) -> tf.Tensor:
     """Logits float32 [batch, classes] of images [batch, height, width, channels]."""
     parts = tf.split(weights, self._sizes)
-    return self.logits_of_arrays([
-        part if len(shape) == 1 else tf.reshape(part, shape)
-        for part, shape in zip(parts, self._shapes)], images)
+    return self.logits_of_arrays([part if len(shape) == 1 else tf.reshape(part, shape)
+                                  for part, shape in zip(parts, self._shapes)], images)
 
   def logits_of_arrays(self, arrays: Sequence, images: tf.Tensor) -> tf.Tensor:
     """The same, from the arrays in the vector."""
@@ -90,8 +89,7 @@ _REGISTRY = {
     'conv3': _conv3,
     'mixed3': _shrunk(Convolution(size=3, filters=24, pool=2), Hidden(units=48)),
     'dense2': _shrunk(Hidden(units=128)),
-    'dense3': _shrunk(Hidden(units=128), Hidden(units=64)),
-}
+    'dense3': _shrunk(Hidden(units=128), Hidden(units=64))}
 
 
 def register(name: str, hidden_layers: Callable[

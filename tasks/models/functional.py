@@ -38,10 +38,9 @@ def attributes(functional: tff.learning.models.FunctionalModel,
           tuple(map(tf.nest.pack_sequence_as, functional.initial_weights,
                     (weights, list(map(tf.constant, frozen))))),
           inputs if isinstance(spec, Mapping) else inputs['x'], training)
-      return template.Template(
-          template.arguments(weights, inputs, list(specs)),
-          {'outputs': tf.nest.flatten(outputs)[0]},
-          watched=[f'weight {i}' for i in range(len(trainable))])
+      return template.Template(template.arguments(weights, inputs, list(specs)),
+                               {'outputs': tf.nest.flatten(outputs)[0]},
+                               watched=[f'weight {i}' for i in range(len(trainable))])
 
   networks = {training: traced(training) for training in (True, False)}
 

@@ -81,8 +81,7 @@ class _Network:
     self.activation = getattr(
         getattr(model.layers[-1], 'activation', None), '__name__', None)
     trainable, self._frozen = self._initial(0)
-    kinds = {str(weight.dtype) for weight in trainable}
-    if kinds != {'float32'}:
+    if (kinds := {str(weight.dtype) for weight in trainable}) != {'float32'}:
       raise ValueError('build_fn must build trainable weights, all float32, found '
                        f'{", ".join(sorted(kinds)) or "none"}')
     self._inference, self.names = self._traced(training=False)
@@ -175,9 +174,8 @@ class _Network:
       if penalties and training:
         results['penalty'] = _penalty(penalties, arguments, constants)
       names = tuple(weight.op.name for weight in weights)
-      called = template.Template(
-          {**arguments, **inputs, 'seed': seed}, results, watched=tuple(arguments),
-          constants=constants)
+      called = template.Template({**arguments, **inputs, 'seed': seed}, results,
+                                 watched=tuple(arguments), constants=constants)
       if 'seed' in called.uses and not training:
         raise ValueError('build_fn\'s model draws random numbers with training=False')
       return called, names
@@ -197,8 +195,7 @@ class _Network:
 
 def _slot(graph: tf.Graph, changes: list[str], **variable: Any) -> tf.Tensor:
   """A placeholder where Keras wants a variable; `changes` gets what would change it."""
-  shape = variable.get('shape')
-  if shape is None:
+  if (shape := variable.get('shape')) is None:
     value = variable['initial_value']
     shape = tf.convert_to_tensor(value() if callable(value) else value).shape
   name = variable.get('name') or 'weight'

@@ -1,9 +1,8 @@
 """Layers as pure functions of tensors, and their initial weights.
 
-Nothing here holds state. Weights are arguments, and so is the seed that dropout
-draws from, so that a client computes the same numbers wherever it runs: mapped
-by TFF, in a graph of many clients, or inside XLA. Images are NHWC. Recurrent
-layers are in text.py.
+Nothing here holds state. Weights are arguments, and so is the seed that dropout draws
+from, so that a client computes the same numbers wherever it runs: mapped by TFF, in a
+graph of many clients, or inside XLA. Images are NHWC. Recurrent layers are in text.py.
 """
 
 import collections
@@ -75,10 +74,9 @@ def layer_seed(seed: tf.Tensor, layer: int) -> tf.Tensor:
 def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None) -> tf.Tensor:
   """Zeroes each element with probability `rate` in [0, 1) and rescales the others.
 
-  The same `seed`, int64 [2], gives the same mask, with XLA or without, and the mask of
-  a row depends only on its position: padding a batch with further rows changes nothing
-  for the first ones. None, for inference, returns x. Raises ValueError for another
-  rate.
+  The same `seed`, int64 [2], gives the same mask, with XLA or without, and the mask of a
+  row depends only on its position: padding a batch with further rows changes nothing for
+  the first ones. None, for inference, returns x. Raises ValueError for another rate.
   """
   if not 0 <= rate < 1:
     raise ValueError(f'rate must be in [0, 1), found {rate!r}')
@@ -89,9 +87,8 @@ def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None) -> tf.Tensor:
   size = tf.size(x)
   # Philox by name: 'auto_select' takes another generator on other devices. And
   # integers, since XLA makes other floats of the same bits.
-  bits = tf.random.stateless_uniform(
-      [(size * dtype.size + 3) // 4], seed, minval=None, maxval=None,
-      dtype=tf.uint32, alg='philox')
+  bits = tf.random.stateless_uniform([(size * dtype.size + 3) // 4], seed, minval=None,
+                                     maxval=None, dtype=tf.uint32, alg='philox')
   if dtype == tf.uint8:
     bits = tf.reshape(tf.bitcast(bits, dtype), [-1])[:size]
   threshold = tf.constant(round(rate * 2**(8 * dtype.size)), dtype)
@@ -108,15 +105,13 @@ def softmax_cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
   return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
 
 
-def classification_metrics(
-    logits: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor
-) -> Mapping[str, tuple[tf.Tensor, tf.Tensor]]:
+def classification_metrics(logits: tf.Tensor, labels: tf.Tensor,
+                           mask: tf.Tensor) -> Mapping[str, tuple[tf.Tensor, tf.Tensor]]:
   """Computes 'accuracy' and 'loss' as float32 (sum, weight) over rows that count."""
   predictions = tf.argmax(logits, axis=-1, output_type=labels.dtype)
   correct = tf.cast(tf.equal(predictions, labels), tf.float32)
-  loss = softmax_cross_entropy(logits, labels)
   return {'accuracy': (tf.reduce_sum(correct * mask), tf.reduce_sum(mask)),
-          'loss': masked_total(loss, mask)}
+          'loss': masked_total(softmax_cross_entropy(logits, labels), mask)}
 
 
 def masked_total(values: tf.Tensor, weights: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -132,17 +127,14 @@ def classification_outputs(logits: tf.Tensor) -> Mapping[str, tf.Tensor]:
           'probabilities': tf.nn.softmax(logits)}
 
 
-def class_counts(
-    logits: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor, *,
-    confusion: bool = False
-) -> Mapping[str, tf.Tensor]:
+def class_counts(logits: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor, *,
+                 confusion: bool = False) -> Mapping[str, tf.Tensor]:
   """Counts predictions for task.Breakdown; with `confusion` classes^2 pairs."""
   classes = logits.shape[-1]
   predictions = tf.argmax(logits, axis=-1, output_type=labels.dtype)
   if confusion:
-    pairs = tf.math.unsorted_segment_sum(
-        mask, labels * classes + predictions, classes * classes)
-    return {'confusion': tf.reshape(pairs, [classes, classes])}
+    return {'confusion': tf.reshape(tf.math.unsorted_segment_sum(
+        mask, labels * classes + predictions, classes * classes), [classes, classes])}
   right = mask * tf.cast(tf.equal(predictions, labels), tf.float32)
   total = tf.math.unsorted_segment_sum
   return {'occurred': total(mask, labels, classes),
@@ -182,8 +174,7 @@ def zeros(size: int) -> np.ndarray:
   return np.zeros([size], np.float32)
 
 
-def layer_weights(rng: np.random.Generator,
-                  *shapes: tuple[int, ...]) -> list[np.ndarray]:
+def layer_weights(rng: np.random.Generator, *shapes: tuple[int, ...]) -> list[np.ndarray]:
   """Kernels of these shapes by glorot_uniform, each before its bias of zeros."""
   return [array for shape in shapes
           for array in (glorot_uniform(rng, *shape), zeros(shape[-1]))]

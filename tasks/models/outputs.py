@@ -14,10 +14,9 @@ from tasks.models import layers, types
 
 # A loss -> its labels: indices of classes, one of them by 0 and 1, or two classes.
 INDEX, _ONE_HOT, _BINARY = 'index', 'one_hot', 'binary'
-_LABELS = {
-    'sparse_categorical_crossentropy': INDEX, 'categorical_crossentropy': _ONE_HOT,
-    'categorical_focal_crossentropy': _ONE_HOT, 'binary_crossentropy': _BINARY,
-    'binary_focal_crossentropy': _BINARY}
+_LABELS = {'sparse_categorical_crossentropy': INDEX, 'categorical_crossentropy': _ONE_HOT,
+           'categorical_focal_crossentropy': _ONE_HOT, 'binary_crossentropy': _BINARY,
+           'binary_focal_crossentropy': _BINARY}
 
 
 class Outputs(NamedTuple):
@@ -33,12 +32,10 @@ class Outputs(NamedTuple):
   penalty: tf.Tensor | None = None
 
 
-def attributes(
-    outputs: Callable[..., Outputs], shape: tf.TensorShape, loss: Any,
-    metrics: Sequence[Any], *, headline: str | None = None,
-    class_names: Sequence[str] = (), labels: str | None = None,
-    activation: str | None = None, **rest: Any
-) -> dict[str, Any]:
+def attributes(outputs: Callable[..., Outputs], shape: tf.TensorShape, loss: Any,
+               metrics: Sequence[Any], *, headline: str | None = None,
+               class_names: Sequence[str] = (), labels: str | None = None,
+               activation: str | None = None, **rest: Any) -> dict[str, Any]:
   """The attributes of the `task.Model` of a network.
 
   Args:
@@ -66,8 +63,7 @@ def attributes(
   if class_names:
     if kind is None or kind == _BINARY and shape.rank != 1 and shape[-1] != 1:
       raise ValueError('class_names need a loss of classes, one for each example')
-    size = 2 if kind == _BINARY else shape[-1]
-    if size != len(class_names):
+    if (size := 2 if kind == _BINARY else shape[-1]) != len(class_names):
       raise ValueError(f'class_names must be {size}, found {len(class_names)}')
 
   def classes(values):
@@ -76,9 +72,8 @@ def attributes(
     return tf.argmax(values, axis=-1, output_type=tf.int32)
 
   def class_of(y):
-    if kind == _ONE_HOT:
-      return tf.argmax(y, axis=-1, output_type=tf.int32)
-    return tf.cast(_without_unit(y) if kind == _BINARY else y, tf.int32)
+    return (tf.argmax(y, axis=-1, output_type=tf.int32) if kind == _ONE_HOT else
+            tf.cast(_without_unit(y) if kind == _BINARY else y, tf.int32))
 
   def example_losses(weights, batch, seed):
     result = outputs(weights, batch, seed)
@@ -110,10 +105,9 @@ def attributes(
   def count(weights, batch, mask):
     result = outputs(weights, batch, None)
     predicted, truth = classes(result.values), class_of(batch['y'])
-    pairs = tf.math.unsorted_segment_sum(
+    return {'confusion': tf.reshape(tf.math.unsorted_segment_sum(
         tf.reshape(_weights(predicted, result.mask, mask), [-1]),
-        tf.reshape(truth * size + predicted, [-1]), size * size)
-    return {'confusion': tf.reshape(pairs, [size, size])}
+        tf.reshape(truth * size + predicted, [-1]), size * size), [size, size])}
 
   breakdown = types.Breakdown(kind='class', names=tuple(class_names), count=count)
   return dict(loss=example_losses, metrics=totals, predict=predict, headline=headline,

@@ -113,9 +113,8 @@ class Template:
     """
     given = {name: tf.convert_to_tensor(arguments[name])
              for name in sorted(self.uses.union(self._watched))}
-    if not tf.executing_eagerly():
-      return self._put(given)
-    return self._call.get_concrete_function(given)(given)
+    return (self._put(given) if not tf.executing_eagerly() else
+            self._call.get_concrete_function(given)(given))
 
   def _put(self, given: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Imports the template into the present graph."""
@@ -151,16 +150,14 @@ def _leading_to(results: Iterable[tf.Tensor], known: Iterable[tf.Operation]
   """The operations that results depend on, except known ones."""
   waiting, needed, known = [x.op for x in results], {}, set(known)
   while waiting:
-    operation = waiting.pop()
-    if operation not in needed and operation not in known:
+    if (operation := waiting.pop()) not in needed and operation not in known:
       needed[operation] = None
       waiting += [x.op for x in operation.inputs]
       waiting += operation.control_inputs
   return needed
 
 
-def _part(traced: tf.Graph, operations: Iterable[tf.Operation]
-          ) -> tf.compat.v1.GraphDef:
+def _part(traced: tf.Graph, operations: Iterable[tf.Operation]) -> tf.compat.v1.GraphDef:
   """The graph of these operations. Raises ValueError if one has state."""
   whole, names = traced.as_graph_def(), {operation.name for operation in operations}
   part = tf.compat.v1.GraphDef(versions=whole.versions)
@@ -177,20 +174,15 @@ def _part(traced: tf.Graph, operations: Iterable[tf.Operation]
   library = {function.signature.name: function for function in whole.library.function}
   nodes, called = list(part.node), set()
   for node in nodes:  # Which grows by the nodes of the functions that are called.
-    for name in _functions_of(node) & library.keys() - called:
+    calls = {node.op, *(function.name for value in node.attr.values()
+                        for function in (value.func, *value.list.func))}
+    for name in calls & library.keys() - called:
       called.add(name)
       part.library.function.append(library[name])
       nodes += library[name].node_def
     if node.op not in _CONTROL_FLOW and node.op not in library:
-      definition = op_def_registry.get(node.op)
-      if definition is None or definition.is_stateful:
+      if (definition := op_def_registry.get(node.op)) is None or definition.is_stateful:
         raise ValueError(
             f'operation {node.name} ({node.op}) keeps state or draws from its own '
             'generator: use Model.from_keras and a layer of Keras, such as Dropout')
   return part
-
-
-def _functions_of(node: tf.compat.v1.NodeDef) -> set[str]:
-  """Names of the functions that a node calls."""
-  return {node.op, *(function.name for value in node.attr.values()
-                     for function in (value.func, *value.list.func))}

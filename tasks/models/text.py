@@ -28,9 +28,8 @@ _MAX_UNROLLED = 10
 class Special:
   """The special tokens around a vocabulary proper of a size, with the numbers of TFF.
 
-  0 pads, 1 to `size` are the vocabulary proper, and the next three stand for what is
-  not in it, for the beginning and for the end of a sentence. `count` is the number of
-  all.
+  0 pads, 1 to `size` are the vocabulary proper, and the next three stand for what is not
+  in it, for the beginning and for the end of a sentence. `count` is the number of all.
   """
 
   padding = 0
@@ -159,10 +158,9 @@ def next_token_model(name: str, network: Network, special: Special, *,
     del seed
     rows, length = tf.shape(batch['tokens'])[0], batch['tokens'].shape[1] - 1
     logits, targets, positions, _ = read(weights, batch, tf.ones([rows]))
-    losses = tf.scatter_nd(
+    return tf.reduce_mean(tf.reshape(tf.scatter_nd(
         positions[:, tf.newaxis], layers.softmax_cross_entropy(logits, targets),
-        tf.cast([rows * length], tf.int64))
-    return tf.reduce_mean(tf.reshape(losses, [rows, length]), axis=1)
+        tf.cast([rows * length], tf.int64)), [rows, length]), axis=1)
 
   def proper(targets, mask):
     return mask * tf.cast(special.is_proper(targets), tf.float32)

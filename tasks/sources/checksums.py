@@ -71,12 +71,10 @@ def are_in(connection: sqlite3.Connection) -> bool:
       (_TABLE, *_TABLES))
 
 
-def read_ids(connection: sqlite3.Connection, split_name: str,
-             order: str) -> ids_lib.Ids:
+def read_ids(connection: sqlite3.Connection, split_name: str, order: str) -> ids_lib.Ids:
   """The clients of a split in one of ORDERS. Raises ValueError if one is no text."""
-  clients = connection.execute(
-      'SELECT DISTINCT client_id FROM client_metadata WHERE split_name = ? '
-      f'ORDER BY {order}', [split_name])
+  clients = connection.execute('SELECT DISTINCT client_id FROM client_metadata WHERE '
+                               f'split_name = ? ORDER BY {order}', [split_name])
   return ids_lib.Ids([client for client, in rows]
                      for rows in iter(lambda: clients.fetchmany(_BATCH), []))
 

@@ -78,8 +78,7 @@ class Column:
 
   def value_in(self, record: Mapping[str, Any]) -> Any:
     """Converts the column's value in a record; errors as `value`, or no such field."""
-    name = self.field.column
-    if name not in record and not self.field.optional:
+    if (name := self.field.column) not in record and not self.field.optional:
       raise records.no_field(name, record)
     return self.value(record.get(name))
 
@@ -101,8 +100,7 @@ class Column:
     if isinstance(given, rows.Cell):
       given = self._of_cell(given)
     if self.field.kind in _GAPS:
-      given = _of_table(given, self.field.kind)
-      if given is None:
+      if (given := _of_table(given, self.field.kind)) is None:
         return _GAPS[self.field.kind]
     if given is None:
       if not self.field.optional:
@@ -110,8 +108,7 @@ class Column:
       self._had_nothing |= self.shape is None
       return '' if self.kind == records.TEXT else np.zeros(self.shape or (), self.dtype)
     dtype, shape, value = _classify(name, given)
-    kind = _kind_of(dtype)
-    if kind not in _ACCEPTED[self.field.kind]:
+    if (kind := _kind_of(dtype)) not in _ACCEPTED[self.field.kind]:
       rule, shown = _PHRASES[self.field.kind], f'{_PHRASES[kind]}: {_short(value)}'
       raise checks.wrong(f'field {name!r}', rule, shown)
     if self.shape not in (None, shape):
@@ -131,8 +128,7 @@ class Column:
 
   def _of_cell(self, cell: rows.Cell) -> Any:
     """The value of a cell of a text file. Raises ValueError."""
-    kind = self.field.kind
-    if kind in (records.CATEGORY, records.DATE):
+    if (kind := self.field.kind) in (records.CATEGORY, records.DATE):
       return str(cell)
     if isinstance(cell, rows.CommaCell) and self.kind != records.TEXT:
       # '1.234' is a thousand or so where '1,5' is one and a half.
@@ -377,8 +373,7 @@ class Parser:
     if fields is None:
       fields = [records.Field(name=name) for name in by_name]
     for field in fields:
-      feature = by_name.get(field.column)
-      if feature is None:
+      if (feature := by_name.get(field.column)) is None:
         if not field.optional:
           raise records.no_field(field.column, by_name)
         dtype = np.dtype(np.float32) if field.kind == records.FLOAT else (

@@ -99,9 +99,8 @@ class RowsInOrder:
     self._client = client_field or open_source.FORMATS[data_source].client_field
     # Files need no clients: any field that they have stands for it.
     of_client = records.Field(name=self._client, kind=records.TEXT, optional=True)
-    reader = open_source.readers(
-        data_source, fields=[*fields, of_client], client_field=fields[0].column,
-        **options)['train']
+    reader = open_source.readers(data_source, fields=[*fields, of_client],
+                                 client_field=fields[0].column, **options)['train']
     self._good_rows = self._read(reader)
     self._first = self._chunk()
     if not self._first:
@@ -180,9 +179,8 @@ def open_files(data_source: str, fields: records.Fields, **options: Any
 def concatenated(parts: Sequence[task.ClientSource | None], skips: task.Skips
                  ) -> task.ClientSource:
   """All clients of those parts that there are; rows in their order stay as they are."""
-  if getattr(parts[0], 'in_order', False):
-    return parts[0]
-  return records.JoinedSource([part for part in parts if part is not None], skips)
+  return (parts[0] if getattr(parts[0], 'in_order', False) else
+          records.JoinedSource([part for part in parts if part is not None], skips))
 
 
 def arrays(path: str, record: str, label: str | None, client: str

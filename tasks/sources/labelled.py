@@ -106,8 +106,7 @@ def arrays(path: Path, wanted: Sequence[str], optional: Sequence[str] = (),
                for name in [*wanted, *optional] if f'{name}.npy' in present}
     for other in present - {f'{name}.npy' for name in by_name}:
       archive.open(other).close()  # A damaged name of an optional array shows here.
-  missing = [name for name in wanted if name not in by_name]
-  if missing:
+  if missing := [name for name in wanted if name not in by_name]:
     raise ValueError(f'{path} has no array {", ".join(missing)}{hint}')
   return by_name
 
@@ -140,9 +139,8 @@ def stated_classes(path: Path, by_name: Mapping[str, np.ndarray]) -> int | None:
   """The number of classes that arrays state, whatever the labels are.
 
   Returns the number by num_classes, an integer, or class_names, one a class. None if
-  there is neither array: then all that is said of classes is in the labels, which are
-  as private as the records. Raises ValueError if one of them is malformed, or they
-  differ.
+  there is neither array: then all that is said of classes is in the labels, which are as
+  private as the records. Raises ValueError if one of them is malformed, or they differ.
   """
   number, names = map(by_name.get, CLASS_ARRAYS)
   if names is not None and (names.ndim != 1 or not 2 <= names.size <= MAX_CLASSES):
@@ -193,9 +191,8 @@ def parts_of(path: Path, by_name: Mapping[str, np.ndarray], names: Sequence[str]
               below=num_classes or MAX_CLASSES)
       if f'{names[0]}_{part}' in by_name else None for part in PARTS)
   if test is not None and test.x.shape[1:] != train.x.shape[1:]:
-    raise ValueError(
-        f'{path}: {names[0]}_train and {names[0]}_test must have records of one shape, '
-        f'found {checks.form(train.x)} and {checks.form(test.x)}')
+    raise ValueError(f'{path}: {names[0]}_train and {names[0]}_test must have records of '
+                     f'one shape, found {checks.form(train.x)} and {checks.form(test.x)}')
   if num_classes is not None:
     return Parts(train, test, num_classes)
   # Both parts decide, so that no private label decides if the test part is in range.
@@ -210,8 +207,7 @@ def parts_of(path: Path, by_name: Mapping[str, np.ndarray], names: Sequence[str]
 
 
 def checked(path: Path, by_name: Mapping[str, np.ndarray], x: str, y: str,
-            clients: str = '', *, convert: Convert, below: int = MAX_CLASSES
-            ) -> Labelled:
+            clients: str = '', *, convert: Convert, below: int = MAX_CLASSES) -> Labelled:
   """Records and labels of arrays that belong together.
 
   Args:

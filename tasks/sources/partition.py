@@ -225,9 +225,8 @@ def few_classes(labels: np.ndarray, *, num_clients: int, labels_per_client: int,
   checks.integer('data_seed', seed, 0)
   rng = np.random.default_rng(seed)
   sizes = np.array([pool.size for pool in rows])
-  held = _classes_of_agents(
-      _holders(sizes, num_clients, labels_per_client), num_clients,
-      labels_per_client, rng)
+  held = _classes_of_agents(_holders(sizes, num_clients, labels_per_client), num_clients,
+                            labels_per_client, rng)
   if num_clients * records_per_client > labels.size:
     sizes = np.full(classes.size, np.iinfo(np.int64).max)
   counts = _counts(held, sizes, records_per_client)

@@ -91,8 +91,7 @@ def deleted_with_process(*paths: Path) -> subprocess.Popen:
   Returns the process that waits for the end; its `communicate` deletes at once.
   """
   return subprocess.Popen(
-      ['/bin/sh', '-c', 'cat > /dev/null; rm -rf -- "$@"', 'sh',
-       *map(os.fspath, paths)],
+      ['/bin/sh', '-c', 'cat > /dev/null; rm -rf -- "$@"', 'sh', *map(os.fspath, paths)],
       stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
       start_new_session=True)
 

@@ -1,12 +1,11 @@
 """SQLite files in TFF's format: read by client, by Python or inside a graph.
 
 The tables are `examples(split_name, client_id, serialized_example_proto)` and
-`client_metadata(client_id, split_name, num_examples)`. Files that prepare_data
-wrote have an index on examples(split_name, client_id), checksums (`checksums`), and the
-table `element_spec(name, dtype, shape)`, which describes the examples; in other files
-the first example does. A roster (`rosters`) is a file without the examples of the
-splits that its table `roster(split_name, sha256)` names, with the digest of the complete
-file.
+`client_metadata(client_id, split_name, num_examples)`. Files that prepare_data wrote have
+an index on examples(split_name, client_id), checksums (`checksums`), and the table
+`element_spec(name, dtype, shape)`, which describes the examples; in other files the first
+example does. A roster (`rosters`) is a file without the examples of the splits that its
+table `roster(split_name, sha256)` names, with the digest of the complete file.
 """
 
 import contextlib
@@ -228,9 +227,8 @@ class SqliteSource:
     if self.client_ids and first is None and not self.is_roster:
       raise ValueError(f'{self._path} has no examples in split {self._split_name!r}')
     return first, [] if not self.is_prepared else [
-        columns.Feature(
-            name=name, dtype=np.dtype(dtype), as_bytes=bool(as_bytes),
-            shape=tuple(int(size) for size in shape.split(',') if size))
+        columns.Feature(name=name, dtype=np.dtype(dtype), as_bytes=bool(as_bytes),
+                        shape=tuple(int(size) for size in shape.split(',') if size))
         for name, dtype, shape, as_bytes in connection.execute(
             'SELECT * FROM element_spec')]
 
@@ -280,14 +278,12 @@ class SqliteSource:
       serialized = self._serialized(connection, client_id)
       # Without checksums there may be no index of the listed clients either.
       listed = [] if serialized and not self.is_prepared else connection.execute(
-          f'SELECT {"checksum" if self.is_prepared else 1} FROM client_metadata '
-          'WHERE split_name = ? AND client_id = ?',
-          [self._split_name, client_id]).fetchall()
+          f'SELECT {"checksum" if self.is_prepared else 1} FROM client_metadata WHERE '
+          'split_name = ? AND client_id = ?', [self._split_name, client_id]).fetchall()
     if not (serialized or listed or self.is_prepared and client_id in self.client_ids):
       raise ValueError(f'there is no client {client_id!r}')
-    if self.is_prepared and not (
-        serialized and {bytes} == set(map(type, serialized)) and
-        listed == [(int(checksums.of(serialized)),)]):
+    if self.is_prepared and not (serialized and {bytes} == set(map(type, serialized)) and
+                                 listed == [(int(checksums.of(serialized)),)]):
       raise damaged(self._path, _EXAMPLES, self._remedy)
     try:
       if not serialized:
@@ -324,9 +320,8 @@ class SqliteSource:
     checksum = tf.strings.join(
         ['(SELECT checksum FROM client_metadata WHERE ', where, ')']
     ) if self.is_prepared else '0'
-    query = tf.strings.join([
-        'SELECT serialized_example_proto, ', checksum, ' FROM examples WHERE ', where,
-        ' ORDER BY rowid'])
+    query = tf.strings.join(['SELECT serialized_example_proto, ', checksum,
+                             ' FROM examples WHERE ', where, ' ORDER BY rowid'])
     rows = tf.data.experimental.SqlDataset(
         'sqlite', os.fspath(self._path), query, (tf.string, tf.int64))
     # Fails if there are none, as `examples` does.

@@ -232,9 +232,7 @@ class _Split:
       known = {client_field, *(column.field.column for column in columns)}
       if unknown := [name for name in record if name not in known]:
         raise ValueError(f'field {unknown[0]!r} is not in the first record')
-    values = {}
-    for column in columns:
-      values[column.field.column] = column.value_in(record)
+    values = {column.field.column: column.value_in(record) for column in columns}
     self.spec = self.spec or [
         column.feature(as_bytes=self._for_store)
         for column in sorted(columns, key=lambda column: column.field.column)]

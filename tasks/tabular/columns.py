@@ -99,9 +99,9 @@ class Number:
                is_log=is_log, **rest)
 
   def __str__(self) -> str:
-    low, high = (f'{end:.4g}' if self.kind == records.MEASURE else
-                 str(np.datetime64(math.floor(end), 'D')) for end in (
-                     self.low, self.high))
+    low, high = (
+        f'{end:.4g}' if self.kind == records.MEASURE else
+        str(np.datetime64(math.floor(end), 'D')) for end in (self.low, self.high))
     return f'{self.name} [{low}, {high}]' + ', log scale' * self.is_log
 
   @property
@@ -170,9 +170,9 @@ class Category:
         len(self.weights) == len(self.categories)
         and 0 < min(self.weights) <= max(self.weights) <= (
             1.000001 * MAX_RATIO * min(self.weights)) < math.inf):
-      rule = (f'{len(self.categories)} positive numbers, the largest at most '
-              f'{MAX_RATIO} times the smallest')
-      raise checks.wrong('class_weights', rule, list(self.weights))
+      raise checks.wrong('class_weights', f'{len(self.categories)} positive numbers, the '
+                         f'largest at most {MAX_RATIO} times the smallest',
+                         list(self.weights))
 
   @property
   def width(self) -> int:
@@ -196,8 +196,7 @@ class Category:
         checks.indices(f'column {self.name!r}', values, self.known)
       except ValueError as error:
         raise ValueError(f'{error}{_IMPUTABLE}') from error
-    categories = np.array(self.known, object)
-    return (values[:, np.newaxis] == categories).astype(np.float32)
+    return (values[:, np.newaxis] == np.array(self.known, object)).astype(np.float32)
 
   def target(self, values: np.ndarray) -> np.ndarray:
     """The classes of labels: int32 [n]. Raises ValueError; none is imputed."""
@@ -273,8 +272,7 @@ class Columns:
          'label': dataclasses.asdict(self.label)}, indent=1, ensure_ascii=False) + '\n'
 
 
-def _ruled(field: records.Field, column: Column, remedy: str,
-           noun: str) -> records.Field:
+def _ruled(field: records.Field, column: Column, remedy: str, noun: str) -> records.Field:
   """A field that must have a value, of a category one that is known."""
   return dataclasses.replace(
       field, complete=True, remedy=remedy, noun=noun,
@@ -298,9 +296,8 @@ def read(path: str | os.PathLike[str]) -> Columns | dict[str, Column]:
     if not isinstance(content, dict) or not content:
       raise ValueError('must be an object of columns')
     if content.get('format') == _FORMAT:
-      return Columns(
-          features=tuple(map(_column, content['features'])),
-          label=_column(content['label']), made_from=content['made_from'])
+      return Columns(features=tuple(map(_column, content['features'])),
+                     label=_column(content['label']), made_from=content['made_from'])
     return {name: _described(name, value) for name, value in content.items()}
 
 
@@ -321,10 +318,12 @@ def _in_full(name: str, value: Any) -> dict[str, Any]:
   if isinstance(value, list) and any(isinstance(v, bool) for v in value):
     value = [str(v).lower() if isinstance(v, bool) else v for v in value]
   if isinstance(value, list) and value and all(isinstance(v, str) for v in value):
-    if _looks_like_numbers(value):
-      rule = ('numbers without quotes if it has numbers, {"categories": [...]} if these '
-              'are codes')
-      raise checks.wrong(f'column {name!r}', rule, value)
+    # Numbers rather than codes: with fractions, or two far apart.
+    if all(map(_NUMBER.fullmatch, value)) and (
+        any('.' in values_lib.category(text) for text in value) or
+        len(value) == 2 and float(value[1]) > float(value[0]) + 1):
+      raise checks.wrong(f'column {name!r}', 'numbers without quotes if it has numbers, '
+                         '{"categories": [...]} if these are codes', value)
     if None in map(records.days, value):
       if all(map(_OTHER_DATE.fullmatch, value)):
         raise checks.wrong(f'column {name!r}', 'dates such as 2024-03-01', value)
@@ -342,9 +341,8 @@ def _described(name: str, value: Any) -> Column:
   options = {_TARGET, _LOG} if kind == _BOUNDS else {_TARGET}
   if kind not in value or not set(value) <= {kind, *options} or not all(
       isinstance(value.get(option, False), bool) for option in options):
-    rule = ('an object of "bounds" or "categories", and of "target": true and, with '
-            '"bounds", "log": true')
-    raise checks.wrong(f'column {name!r}', rule, dict(value))
+    raise checks.wrong(f'column {name!r}', 'an object of "bounds" or "categories", and '
+                       'of "target": true and, with "bounds", "log": true', dict(value))
   content, is_target = value[kind], value.get(_TARGET, False)
   if not isinstance(content, list) or kind == _BOUNDS and len(content) != 2:
     raise checks.wrong(f'column {name!r}: {kind}', 'a list' if kind == _CATEGORIES else
@@ -355,13 +353,6 @@ def _described(name: str, value: Any) -> Column:
   return Number.of_bounds(
       name, *(content if None in dates else dates), is_log=value.get(_LOG, False),
       kind=records.MEASURE if None in dates else records.DATE, is_target=is_target)
-
-
-def _looks_like_numbers(texts: Sequence[str]) -> bool:
-  """Whether texts are numbers rather than codes: with fractions, or two far apart."""
-  return all(map(_NUMBER.fullmatch, texts)) and (
-      any('.' in values_lib.category(text) for text in texts) or
-      len(texts) == 2 and float(texts[1]) > float(texts[0]) + 1)
 
 
 # Name of a column -> its values in public rows, as readers of rows give them.
@@ -409,8 +400,7 @@ def _sampled(name: str, values: Sequence[Any]) -> Column | None:
   if not any(isinstance(value, bool | np.bool_) for value in values):
     for kind in (records.MEASURE, records.DATE):
       with contextlib.suppress(ValueError):
-        present = [v for v in _read(name, kind, values) if not math.isnan(v)]
-        if not present:
+        if not (present := [v for v in _read(name, kind, values) if not math.isnan(v)]):
           return None
         center, scale = float(np.mean(present)), float(np.std(present)) or 1.0
         return Number(name=name, center=center, scale=scale, kind=kind,
@@ -423,8 +413,7 @@ def _read(name: str, kind: str, values: Sequence[Any]) -> list[Any]:
   """Values as they are read from data of a kind. Raises ValueError."""
   # Imports TensorFlow, which takes seconds and settings do not need.
   from tasks.sources import columns as raw_columns  # pylint: disable=g-import-not-at-top
-  column = raw_columns.Column(records.Field(name=name, kind=kind))
-  return list(map(column.value, values))
+  return list(map(raw_columns.Column(records.Field(name=name, kind=kind)).value, values))
 
 
 def doubtful(sample: Sample, columns: Iterable[Column]) -> list[str]:
@@ -477,9 +466,8 @@ def choose(known: Mapping[str, Column], *, label_field: str,
   `made_from` as in Columns. Raises ValueError if nothing is known of a column.
   """
   if feature_fields is None:
-    feature_fields = [
-        name for name, column in known.items()
-        if name not in (label_field, client_field) and not column.is_target]
+    feature_fields = [name for name, column in known.items()
+                      if name not in (label_field, client_field) and not column.is_target]
   if classes:
     known = {**known, label_field: Category(name=label_field, categories=tuple(classes))}
   for name in (*feature_fields, label_field):

@@ -46,15 +46,13 @@ def build(name: str | None, columns: columns_lib.Columns) -> task.Model:
   def logits(weights, x, seed=None):
     return network.logits(weights, scale * x, seed)
 
-  attributes = dict(
-      name=name, initial_weights=network.initial_weights,
-      weight_names=network.weight_names)
+  attributes = dict(name=name, initial_weights=network.initial_weights,
+                    weight_names=network.weight_names)
   if not columns.is_classification:
     return _regression(logits, columns.label, is_robust=name == 'mlp', **attributes)
   label = columns.label
   model = classifiers.model_of_logits(
-      logits=logits, breakdown={'kind': 'class', 'names': label.categories},
-      **attributes)
+      logits=logits, breakdown={'kind': 'class', 'names': label.categories}, **attributes)
   return _weighted(model, label.weights) if label.weights else model
 
 
@@ -99,12 +97,10 @@ def _regression(logits: Callable[..., tf.Tensor], label: columns_lib.Number, *,
   def metrics(weights, batch, mask) -> Mapping[str, tuple[tf.Tensor, tf.Tensor]]:
     error = in_units(predicted(weights, batch)) - in_units(batch['y'])
     return {'mae': layers.masked_total(tf.abs(error), mask),
-            'loss': layers.masked_total(
-                0.5 * tf.square(errors(weights, batch)), mask)}
+            'loss': layers.masked_total(0.5 * tf.square(errors(weights, batch)), mask)}
 
   def predict(weights, batch):
     return {'value': in_units(predicted(weights, batch))}
 
-  return task.Model(
-      loss=loss, metrics=metrics, headline='mae', predict=predict,
-      in_units=lambda y: in_units(y).numpy(), **attributes)
+  return task.Model(loss=loss, metrics=metrics, headline='mae', predict=predict,
+                    in_units=lambda y: in_units(y).numpy(), **attributes)

@@ -42,9 +42,8 @@ def days(texts: tf.Tensor, name: str) -> tf.Tensor:
   is_valid = is_date & (year > 0) & (1 <= month) & (month <= 12) & (1 <= day) & (
       day <= after - first) & (hour < 24) & (minute < 60) & (second < 60) & (zone < 1440)
   is_gap = texts == ''
-  tf.debugging.assert_equal(
-      is_valid | is_gap, True,
-      f'column {name} must have dates such as 2024-03-01 or 2024-03-01T12:30')
+  tf.debugging.assert_equal(is_valid | is_gap, True, f'column {name} must have dates '
+                            'such as 2024-03-01 or 2024-03-01T12:30')
   is_west = tf.strings.regex_replace(texts, _DATE, r'\7') == '-'
   minutes = 60 * hour + minute + tf.where(is_west, zone, -zone)
   result = first + day - 1 + (60 * minutes + second) / 86400
@@ -80,9 +79,8 @@ def _encoded(column: columns_lib.Column, values: tf.Tensor, missing: str) -> tf.
 def raw_columns(columns: columns_lib.Columns, missing: str) -> task.RawColumns:
   """The encoding of raw columns; `missing` as in columns.Columns.encode."""
   def encode(tensors: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    return {'x': tf.concat([
-        _encoded(column, tensors[column.name], missing)
-        for column in columns.features], axis=1)}
+    return {'x': tf.concat([_encoded(column, tensors[column.name], missing)
+                            for column in columns.features], axis=1)}
 
   return task.RawColumns(encode=encode, scales=models.scales(columns), dtypes={
       column.name: 'float64' if column.kind == records.MEASURE else 'string'

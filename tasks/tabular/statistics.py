@@ -37,9 +37,8 @@ def _of_client(raw: records.RawExamples, numbers: tuple[columns_lib.Number, ...]
   return np.append(np.array(result, np.int64).reshape(-1, 2).T, np.int64(shares))
 
 
-def release(source: task.ClientSource, columns: columns_lib.Columns,
-            skips: task.Skips, missing: str,
-            finish: Callable[[columns_lib.Columns], task.Task], *,
+def release(source: task.ClientSource, columns: columns_lib.Columns, skips: task.Skips,
+            missing: str, finish: Callable[[columns_lib.Columns], task.Task], *,
             counts_classes: bool = False) -> task.Preliminary:
   """The release of the statistics of columns that have public bounds.
 
@@ -82,11 +81,9 @@ def _standardised(column: columns_lib.Number, mean: float,
                   square: float) -> columns_lib.Number:
   """The column with a noisy mean and mean square of z."""
   mean = min(max(mean, -1.0), 1.0)
-  variance = square - mean * mean
-  if variance <= _MIN_DEVIATION**2:
+  if (variance := square - mean * mean) <= _MIN_DEVIATION**2:
     return column  # It is hidden by the noise.
   deviation = math.sqrt(variance)
   center, (low, high) = column.center + mean * column.scale, column.encoded_bounds
-  return dataclasses.replace(
-      column, center=min(max(center, low), high),
-      scale=column.scale * min(deviation, 1.0))
+  return dataclasses.replace(column, center=min(max(center, low), high),
+                             scale=column.scale * min(deviation, 1.0))

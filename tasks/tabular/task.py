@@ -61,10 +61,9 @@ def open_embedded(*, num_clients: int = 200) -> records.RawData:
       skips=task.Skips())
 
 
-STATED = task.Note(
-    'public sample stated as public',
-    'columns are standardised by rows that the user states are public: no epsilon '
-    'protects those whose rows they are')
+STATED = task.Note('public sample stated as public', 'columns are standardised by rows '
+                   'that the user states are public: no epsilon protects those whose '
+                   'rows they are')
 
 
 def _choose_columns(public_bounds: str | None, public_sample: str | None,
@@ -182,13 +181,11 @@ def _serving(columns: columns_lib.Columns, model: str | None, missing: str,
       raw = further.open_files(source, wanted, in_order=in_order, **options)
     return _mapped(raw, columns, missing, labelled)
 
-  built = dataclasses.replace(
-      models.build(model, columns),
-      to_keras=functools.partial(serving_lib.to_keras, columns))
-  return task.Serving(
-      model=built, inputs={'x': element_spec(columns)['x']}, reader=read,
-      raw=serving_lib.raw_columns(columns, missing),
-      files={columns_lib.FILE: columns.dumps()})
+  built = dataclasses.replace(models.build(model, columns),
+                              to_keras=functools.partial(serving_lib.to_keras, columns))
+  return task.Serving(model=built, inputs={'x': element_spec(columns)['x']}, reader=read,
+                      raw=serving_lib.raw_columns(columns, missing),
+                      files={columns_lib.FILE: columns.dumps()})
 
 
 def serving(inputs: task.Spec, weights: task.Weights, *, model: str | None = None,
@@ -280,19 +277,17 @@ def build(*, model: str | None = None, data_source: str | None = None,
         columns, model, missing, {'data_source': data_source, **data_options})
     noised = columns.made_from == columns_lib.STATISTICS
     stated = columns.made_from == columns_lib.SAMPLE and not is_embedded
-    return task.Task(
-        name='tabular', model=served.model, train=train, held_out=held_out,
-        held_out_of_clients=of_clients, privacy_unit=unit, skips=raw.skips,
-        files=served.files, reader=served.reader,
-        noised_files=(columns_lib.FILE,) if noised else (),
-        plan_lines=_plan_lines(columns, more),
-        warnings=[STATED] * stated + _hidden(columns) * noised)
+    return task.Task(name='tabular', model=served.model, train=train, held_out=held_out,
+                     held_out_of_clients=of_clients, privacy_unit=unit, skips=raw.skips,
+                     files=served.files, reader=served.reader,
+                     noised_files=(columns_lib.FILE,) if noised else (),
+                     plan_lines=_plan_lines(columns, more),
+                     warnings=[STATED] * stated + _hidden(columns) * noised)
 
   result = finish(columns)
   if is_complete:
     return result
-  return dataclasses.replace(
-      result, files={}, preliminary=statistics.release(
-          records.SubsetSource(raw.train, result.train.client_ids), columns, raw.skips,
-          missing, finish,
-          counts_classes=class_weights is not None and not columns.label.weights))
+  return dataclasses.replace(result, files={}, preliminary=statistics.release(
+      records.SubsetSource(raw.train, result.train.client_ids), columns, raw.skips,
+      missing, finish,
+      counts_classes=class_weights is not None and not columns.label.weights))

@@ -43,15 +43,13 @@ def build_model(name: str, num_words: int, class_names: Sequence[str]) -> task.M
     del seed
     return layers.dense(stackoverflow_tag.frequencies(x, num_words, root_scale), *weights)
 
-  return classifiers.model_of_logits(
-      name, initial_weights, logits, evaluation_batch=256,
-      weight_names=('output/kernel', 'output/bias'),
-      breakdown={'kind': 'class', 'names': class_names})
+  return classifiers.model_of_logits(name, initial_weights, logits, evaluation_batch=256,
+                                     weight_names=('output/kernel', 'output/bias'),
+                                     breakdown={'kind': 'class', 'names': class_names})
 
 
-def _learn(model: str, *, data_source: str | None = None,
-           num_classes: int | None = None, class_names: Sequence[str] | None = None,
-           label_field: str | None = None
+def _learn(model: str, *, data_source: str | None = None, num_classes: int | None = None,
+           class_names: Sequence[str] | None = None, label_field: str | None = None
            ) -> Callable[[vocabulary_lib.Vocabulary], text_data.Learned]:
   """Vocabulary -> a model of texts.
 
@@ -64,8 +62,7 @@ def _learn(model: str, *, data_source: str | None = None,
         'label_field': label_field}, ['num_clients'])
     names = tuple(sorted({tags.split('|')[0] for _, tags in text_data.speeches()}))
   else:
-    names = labelled.named_classes(num_classes, class_names)
-    if not names:
+    if not (names := labelled.named_classes(num_classes, class_names)):
       raise ValueError('task text_classification needs class_names, or num_classes: '
                        'labels are private, and not counted')
     checks.names('class_names', names, 2)

@@ -72,9 +72,8 @@ class Posts(text_data.TextTask):
 
     def finish(words: Vocabulary) -> task.Task:
       noised = words.made_from == vocabulary_lib.NOISED_COUNTS
-      return self.build_learned(
-          learn(words), data, options, **_of_serving(words),
-          noised_files=(vocabulary_lib.FILE,) if noised else ())
+      return self.build_learned(learn(words), data, options, **_of_serving(words),
+                                noised_files=(vocabulary_lib.FILE,) if noised else ())
 
     num_words = num_words if vocabulary_size is None else vocabulary_size
     checks.integer('vocabulary_size', num_words, 1)
@@ -138,10 +137,9 @@ def _released(finish: Callable[[Vocabulary], task.Task],
   """The task that needs its vocabulary released with noise."""
 
   def of_counts(words: Mapping[str, int], labels: Mapping[str, int]) -> task.Task:
-    return finish(Vocabulary(
-        words=vocabulary_lib.filled(words, num_words),
-        labels=vocabulary_lib.filled(labels, num_labels),
-        made_from=vocabulary_lib.NOISED_COUNTS))
+    return finish(Vocabulary(words=vocabulary_lib.filled(words, num_words),
+                             labels=vocabulary_lib.filled(labels, num_labels),
+                             made_from=vocabulary_lib.NOISED_COUNTS))
 
   def complete(counts: Mapping[tuple[str, str], int]) -> task.Task:
     words, labels = ({key: count for (kind, key), count in counts.items()
@@ -151,10 +149,9 @@ def _released(finish: Callable[[Vocabulary], task.Task],
                        'labels: raise vocabulary_epsilon, or give a public list')
     return of_counts(words, labels)
 
-  return dataclasses.replace(
-      of_counts({}, {}), files={}, preliminary=task.Preliminary(
-          file=vocabulary_lib.FILE, totals=totals, l2_sensitivity=math.sqrt(items),
-          items=items, complete=complete))
+  return dataclasses.replace(of_counts({}, {}), files={}, preliminary=task.Preliminary(
+      file=vocabulary_lib.FILE, totals=totals, l2_sensitivity=math.sqrt(items),
+      items=items, complete=complete))
 
 
 def _words_and_labels(data: text_data.TextData, sentences: Callable[[str], list[str]]

@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from tasks import checks, official, task
 from tasks.models import text as text_models
-from tasks.sources import records
 from tasks.text import data as text_data
 
 # The characters of TFF's next-character task, in its order.
@@ -21,21 +20,16 @@ _SPECIAL = text_models.Special(len(CHARACTERS))
 # The token of each ASCII character.
 _TABLE = np.full(128, _SPECIAL.out_of_vocabulary, np.uint8)
 _TABLE[list(CHARACTERS.encode())] = np.arange(1, len(CHARACTERS) + 1)
-# Name of a group of characters -> whether a character is in it, unless in an earlier
-# one.
-_GROUPS = {
-    'lower case': str.islower, 'upper case': str.isupper,
-    'space': ' '.__eq__, 'line end': '\n\r'.__contains__,
-    'digit': str.isdigit, 'punctuation': lambda character: True,
-}
+# Name of a group of characters -> whether a character is in it, unless in an earlier one.
+_GROUPS = {'lower case': str.islower, 'upper case': str.isupper, 'space': ' '.__eq__,
+           'line end': '\n\r'.__contains__, 'digit': str.isdigit,
+           'punctuation': lambda character: True}
 
 # lstm_256 is the model of arXiv 2003.00295 and 1602.05629: 820,522 parameters.
 # lstm_small, for quick runs under differential privacy, has 28,026, just below 2^15,
 # the number to which a rotation pads.
-MODELS = {
-    'lstm_256': dict(embedding=8, units=(256, 256), he_normal=True),
-    'lstm_small': dict(embedding=16, units=(64,), embedding_limit=1.0),
-}
+MODELS = {'lstm_256': dict(embedding=8, units=(256, 256), he_normal=True),
+          'lstm_small': dict(embedding=16, units=(64,), embedding_limit=1.0)}
 
 
 def build_model(name: str) -> task.Model:
@@ -93,19 +87,15 @@ def _rows_in_graph(texts: tf.Tensor, length: int) -> tf.Tensor:
   return tf.cast(tf.reshape(flat, [-1, length + 1]), tf.uint8)
 
 
-def _examples(raw: records.RawExamples, length: int,
-              ended: bool) -> dict[str, np.ndarray]:
-  rows = [character_rows(text, length, ended) for text in raw['text']]
-  return {'tokens': np.concatenate([np.zeros([0, length + 1], np.uint8), *rows])}
-
-
 def _learn(model: str, *, sequence_length: int = 80) -> text_data.Learned:
   """A model of rows of this length; a speech has as many rows as it needs."""
   checks.integer('sequence_length', sequence_length, 1)
   return text_data.Learned(
       model=build_model(model),
       element_spec={'tokens': (np.dtype(np.uint8), (sequence_length + 1,))},
-      convert=lambda raw, _, labelled: _examples(raw, sequence_length, labelled),
+      convert=lambda raw, _, ended: {'tokens': np.concatenate([
+          np.zeros([0, sequence_length + 1], np.uint8),
+          *(character_rows(text, sequence_length, ended) for text in raw['text'])])},
       convert_in_graph=lambda raw: {
           'tokens': _rows_in_graph(raw['text'], sequence_length)})
 

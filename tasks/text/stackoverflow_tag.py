@@ -30,10 +30,7 @@ _SPEC = {'x': (np.dtype(np.int32), (MAX_WORDS,)), 'y': (np.dtype(np.int32), (MAX
 # logistic_small, for quick runs under differential privacy: 50,050. Square roots of
 # frequencies have norm 1, so words learn as fast as biases do, or here faster; and
 # biases start where few tags are likely.
-MODELS = {
-    'logistic': (10_000, 500, None, 0.0),
-    'logistic_small': (1_000, 50, 4.0, -4.0),
-}
+MODELS = {'logistic': (10_000, 500, None, 0.0), 'logistic_small': (1_000, 50, 4.0, -4.0)}
 
 
 def build_model(name: str, vocabulary: vocabulary_lib.Vocabulary) -> task.Model:
@@ -51,8 +48,7 @@ def build_model(name: str, vocabulary: vocabulary_lib.Vocabulary) -> task.Model:
   num_words, num_tags = len(vocabulary.words), len(vocabulary.labels)
 
   def initial_weights(seed):
-    rng = np.random.default_rng(seed)
-    return [layers.glorot_uniform(rng, num_words, num_tags),
+    return [layers.glorot_uniform(np.random.default_rng(seed), num_words, num_tags),
             np.full(num_tags, first_bias, np.float32)]
 
   def score(weights, batch):

@@ -18,18 +18,15 @@ from tasks.text import data as text_data, posts, vocabulary as vocabulary_lib
 # model of arXiv 2003.00295: 4,050,748 parameters. lstm_small, for quick runs under
 # differential privacy, uses the embedding twice: 60,044, just below 2^16, the number
 # to which a rotation pads.
-MODELS = {
-    'lstm_670': (10_000, dict(embedding=96, units=(670,))),
-    'lstm_small': (1_000, dict(embedding=32, units=(64,), tied=True)),
-}
+MODELS = {'lstm_670': (10_000, dict(embedding=96, units=(670,))),
+          'lstm_small': (1_000, dict(embedding=32, units=(64,), tied=True))}
 
 
 def build_model(name: str, vocabulary: vocabulary_lib.Vocabulary) -> task.Model:
   """Builds one of MODELS for a vocabulary."""
   special = vocabulary.special
   return text_models.next_token_model(
-      name, text_models.Network(
-          tokens=special.count, projected=True, **MODELS[name][1]),
+      name, text_models.Network(tokens=special.count, projected=True, **MODELS[name][1]),
       special, kind='word', names=special.names(vocabulary.words))
 
 

@@ -22,10 +22,9 @@ from tasks.models import text as text_models
 # The file in which a run keeps its vocabulary.
 FILE = 'vocabulary.json'
 
-OUTSIDE = task.Note(
-    'vocabulary outside the guarantee',
-    'the vocabulary was built from the training clients\' own texts: which words and '
-    'labels are in it is outside the guarantee; --vocabulary takes a public list')
+OUTSIDE = task.Note('vocabulary outside the guarantee', 'the vocabulary was built from '
+                    'the training clients\' own texts: which words and labels are in it '
+                    'is outside the guarantee; --vocabulary takes a public list')
 
 # Sources of vocabularies. Any observer of a run sees its vocabulary.
 PUBLIC, TRAINING_CLIENTS = 'public', 'training clients'

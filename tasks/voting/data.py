@@ -12,10 +12,9 @@ from tasks.sources import labelled
 OFFICE_DOMAINS = ('amazon', 'caltech10', 'dslr', 'webcam')
 
 # For files that do not list their agents.
-UNLISTED = task.Note(
-    'population taken as public',
-    'the agents are those that have a record in the file, taken as public knowledge, '
-    'outside the guarantee: an array writers names all of them')
+UNLISTED = task.Note('population taken as public', 'the agents are those that have a '
+                     'record in the file, taken as public knowledge, outside the '
+                     'guarantee: an array writers names all of them')
 
 
 def grey(images: np.ndarray) -> np.ndarray:

@@ -22,9 +22,8 @@ from tasks.voting import data as voting_data
 _SPLIT_SEED = 20231117
 # Records of the embedded digits that are for tests.
 _EMBEDDED_TEST = 400
-_SHARED = task.Note(
-    'records shared by agents',
-    'some agents have the same records, and protecting an agent does not protect those')
+_SHARED = task.Note('records shared by agents', 'some agents have the same records, and '
+                    'protecting an agent does not protect those')
 
 
 class AgentRecords:
@@ -101,9 +100,8 @@ class VotingTask:
     return self.public.shape[1:]
 
 
-def _task(name: str, agents: Mapping[str, labelled.Labelled],
-          server: labelled.Labelled, public: int, num_classes: int = 10,
-          **rest: Any) -> VotingTask:
+def _task(name: str, agents: Mapping[str, labelled.Labelled], server: labelled.Labelled,
+          public: int, num_classes: int = 10, **rest: Any) -> VotingTask:
   """Builds the task; `public` of the server's records, the others for tests."""
   checks.integer('public_records', public, 0, len(server) - 1,
                  'records of the server, of which some are for tests')
@@ -128,11 +126,10 @@ def _dealt(records: labelled.Labelled, deal: list[np.ndarray],
 def _few_classes(train: labelled.Labelled, what: str, **deal: int) -> dict[str, Any]:
   """Arguments of `_task`: simulated agents, each with records of a few classes only."""
   shared = deal['num_clients'] * deal['records_per_client'] > len(train)
-  return dict(
-      agents=_dealt(train, partition.few_classes(train.y, **deal)),
-      notes=(_SHARED,) if shared else (),
-      privacy_unit=f'one of {deal["num_clients"]} simulated agents, each with {what} of '
-                   f'{deal["labels_per_client"]} classes')
+  return dict(agents=_dealt(train, partition.few_classes(train.y, **deal)),
+              notes=(_SHARED,) if shared else (), privacy_unit='one of '
+              f'{deal["num_clients"]} simulated agents, each with {what} of '
+              f'{deal["labels_per_client"]} classes')
 
 
 # Options of several tasks: num_clients >= 1; public_records, unlabelled ones of the
@@ -149,9 +146,8 @@ def embedded(*, num_clients: int = 100, public_records: int = 300,
   order = np.random.default_rng(_SPLIT_SEED).permutation(len(records))
   server, rest = map(records.rows, np.split(order, [public_records + _EMBEDDED_TEST]))
   deal = partition.evenly(len(rest), num_clients=num_clients, seed=data_seed)
-  return _task(
-      'embedded', _dealt(rest, deal), server, public_records,
-      privacy_unit=f'one of {num_clients} simulated agents, not people')
+  return _task('embedded', _dealt(rest, deal), server, public_records,
+               privacy_unit=f'one of {num_clients} simulated agents, not people')
 
 
 def mnist(*, data_path: str | os.PathLike[str], num_clients: int = 100,
@@ -191,10 +187,8 @@ def digits(*, data_path: str | os.PathLike[str], num_clients: int = 200,
       'digits', agents, labelled.concatenated(
           voting_data.digits_domain(data_path, 'usps', image_size)), public_records,
       privacy_unit='one simulated agent with digits of one domain',
-      notes=(task.Note(
-          'a part of SVHN',
-          f'SVHN is a part of 1,000 images: {svhn_clients} agents have it, '
-          f'{of_mnist} have MNIST'),))
+      notes=(task.Note('a part of SVHN', 'SVHN is a part of 1,000 images: '
+                       f'{svhn_clients} agents have it, {of_mnist} have MNIST'),))
 
 
 def office(*, data_path: str | os.PathLike[str], target: str = 'webcam') -> VotingTask:

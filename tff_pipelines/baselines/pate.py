@@ -142,8 +142,7 @@ def answer(votes: np.ndarray, plan: PatePlan, key: tf.Tensor) -> np.ndarray:
   agreed = votes.max(axis=1) + _noise(
       plan.threshold_stddev, check_key, [len(votes)]) >= plan.threshold
   named = np.argmax(votes + _noise(plan.stddev, label_key, votes.shape), axis=1)
-  answered = agreed & (np.cumsum(agreed) <= plan.answers)
-  return np.where(answered, named, -1)
+  return np.where(agreed & (np.cumsum(agreed) <= plan.answers), named, -1)
 
 
 @dataclasses.dataclass(eq=False)

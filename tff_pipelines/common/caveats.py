@@ -37,8 +37,7 @@ class Caveat(str):
     return str, (str(self),)
 
 
-PARTIAL_SUMS = Caveat(
-    'partial sums on a cluster',
-    'secure aggregation: simulated: workers and object store of Ray have updates and '
-    'partial sums with less noise than planned: no epsilon holds against who runs or '
-    'reaches the cluster')
+PARTIAL_SUMS = Caveat('partial sums on a cluster', 'secure aggregation: simulated: '
+                      'workers and object store of Ray have updates and partial sums '
+                      'with less noise than planned: no epsilon holds against who runs '
+                      'or reaches the cluster')

@@ -15,7 +15,5 @@ def rounded_up(value: float, digits: int = 5) -> str:
 
 def epsilon(value: float) -> str:
   """An epsilon with four decimals, never below the value; 'inf' for infinity."""
-  if math.isinf(value):
-    return 'inf'
-  return str(decimal.Decimal(repr(float(value))).quantize(
+  return 'inf' if math.isinf(value) else str(decimal.Decimal(repr(float(value))).quantize(
       decimal.Decimal('0.0001'), decimal.ROUND_CEILING, decimal.Context(prec=400)))

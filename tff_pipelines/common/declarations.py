@@ -163,8 +163,7 @@ def declared(cls: type) -> Mapping[str, Setting]:
   hints, fields = typing.get_type_hints(cls), {}
   for field in dataclasses.fields(cls):
     hint = hints[field.name]
-    optional = isinstance(hint, types.UnionType)
-    if optional:
+    if optional := isinstance(hint, types.UnionType):
       hint, = (part for part in typing.get_args(hint) if part is not type(None))
     is_tuple = typing.get_origin(hint) is tuple
     fields[field.name] = dataclasses.replace(

@@ -422,8 +422,7 @@ def _in_use(folder: pathlib.Path, writer: str | None) -> ValueError:
 def locked(folder: pathlib.Path) -> Iterator[None]:
   """Makes this process the one that writes a run's folder, which it creates.
 
-  The lock ends with the process. What is left of a start that recorded no run is
-  removed.
+  The lock ends with the process. What is left of a start that recorded no run is removed.
 
   Raises OSError if the folder can't be written, or its file system has no locks;
   ValueError if another process, or another run of this one, writes the folder.

@@ -38,8 +38,7 @@ below_one = _number('be in [0, 1)', lambda x: 0 <= x < 1)
 fraction = _number('be in (0, 1]', lambda x: 0 < x <= 1)
 
 
-def integer(*, low: int | None = None, high: int | None = None,
-            **arguments: Any) -> None:
+def integer(*, low: int | None = None, high: int | None = None, **arguments: Any) -> None:
   """Raises ValueError unless every argument is an integer in [low, high]."""
   for name, value in arguments.items():
     if not isinstance(value, numbers.Integral) or isinstance(value, bool):
@@ -71,18 +70,15 @@ Count = Annotated[int, functools.partial(integer, low=1)]
 @functools.cache
 def _checks(cls: type) -> Mapping[str, tuple[Callable[..., None], bool]]:
   """Name of a field -> its check, and whether it may be None."""
-  checks = {}
-  for name, hint in typing.get_type_hints(cls, include_extras=True).items():
-    for part in (hint, *typing.get_args(hint)):
-      for check in getattr(part, '__metadata__', ()):
-        checks[name] = check, part is not hint
-  return checks
+  return {name: (check, part is not hint)
+          for name, hint in typing.get_type_hints(cls, include_extras=True).items()
+          for part in (hint, *typing.get_args(hint))
+          for check in getattr(part, '__metadata__', ())}
 
 
 def check_fields_first(cls: type) -> None:
   """Makes a class check its fields, and those of its bases, before its own checks."""
-  own = cls.__dict__.get('__post_init__')
-  if own is not None:
+  if (own := cls.__dict__.get('__post_init__')) is not None:
     def checked(self):
       fields(self)
       own(self)

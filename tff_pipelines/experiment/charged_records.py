@@ -63,8 +63,7 @@ class ChargedRecords:
                          f'{metrics_lib.UNKNOWN_COST}')
     table = ''
     for path, line in known.items():
-      arrays = kept_arrays(path)
-      if arrays is None:
+      if (arrays := kept_arrays(path)) is None:
         continue
       try:
         owner, table = (str(arrays.pop(name)) for name in (_LINE, _TABLE))
@@ -102,5 +101,4 @@ class ChargedRecords:
 
 def kept_arrays(path: pathlib.Path) -> dict[str, np.ndarray] | None:
   """The answers in a file of `ChargedRecords`, None without; ValueError if damaged."""
-  is_charged_only = path.exists() and not path.stat().st_size
-  return None if is_charged_only else files.read_arrays(path)
+  return None if path.exists() and not path.stat().st_size else files.read_arrays(path)

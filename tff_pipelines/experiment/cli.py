@@ -1,9 +1,8 @@
 """Runs a program: flags to settings, settings to a run, errors to one line.
 
-Exit codes: 0; 2 for a mistake of the user (a wrong flag, bad data, a folder that
-can't be used), as one line on standard error; 130 for Ctrl-C and 143 for SIGTERM,
-after the round that was running. Anything else is a fault of the program and keeps its
-traceback.
+Exit codes: 0; 2 for a mistake of the user (a wrong flag, bad data, a folder that can't be
+used), as one line on standard error; 130 for Ctrl-C and 143 for SIGTERM, after the round
+that was running. Anything else is a fault of the program and keeps its traceback.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,16 +18,13 @@ import sys
 import textwrap
 import warnings
 
-from absl import flags
-from absl import logging
+from absl import flags, logging
 
 import tff_pipelines
 # First: it decides where the others are found.
 from tff_pipelines.experiment import search_path  # pylint: disable=unused-import
 # pylint: disable=g-bad-import-order
-from tff_pipelines.experiment import endings
-from tff_pipelines.experiment import guarded
-from tff_pipelines.experiment import settings as settings_lib
+from tff_pipelines.experiment import endings, guarded, settings as settings_lib
 
 # Flag files that come with the project.
 _CONFIGS = pathlib.Path(tff_pipelines.__file__).parent / 'configs'
@@ -39,10 +35,9 @@ _CODES = ('Exit codes: 0; 2 for a mistake of the user, in one line; 130 or 143 a
 # Names of flags elsewhere -> those here.
 _RATES, _BATCHES = ('client_learning_rate', 'server_learning_rate'), (
     'client_batch_size', 'student_batch_size', 'cohort_size')
-_MEANT = {
-    'lr': _RATES, 'learning_rate': _RATES, 'batch_size': _BATCHES,
-    'epochs': ('client_epochs', 'rounds'), 'target': ('label_field',),
-    'sigma': ('noise_multiplier', 'noise_stddev'), 'max_grad_norm': ('clip',)}
+_MEANT = {'lr': _RATES, 'learning_rate': _RATES, 'batch_size': _BATCHES,
+          'epochs': ('client_epochs', 'rounds'), 'target': ('label_field',),
+          'sigma': ('noise_multiplier', 'noise_stddev'), 'max_grad_norm': ('clip',)}
 
 
 def quiet() -> None:

@@ -25,8 +25,7 @@ def read(folder: pathlib.Path) -> dict[str, Any] | None:
   if not path.exists():
     return None
   configuration = files.read_json(path)
-  version = configuration.get('version')
-  if version != VERSION:
+  if (version := configuration.get('version')) != VERSION:
     raise ValueError(f'{path} has version {version!r}, and known is {VERSION}')
   try:
     digest = hash_of(configuration)
@@ -39,10 +38,9 @@ def read(folder: pathlib.Path) -> dict[str, Any] | None:
 
 def hash_of(configuration: Mapping[str, Any]) -> str:
   """SHA-256 of a configuration's canonical JSON without its own hash, hexadecimal."""
-  text = json.dumps(
+  return hashlib.sha256(json.dumps(
       {name: value for name, value in configuration.items() if name != 'hash'},
-      sort_keys=True, separators=(',', ':'), allow_nan=False)
-  return hashlib.sha256(text.encode()).hexdigest()
+      sort_keys=True, separators=(',', ':'), allow_nan=False).encode()).hexdigest()
 
 
 def write(folder: pathlib.Path, configuration: Mapping[str, Any]) -> None:

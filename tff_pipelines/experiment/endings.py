@@ -40,12 +40,10 @@ def deferred(folder: pathlib.Path) -> Iterator[Callable[[], None]]:
     if asked:
       raise Interrupted(asked[0], folder)
 
-  try:
+  with contextlib.suppress(ValueError):  # Not the main thread.
     for signum in _SIGNALS:
       if signal.getsignal(signum) is not None:
         former[signum] = signal.signal(signum, first)
-  except ValueError:
-    pass  # Not the main thread.
   try:
     yield check
   finally:

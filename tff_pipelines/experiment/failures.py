@@ -63,9 +63,8 @@ def without_bad(compute: Callable[[Sequence], Any], clients: Sequence, *,
     result, error = _tried(compute, clients)
     if error is None:
       return result
-    bad = {}
-    if not all(_tried(compute, [client])[1] for client in first()):
-      bad = _failing(compute, clients, error)
+    bad = {} if all(_tried(compute, [client])[1] for client in first()) else _failing(
+        compute, clients, error)
     if marked.issuperset(bad):
       raise error
     marked.update(bad)

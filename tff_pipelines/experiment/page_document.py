@@ -73,7 +73,10 @@ def document(runs: Sequence[Run]) -> str:
       ('classes', 'Classes', covered, _cards(_classes(runs))),
       ('settings', 'Settings', False, _settings(runs)),
       ('ledger', 'Ledger', False, _ledgers(runs)),
-      ('warnings', 'Warnings', False, _cards(_warnings(runs)))]
+      ('warnings', 'Warnings', False, _cards(
+          element('div', element('h3', run.name), element('ul', *(
+              element('li', text) for text in run.summary['warnings'])))
+          for run in runs if run.summary['warnings']))]
   parts = [part for part in parts if part[-1]]
   sections = [
       element('section', element('h2', heading, ' ', _judged(
@@ -114,24 +117,19 @@ def _statement(summary: Mapping[str, Any]) -> list[Element]:
   """The privacy statement, as an export has it."""
   content, elements = statement.statement(summary), []
   for kind, group in itertools.groupby(statement.parts(content), operator.itemgetter(0)):
-    texts = [_bold(text) for _, text in group]
+    # Parts between ** are bold.
+    texts = [[element('strong', part) if i % 2 else part
+              for i, part in enumerate(text.split('**')) if part] for _, text in group]
     if kind == 'item':
       elements.append(element('ul', *(element('li', *text) for text in texts)))
     elif kind == 'title':
       style = f'number {"ok" if content["private"] else "no"}'
       elements += [element('p', *text, class_=style) for text in texts]
     else:
-      tag = 'h4' if kind == 'heading' else 'p'
-      elements += [element(tag, *text) for text in texts]
+      elements += [element('h4' if kind == 'heading' else 'p', *text) for text in texts]
   return [*elements, folded('How it was computed', element('ul', *(
       element('li', f'{name.replace("_", " ")}: {_shown(summary[name])}')
       for name in _COMPUTED if summary[name] is not None)))]
-
-
-def _bold(text: str) -> list[Child]:
-  """A text whose parts between ** are bold."""
-  return [element('strong', part) if i % 2 else part
-          for i, part in enumerate(text.split('**')) if part]
 
 
 def _shown(value: Any) -> str:
@@ -151,8 +149,7 @@ def _metrics(run: Run) -> dict[tuple[str, str], float | None]:
 
 
 def _results(runs: Sequence[Run]) -> list[Element]:
-  columns = list(dict.fromkeys(itertools.chain(*map(_metrics, runs))))
-  if not columns:
+  if not (columns := list(dict.fromkeys(itertools.chain(*map(_metrics, runs))))):
     return []
   outside = sorted({name for run in runs for name in run.summary['outside_guarantee']})
   rows = [[run.name, *(_number(_metrics(run).get(column)) for column in columns),
@@ -284,10 +281,3 @@ def _ledgers(runs: Sequence[Run]) -> list[Element]:
       caption='Verdict on the ledgers'), element(
            'p', 'Every ε is recomputed from the ledger alone, which proves the '
            'guarantee if its hash chain holds and none is above the one stated.')]
-
-
-def _warnings(runs: Sequence[Run]) -> Iterator[Element]:
-  for run in runs:
-    if run.summary['warnings']:
-      yield element('div', element('h3', run.name), element('ul', *(
-          element('li', text) for text in run.summary['warnings'])))

@@ -70,9 +70,8 @@ def written(root: Element) -> str:
 
 def _text(value: str) -> str:
   """The text without what HTML can't hold: control characters and half characters."""
-  kept = ''.join(c if c.isprintable() or c in '\n\t ' else '\N{REPLACEMENT CHARACTER}'
-                 for c in value)
-  return kept.encode('utf-8', 'replace').decode('utf-8')
+  return ''.join(c if c.isprintable() or c in '\n\t ' else '\N{REPLACEMENT CHARACTER}'
+                 for c in value).encode('utf-8', 'replace').decode('utf-8')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -115,9 +114,8 @@ def chart(title: str, xlabel: str, curves: Sequence[tuple[int, str, Curve]], *,
   across, ticks = _axis([x for *_, curve in curves for x in curve.x], _LEFT, right)
   for place, text in ticks:
     x = f'{place:.1f}'
-    drawing.extend((
-        element('line', x1=x, x2=x, y1=_TOP, y2=bottom, class_='grid'),
-        element('text', text, x=x, y=bottom + 15, text_anchor='middle')))
+    drawing.extend((element('line', x1=x, x2=x, y1=_TOP, y2=bottom, class_='grid'),
+                    element('text', text, x=x, y=bottom + 15, text_anchor='middle')))
   up, ticks = _axis([y for *_, curve in curves for y in curve.y], bottom, _TOP, log=log,
                     whole=True)
   for place, text in ticks:

@@ -53,16 +53,14 @@ def _curves(rows: Sequence[Mapping[str, str]],
       yield from _curve(own, 'epsilon', 'mse', metric='squared error of a coordinate',
                         over='epsilon', label=label, log=True, covered=False)
     return
-  index = next((name for name in _INDICES if name in rows[0]), None)
-  if index is None:
+  if (index := next((name for name in _INDICES if name in rows[0]), None)) is None:
     return
   epsilon = next((name for name in ('epsilon', 'epsilon_if_unseeded')
                   if name in rows[0]), None)
   # Column -> held-out set and metric; where there is one set, columns may not name it.
   metrics = set().union(*summary['held_out'].values())
-  sets = {name: name.split('/', 1) if '/' in name else ['test', name]
-          for name in rows[0] if name in metrics or (
-              '/' in name and not name.startswith(_NOT_SETS))}
+  sets = {name: name.split('/', 1) if '/' in name else ['test', name] for name in rows[0]
+          if name in metrics or ('/' in name and not name.startswith(_NOT_SETS))}
   first = [name for name, (set_name, _) in sets.items() if set_name in (
       summary['headline_of'], 'mean')] or list(sets)[:1]
   rounds, hint = f'{index}s', ', without the seed' * (epsilon == 'epsilon_if_unseeded')

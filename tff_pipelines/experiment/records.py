@@ -71,8 +71,7 @@ class RunRecords:
     files.check_folder(folder, resume=resume)
     files.create_folder(self.folder)
     self.ledger, counted = ledger_lib.Ledger(self.folder / files.LEDGER), 0
-    recorded = configurations.read(self.folder)
-    if recorded is not None:
+    if (recorded := configurations.read(self.folder)) is not None:
       counted = configurations.check_ledger(self.folder, recorded)
     self.starts, self.engines = configurations.record_start(self.folder, engine, counted)
     self.configuration = recorded

@@ -33,12 +33,11 @@ _LABEL = 12
 _COMMAND = 'next'
 _WHOLE = (_COMMAND, 'caveats', 'epsilon', '')
 # These are named before any other, so that a short list has them.
-_FIRST = (
-    'seeded: not private', 'suppressed rounds', 'no finite epsilon', 'no privacy',
-    'secure aggregation simulated', 'epsilon of ideal distributions',
-    'approximate amplification', 'server: ideal distributions',
-    'restarts cost epsilon', 'vote repeated', 'delta not below 1/records',
-    'published epsilon is no bound', 'large epsilon')
+_FIRST = ('seeded: not private', 'suppressed rounds', 'no finite epsilon', 'no privacy',
+          'secure aggregation simulated', 'epsilon of ideal distributions',
+          'approximate amplification', 'server: ideal distributions',
+          'restarts cost epsilon', 'vote repeated', 'delta not below 1/records',
+          'published epsilon is no bound', 'large epsilon')
 
 _TYPES = {'integer': int, 'number': (int, float), 'text': str, 'list': list,
           'object': dict}
@@ -135,8 +134,7 @@ def summary_of(family: str, guarantee: guarantee_lib.Guarantee, outcome: Outcome
       'version': VERSION, 'family': family, 'held_out': {}, 'outside_guarantee': [],
       'breakdown': {}, 'about': {}, **guarantee.to_json(), **run,
       'caveats': [caveat.name for caveat in caveats],
-      'warnings': [str(caveat) for caveat in caveats], 'details': {},
-      **outcome.fields}
+      'warnings': [str(caveat) for caveat in caveats], 'details': {}, **outcome.fields}
   held_out = values['held_out']
   # A family that averages its metrics itself has one set, under another name.
   measured = {} if not isinstance(held_out, dict) else held_out.get(
@@ -249,10 +247,9 @@ def planned_lines(description: Description,
                   guarantee: guarantee_lib.Guarantee) -> list[str]:
   """The plan of a run that is not started, with all epsilons."""
   epsilon, *more = guarantee.lines()
-  return lines_of([
-      *description.lines, ('epsilon', epsilon), *(('', line) for line in more),
-      ('neighbours', guarantee.neighbours),
-      *_names([*guarantee.caveats, *description.caveats])], 20)
+  return lines_of([*description.lines, ('epsilon', epsilon),
+                   *(('', line) for line in more), ('neighbours', guarantee.neighbours),
+                   *_names([*guarantee.caveats, *description.caveats])], 20)
 
 
 def report_lines(guarantee: guarantee_lib.Guarantee, outcome: Outcome,
@@ -262,8 +259,7 @@ def report_lines(guarantee: guarantee_lib.Guarantee, outcome: Outcome,
   epsilon, *more = guarantee.lines()
   written = (
       files.PAGE, files.REPORT, files.SUMMARY, files.LEDGER,
-      *dict.fromkeys(name.partition('/')[0] or models.ARRAYS
-                     for name in outcome.trained),
+      *dict.fromkeys(name.partition('/')[0] or models.ARRAYS for name in outcome.trained),
       *outcome.files, *outcome.figures)
   entries = [
       ('result', outcome.result), ('weakest', outcome.weakest), ('epsilon', epsilon),

@@ -19,9 +19,8 @@ import tff_pipelines
 from tff_pipelines.accounting.guarantees import plan as guarantee_lib
 from tff_pipelines.common import caveats as caveats_lib, decimals, files
 from tff_pipelines.experiment import (
-    callbacks as callbacks_lib, charged_records, configurations, failures, models,
-    pages, records as records_lib, report, rounds as rounds_lib,
-    settings as settings_lib)
+    callbacks as callbacks_lib, charged_records, configurations, failures, models, pages,
+    records as records_lib, report, rounds as rounds_lib, settings as settings_lib)
 from tff_pipelines.experiment.page_document import Verdict
 from tff_pipelines.simulation import contexts, ray_transport
 
@@ -45,9 +44,8 @@ _CAVEATS = {
         'whether or not what was released decided that, as long as no more are added; '
         f'{_FOLLOWED}'}
 # Whether workers of a cluster compute -> who can read clients' rows.
-_RAW_ROWS = {
-    False: 'The operator of the machine on which the run simulated all clients',
-    True: 'The operators of the cluster on which the run simulated all clients'}
+_RAW_ROWS = {False: 'The operator of the machine on which the run simulated all clients',
+             True: 'The operators of the cluster on which the run simulated all clients'}
 
 
 class Experiment(abc.ABC):
@@ -196,16 +194,14 @@ class Experiment(abc.ABC):
       self._check_same(name for name, value in identity.items()
                        if recorded['identity'].get(name, value) != value)
     plan = self.build_plan(task, None if recorded is None else recorded['plan'])
-    description, more = self.describe(task, plan), []
-    if self._on_ray:
-      more.append(caveats_lib.PARTIAL_SUMS)
+    description = self.describe(task, plan)
+    more = [caveats_lib.PARTIAL_SUMS] * self._on_ray
     if recorded is None:
       files.create_folder(self.folder)
       files.new_key(self.folder)
       identity = self.keyed(identity)
-    configuration = {
-        'family': self.family, 'settings': self.settings.configuration(),
-        'identity': identity, 'plan': plan.configuration()}
+    configuration = {'family': self.family, 'settings': self.settings.configuration(),
+                     'identity': identity, 'plan': plan.configuration()}
     if self.earlier_rounds:
       configuration['earlier_rounds'] = list(self.earlier_rounds)
       more.append(_caveat('rounds added', self.earlier_rounds[-1]))
@@ -238,8 +234,7 @@ class Experiment(abc.ABC):
 
   def _recorded(self) -> dict[str, Any] | None:
     """The record of an earlier start; ValueError if it had other settings."""
-    recorded = configurations.read(self.folder)
-    if recorded is None:
+    if (recorded := configurations.read(self.folder)) is None:
       return None
     if recorded['family'] != self.family:
       raise ValueError(f'output_dir={self.folder} holds a run of another program, '
@@ -280,8 +275,7 @@ class Experiment(abc.ABC):
                        f'configuration: {names} differ')
 
   def _finish(self, plan: guarantee_lib.Plan, records: records_lib.RunRecords,
-              description: report.Description,
-              outcome: report.Outcome) -> dict[str, Any]:
+              description: report.Description, outcome: report.Outcome) -> dict[str, Any]:
     """Writes summary, report, page and figures, and prints the report."""
     guarantee = self.guarantee = plan.guarantee_of(records.ledger)
     self.figures = tuple(outcome.figures)
@@ -289,14 +283,12 @@ class Experiment(abc.ABC):
       self.weights = outcome.trained[''].arrays
     planned = len(records.ledger.lines()) - records.outside_rounds
     rounds = planned - records.unused
-    caveats = list(guarantee.caveats)
-    if records.unused:
-      caveats.append(_caveat('stopped early', rounds, planned))
-    if records.lost:
-      caveats.append(_caveat('rounds run again', len(records.lost)))
-    if 'ray' in records.engines:
-      caveats.append(caveats_lib.PARTIAL_SUMS)
-    caveats = report.ordered([*caveats, *description.caveats, *outcome.caveats])
+    caveats = report.ordered([
+        *guarantee.caveats,
+        *[_caveat('stopped early', rounds, planned)] * bool(records.unused),
+        *[_caveat('rounds run again', len(records.lost))] * bool(records.lost),
+        *[caveats_lib.PARTIAL_SUMS] * ('ray' in records.engines),
+        *description.caveats, *outcome.caveats])
     summary = report.summary_of(
         self.family, guarantee, outcome, caveats, rounds=rounds,
         starts=records.starts, configuration=records.configuration['hash'], about={

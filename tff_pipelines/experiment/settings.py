@@ -70,8 +70,7 @@ def _field_lines(field: Setting, *, full: bool) -> list[str]:
     default = ''
     if field.default:
       flag, text = f'  --no{field.name}', f'Turn this off: {text}'
-  elif field.default is not None and default and (
-      len(flag) + len(default) < _COLUMN + 6):
+  elif field.default is not None and default and (len(flag) + len(default) < _COLUMN + 6):
     flag, default = f'{flag}={default}', ''
   text += f' Default: {default}.' if default else ''
   text += f' [{field.details}]' if full and field.details else ''
@@ -127,8 +126,7 @@ class Settings:
     """
     for name, field in declared(type(self)).items():
       for other, values in field.when.items():
-        value = getattr(self, other)
-        if value not in values:
+        if (value := getattr(self, other)) not in values:
           shown = str(value).lower() if isinstance(value, bool) else value
           yield name, f'{other}={shown}'
           break
@@ -162,9 +160,7 @@ class Settings:
 
 
 def _json(value: Any) -> Any:
-  if isinstance(value, tuple):
-    return list(value)
-  return getattr(value, 'name', value)
+  return list(value) if isinstance(value, tuple) else getattr(value, 'name', value)
 
 
 def of_configuration(cls: type[Settings], recorded: Mapping[str, Any],

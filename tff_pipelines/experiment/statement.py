@@ -35,17 +35,14 @@ KEYS = ('version', 'private', 'reasons', 'rules', *_COPIED, 'earlier', 'caveats'
 
 # Beginnings of caveats about files and metrics of the operator, which are no part of an
 # export.
-_OF_THE_OPERATOR = (
-    'diagnostics outside the guarantee', 'held-out metrics not protected',
-    'labels of clients drawn', 'no better than a constant')
+_OF_THE_OPERATOR = ('diagnostics outside the guarantee', 'held-out metrics not protected',
+                    'labels of clients drawn', 'no better than a constant')
 # Caveats that count or name, and their sentence in public.
-_IN_PUBLIC = {
-    'answers lost': 'answers were lost in an interruption; they count as given',
-    'vote repeated': 'the vote was interrupted and repeated; every time counts'}
+_IN_PUBLIC = {'answers lost': 'answers were lost in an interruption; they count as given',
+              'vote repeated': 'the vote was interrupted and repeated; every time counts'}
 # Caveats of what reached the model and is in no epsilon: it is not private.
-_OUTSIDE = (
-    'classes counted in private labels', 'release of another run',
-    'vocabulary outside the guarantee', 'warm start outside the guarantee')
+_OUTSIDE = ('classes counted in private labels', 'release of another run',
+            'vocabulary outside the guarantee', 'warm start outside the guarantee')
 _LARGE_DELTA = ('delta not below 1/population', 'delta not below 1/records',
                 'delta to be compared with the records')
 _STOPPED, _DIAGNOSTICS = 'stopped early', 'diagnostics outside the guarantee'
@@ -125,10 +122,9 @@ def _bound(bound: Bound | None, delta: float, against: str) -> str:
   """An epsilon, against whom, and its meaning."""
   if bound is None:
     return f'**no epsilon** against {against}'
-  share = detected(bound.epsilon, delta, FALSE_ALARMS)
   return (f'**epsilon {number_in_words(bound)}, delta {decimals.rounded_up(delta)}** '
           f'against {against}: a test with {FALSE_ALARMS:.0%} false alarms detects at '
-          f'most {share:g}%')
+          f'most {detected(bound.epsilon, delta, FALSE_ALARMS):g}%')
 
 
 def _bounds(content: Mapping[str, Any]) -> Iterator[str]:

@@ -84,9 +84,8 @@ class FedMdPlan(guarantee.Plan):
 
   def weight(self, party: int) -> int:
     """Weight: 1, or `FULL_WEIGHT` of the largest party's records, rounded up."""
-    if self.settings.weighting == 'equal':
-      return 1
-    return -(-FULL_WEIGHT * self.records[party] // max(self.records))
+    return (1 if self.settings.weighting == 'equal' else
+            -(-FULL_WEIGHT * self.records[party] // max(self.records)))
 
   def draw(self, party: int) -> events.Nfdp:
     """The event of a party's draw; ValueError if it takes a record for certain."""
@@ -178,9 +177,8 @@ class FedMdPlan(guarantee.Plan):
             delta: float | None = None) -> guarantee.Bound:
     if self.draws_subset:
       # With the same delta 0 holds too, see `further`.
-      return guarantee.Bound(
-          epsilon=self.target[0] if delta is None else math.inf, accountant='theorem',
-          caveats=self.draw_event.caveats())
+      return guarantee.Bound(epsilon=self.target[0] if delta is None else math.inf,
+                             accountant='theorem', caveats=self.draw_event.caveats())
     bound = super().bound(event, releases, observer=observer, delta=delta)
     if releases <= self.releases or bound.epsilon <= self.target[0]:
       return bound
@@ -190,9 +188,8 @@ class FedMdPlan(guarantee.Plan):
         f'{decimals.epsilon(bound.epsilon)}, not the {self.target[0]:.6g} planned')))
 
   def further(self, released: base.Event) -> dict[str, Any]:
-    if not self.draws_subset or self.seed is not None:
-      return {}
-    return {'epsilon_tighter': accountant.epsilon(self.draw_event, self.delta)}
+    return ({} if not self.draws_subset or self.seed is not None else
+            {'epsilon_tighter': accountant.epsilon(self.draw_event, self.delta)})
 
   @property
   def terms(self) -> guarantee.Terms:
@@ -203,16 +200,15 @@ class FedMdPlan(guarantee.Plan):
         observers=_OBSERVERS.get(mode, 'no one'), against='all but the party itself',
         trust_model=_TRUST[mode], source=getattr(event, 'event', event).source,
         sampler=f'{self.mean.noise}, in floating point: no bound on its deviation is '
-        'proved' if self.mean.has_noise else None,
-        secure_aggregation=self.has_consensus)
+        'proved' if self.mean.has_noise else None, secure_aggregation=self.has_consensus)
 
   def notes(self) -> list[Caveat]:
     settings, worst = self.settings, 1 / max(self.records)
     is_ldp = settings.mode == 'ldp'
     return [Caveat(name, text) for holds, name, text in (
         (self.is_private, 'record counts public',
-         'the numbers of records of the parties are public: the guarantee is for '
-         'records that are replaced, not for added or removed ones'),
+         'the numbers of records of the parties are public: the guarantee is for records '
+         'that are replaced, not for added or removed ones'),
         (not self.is_private, 'no privacy',
          'no noise is added and all records are used: there is no privacy guarantee'),
         (is_ldp and settings.noise == 'gaussian', 'floating-point arithmetic',
@@ -223,8 +219,7 @@ class FedMdPlan(guarantee.Plan):
          f'delta {self.delta or 0:.6g} is not below 1/records = {worst:.6g}: it allows '
          'to expose single records entirely and is not a meaningful guarantee'),
         (settings.weighting == 'records' and self.has_consensus, 'weights are public',
-         'weighting=records makes the number of records of every party public'),
-    ) if holds]
+         'weighting=records makes the number of records of every party public')) if holds]
 
   def configuration(self) -> dict[str, Any]:
     return {'public_per_round': self.public_per_round,

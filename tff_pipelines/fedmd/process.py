@@ -49,9 +49,8 @@ def losses(kind: str, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
   """
   if kind == LABELS:
     return layers.softmax_cross_entropy(logits, targets)
-  if kind == 'logits':
-    return tf.reduce_mean(tf.abs(logits - targets), axis=-1)
-  return tf.nn.softmax_cross_entropy_with_logits(labels=targets, logits=logits)
+  return (tf.reduce_mean(tf.abs(logits - targets), axis=-1) if kind == 'logits' else
+          tf.nn.softmax_cross_entropy_with_logits(labels=targets, logits=logits))
 
 
 def fit(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,
@@ -75,9 +74,8 @@ def fit(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,
       rows = order[step * batch_size:(step + 1) * batch_size]
       batch = tf.gather(images, rows)
       if config.mirror:
-        batch = tf.where(
-            tf.gather(mirrored, rows)[:, tf.newaxis, tf.newaxis, tf.newaxis],
-            tf.reverse(batch, axis=[2]), batch)
+        batch = tf.where(tf.gather(mirrored, rows)[:, tf.newaxis, tf.newaxis, tf.newaxis],
+                         tf.reverse(batch, axis=[2]), batch)
       with tf.GradientTape() as tape:
         tape.watch(weights)
         logits = architecture.logits(weights, batch)
@@ -85,14 +83,12 @@ def fit(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,
       gradient = tape.gradient(loss, weights)
       decay_1, decay_2 = decay_1 * _BETA_1, decay_2 * _BETA_2
       (weights,), (mean,), (square,) = adam.adam_step(
-          [weights], [gradient], [mean], [square], learning_rate,
-          first_decay=_BETA_1, second_decay=_BETA_2, first_power=decay_1,
-          second_power=decay_2, small=_EPSILON)
+          [weights], [gradient], [mean], [square], learning_rate, first_decay=_BETA_1,
+          second_decay=_BETA_2, first_power=decay_1, second_power=decay_2, small=_EPSILON)
       return step + 1, weights, mean, square, decay_1, decay_2
 
-    _, *state = tf.while_loop(
-        lambda step, *_: step < steps_per_epoch, train_step,
-        (tf.constant(0), *state), parallel_iterations=1)
+    _, *state = tf.while_loop(lambda step, *_: step < steps_per_epoch, train_step,
+                              (tf.constant(0), *state), parallel_iterations=1)
     return epoch + 1, *state
 
   zeros, one = tf.zeros_like(weights), tf.constant(1.0)
@@ -149,8 +145,7 @@ def build(architectures: Sequence[Architecture], *,
   if seeded:
     value_type = structures.keyed_type(value_type)
   aggregator = PredictionMeanFactory(
-      mean, simulation_seed=simulation_seed).create(
-          value_type, tff.TensorType(np.int32))
+      mean, simulation_seed=simulation_seed).create(value_type, tff.TensorType(np.int32))
 
   @tff.tensorflow.computation
   def nothing_known():
@@ -183,25 +178,21 @@ def build(architectures: Sequence[Architecture], *,
 
       @tf.function(autograph=False)
       def fit_own(weights, epochs, key, rate_factor):
-        return fit(
-            architecture, weights, data['images'], data['labels'], epochs, key,
-            kind=LABELS, config=private, rate_factor=rate_factor)
+        return fit(architecture, weights, data['images'], data['labels'], epochs, key,
+                   kind=LABELS, config=private, rate_factor=rate_factor)
 
       def run():
         weights = tf.ensure_shape(state['weights'], [architecture.size])
         weights = fit_own(
             weights, own_epochs, keys.derive(key, _INITIAL), tf.constant(1.0))
-        weights = fit(
-            architecture, weights, round_['digest_images'], server['consensus'],
-            digest_epochs, keys.derive(key, _DIGEST), kind=mean.knowledge,
-            config=digest, rate_factor=round_['rate_factor'])
-        weights = fit_own(
-            weights, round_['revisit_epochs'], keys.derive(key, _REVISIT),
-            round_['rate_factor'])
-        logits = tf.cond(
-            round_['share'],
-            lambda: predict(architecture, weights, round_['predict_images']),
-            lambda: tf.zeros(shape))
+        weights = fit(architecture, weights, round_['digest_images'], server['consensus'],
+                      digest_epochs, keys.derive(key, _DIGEST), kind=mean.knowledge,
+                      config=digest, rate_factor=round_['rate_factor'])
+        weights = fit_own(weights, round_['revisit_epochs'], keys.derive(key, _REVISIT),
+                          round_['rate_factor'])
+        logits = tf.cond(round_['share'],
+                         lambda: predict(architecture, weights, round_['predict_images']),
+                         lambda: tf.zeros(shape))
         # Branches of different sizes must have results of one type.
         return (tf.gather(weights, tf.range(tf.size(weights))),
                 tf.ensure_shape(logits, shape))

@@ -57,10 +57,9 @@ def pretrain(task: FedMdTask, settings: FedMdSettings) -> dict[str, np.ndarray]:
     train = tf.function(functools.partial(
         process_lib.fit, architecture, kind=process_lib.LABELS,
         config=_fit_config(settings, 'pretrain_')), autograph=False)
-    weights = train(
-        architecture.initial_weights(seed), task.public.x, task.public.y,
-        np.int32(settings.pretrain_epochs),
-        np.frombuffer(_bits('pretraining', seed), np.int64)).numpy()
+    weights = train(architecture.initial_weights(seed), task.public.x, task.public.y,
+                    np.int32(settings.pretrain_epochs),
+                    np.frombuffer(_bits('pretraining', seed), np.int64)).numpy()
     if not np.all(np.isfinite(weights)):
       raise ValueError(f'{architecture.name} has NaN or infinite weights after '
                        'pretraining: lower --pretrain_learning_rate')
@@ -107,9 +106,8 @@ class FedMdRounds(rounds_lib.Rounds):
       initial_weights = [np.zeros(a.size) for a in self._task.architectures]
     else:
       pretrained = self._pretrained or pretrain(self._task, settings)
-      initial_weights = [
-          a.transferred(pretrained[a.name], settings.initial_weights_seed)
-          for a in self._task.architectures]
+      initial_weights = [a.transferred(pretrained[a.name], settings.initial_weights_seed)
+                         for a in self._task.architectures]
     parties, subsets = [], []
     for i, party in enumerate(self._task.parties):
       bits = (secrets.token_bytes(16) if settings.seed is None else
@@ -128,8 +126,7 @@ class FedMdRounds(rounds_lib.Rounds):
   def step(self, state: Any, index: int) -> rounds_lib.Step:
     number, count = index - 1, len(self._task.parties)
     present = schemes.Poisson(
-        population=count,
-        cohort_size=(1 - self._settings.simulated_dropout_rate) * count,
+        population=count, cohort_size=(1 - self._settings.simulated_dropout_rate) * count,
         simulation_seed=self._seed('dropout')).sample(number).tolist()
     metrics = {'parties': 0, 'rejected': 0}
     if present:
@@ -150,9 +147,8 @@ class FedMdRounds(rounds_lib.Rounds):
     """The state after a round of these parties, and the process's metrics."""
     settings, public = self._settings, self._task.public
     shares = number < settings.rounds and self._plan.has_consensus
-    chosen = draw_subset(
-        len(public), self._plan.public_per_round, False,
-        self._seed('public', number)) if shares else state['digest']
+    chosen = draw_subset(len(public), self._plan.public_per_round, False,
+                         self._seed('public', number)) if shares else state['digest']
     known = len(chosen) if state['server']['known'] else 0
     announced = collections.OrderedDict(
         digest_images=public.x[state['digest'][:known]],
@@ -175,8 +171,7 @@ class FedMdRounds(rounds_lib.Rounds):
                for i, old in enumerate(state['parties'])]
     server = collections.OrderedDict(
         (name, output['state'][name]) for name in state['server'])
-    return (collections.OrderedDict(state, digest=chosen, server=server,
-                                    parties=parties),
+    return (collections.OrderedDict(state, digest=chosen, server=server, parties=parties),
             {name: int(output['metrics'][name]) for name in ('parties', 'rejected')})
 
   def shown(self) -> Mapping[str, str]:
@@ -225,10 +220,9 @@ class FedMdExperiment(run_lib.Experiment):
             'records': [len(party.private) for party in task.parties]}
 
   def build_plan(self, task, recorded) -> FedMdPlan:
-    return FedMdPlan(
-        settings=self.settings, classes=task.classes, party=task.party,
-        records=tuple(len(party.private) for party in task.parties),
-        recorded=recorded or {})
+    return FedMdPlan(settings=self.settings, classes=task.classes, party=task.party,
+                     records=tuple(len(party.private) for party in task.parties),
+                     recorded=recorded or {})
 
   def planned_rounds(self, plan: FedMdPlan) -> int:
     return plan.releases

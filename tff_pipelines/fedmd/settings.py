@@ -120,6 +120,5 @@ class FedMdSettings(settings.RunSettings):
 
   def rate_factor(self, number: int) -> float:
     """The factor of the learning rates of round `number`, 0 the first training."""
-    if number < 1 or self.rounds == 1:
-      return 1.0
-    return 1.0 - (1.0 - self.final_rate_factor) * (number - 1) / (self.rounds - 1)
+    return (1.0 if number < 1 or self.rounds == 1 else
+            1.0 - (1.0 - self.final_rate_factor) * (number - 1) / (self.rounds - 1))

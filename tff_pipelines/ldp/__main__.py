@@ -12,10 +12,9 @@ so that the guarantee holds for every owner against any observer. A student lear
 from the answers and, with --sampling=active, says what to ask next. The run stops when
 the budget, the images or --max_queries are used up, or at --target_accuracy.
 
-The output folder gets the answers, a privacy ledger, metrics, a summary (JSON), a
-report and a figure. A run that was stopped, in whatever way, continues with --resume;
-answers are charged before they are given, so those that a crash lost have been paid
-for.
+The output folder gets the answers, a privacy ledger, metrics, a summary (JSON), a report
+and a figure. A run that was stopped, in whatever way, continues with --resume; answers
+are charged before they are given, so those that a crash lost have been paid for.
 """
 
 from tff_pipelines.experiment import cli

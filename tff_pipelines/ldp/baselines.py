@@ -42,10 +42,9 @@ class _Baseline(ldp_run.PreparedExperiment):
     # Where an owner is protected with all its records, their number is private too.
     count = f'{plan.population:,}' if self.settings.algorithm == 'dp_sgd' else 'all their'
     run = self.run_line(plan, self.planned_rounds(plan))
-    return report.description(
-        task.task, f'with {count} records',
-        ('algorithm', f'{self.settings.algorithm}, {run}'),
-        ('mechanism', self.mechanism_line(plan)))
+    return report.description(task.task, f'with {count} records',
+                              ('algorithm', f'{self.settings.algorithm}, {run}'),
+                              ('mechanism', self.mechanism_line(plan)))
 
   def _outcome(self, prepared: ldp_run.Prepared, predicted: np.ndarray,
                fields: dict[str, Any], **attributes: Any) -> report_lib.Outcome:
@@ -68,10 +67,9 @@ class _TrainedBaseline(_Baseline):
     clients = np.repeat(np.arange(len(holdings)), list(map(len, holdings)))
     if self.settings.algorithm == 'dp_sgd':
       clients[:] = 0  # The curator is the one client and has all records.
-    return task_lib.Task(
-        name=task.task.name, model=task.network.as_model(),
-        train=records.ArraysByClient(examples, clients),
-        held_out={'test': test}, privacy_unit=task.task.privacy_unit)
+    return task_lib.Task(name=task.task.name, model=task.network.as_model(),
+                         train=records.ArraysByClient(examples, clients),
+                         held_out={'test': test}, privacy_unit=task.task.privacy_unit)
 
   def evaluate(self, task, trained):
     return fedavg_report.evaluated(self.federated(task), serving.own_weights(trained))
@@ -97,9 +95,8 @@ class SgdExperiment(_TrainedBaseline):
         dimension=task.network.as_model().parameter_count(), privacy_unit='one record')
 
   def build_rounds(self, task, plan) -> rounds_lib.Rounds:
-    return sgd.build_rounds(
-        self.federated(task), plan, task.network.initial_weights(0),
-        learning_rate=self.settings.learning_rate)
+    return sgd.build_rounds(self.federated(task), plan, task.network.initial_weights(0),
+                            learning_rate=self.settings.learning_rate)
 
 
 class FlExperiment(_TrainedBaseline):
@@ -165,16 +162,15 @@ class PateExperiment(_Baseline):
     votes, number = len(records.run.ledger.lines()), int(answered.sum())
     return self._outcome(
         task, student.predict(task.test),
-        {'mechanism': 'discrete_gaussian', 'noise_stddev': plan.stddev,
-         'model': 'ridge', 'parameters': student.weights.size,
+        {'mechanism': 'discrete_gaussian', 'noise_stddev': plan.stddev, 'model': 'ridge',
+         'parameters': student.weights.size,
          'details': {'queries': len(rows), 'answered': number}},
         words=f', {number:,} of {len(rows):,} queries answered', files=(self.kept_as,),
         trained={'': serving.of_student(task, student)},
         caveats=[caveats.Caveat(
             'vote repeated', f'the vote was begun {votes} times; every time counts'
             )] if votes > 1 else [],
-        next=report_lib.account_command(
-            self.folder, f'--accountant={plan.accountant}'))
+        next=report_lib.account_command(self.folder, f'--accountant={plan.accountant}'))
 
 
 EXPERIMENTS = {'dp_sgd': SgdExperiment, 'dp_fl': FlExperiment, 'pate': PateExperiment}

@@ -66,9 +66,8 @@ class LdpPlan(guarantee.Plan):
 
   def step_event(self, before: int, after: int) -> base.Event:
     """The step that brings the number of queries from `before` to `after`."""
-    return events.LocalAnswers(
-        event=self.event(1), groups=self.groups, queries_before=before,
-        queries_after=after)
+    return events.LocalAnswers(event=self.event(1), groups=self.groups,
+                               queries_before=before, queries_after=after)
 
   def most_answers(self, queries: int) -> int:
     """Maximum number of answers of one owner after this number of queries."""
@@ -115,8 +114,7 @@ class LdpPlan(guarantee.Plan):
   def terms(self) -> guarantee.Terms:
     return guarantee.Terms(
         privacy_unit=self.privacy_unit,
-        observers='any observer, the data user who asks included',
-        against='any observer',
+        observers='any observer, the data user who asks included', against='any observer',
         trust_model='no one is trusted: every owner perturbs its own answers',
         source=self.event(1).source, sampler='integers on a public grid, ' + (
             'from exact tables' if self.is_gaussian else 'exactly'))
@@ -157,8 +155,7 @@ def build(settings: settings_lib.LdpSettings, *,
         accountant.default_delta(settings.num_clients))
   each = settings.epsilon_per_query
   total = settings.epsilon or (None if each else settings_lib.DEFAULT_EPSILON)
-  answers = settings.answers_per_client
-  if answers is None:
+  if (answers := settings.answers_per_client) is None:
     many = settings.mechanism in settings_lib.OF_CLASSES and not (each or delta)
     answers = max(1, int(total / settings_lib.CLASS_EPSILON)) if many else 1
   plan = LdpPlan(settings=settings, answers_per_client=answers, delta=delta,

@@ -53,15 +53,13 @@ def scores(features: np.ndarray, weights: np.ndarray) -> np.ndarray:
   return features @ weights + np.float32(1 / weights.shape[1])
 
 
-def soft_labels(features: tf.Tensor, weights: tf.Tensor,
-                temperature: float) -> tf.Tensor:
+def soft_labels(features: tf.Tensor, weights: tf.Tensor, temperature: float) -> tf.Tensor:
   """In graph: a teacher's probabilities, float32 [n, classes]."""
   return tf.nn.softmax(tf.matmul(features, weights) / temperature, axis=-1)
 
 
-def build_asking(mechanism: local_dp.LocalMechanism, *, num_queries: int,
-                 dimension: int, temperature: float,
-                 seeded: bool = False) -> tff.Computation:
+def build_asking(mechanism: local_dp.LocalMechanism, *, num_queries: int, dimension: int,
+                 temperature: float, seeded: bool = False) -> tff.Computation:
   """Builds a computation that asks owners about public images.
 
   It takes features of the queries at the server, float32 [num_queries, dimension], and
@@ -81,9 +79,8 @@ def build_asking(mechanism: local_dp.LocalMechanism, *, num_queries: int,
   @tff.tensorflow.computation(clients_type, features_type)
   def prepare(owner, features):
     asked = tf.gather(features, owner['queries'])
-    labels = soft_labels(asked, owner['weights'], temperature)
-    value = collections.OrderedDict(
-        values=local_dp.scaled_probabilities(labels), queries=owner['queries'])
+    value = collections.OrderedDict(values=local_dp.scaled_probabilities(
+        soft_labels(asked, owner['weights'], temperature)), queries=owner['queries'])
     if seeded:
       value['key'] = owner['key']
     return value
@@ -91,16 +88,13 @@ def build_asking(mechanism: local_dp.LocalMechanism, *, num_queries: int,
   @tff.tensorflow.computation(process.next.type_signature.result.result.member)
   def unscale(result):
     return collections.OrderedDict(
-        means=local_dp.unscaled_probabilities(result['means']),
-        answers=result['answers'])
+        means=local_dp.unscaled_probabilities(result['means']), answers=result['answers'])
 
-  @tff.federated_computation(
-      tff.FederatedType(features_type, tff.SERVER),
-      tff.FederatedType(clients_type, tff.CLIENTS))
+  @tff.federated_computation(tff.FederatedType(features_type, tff.SERVER),
+                             tff.FederatedType(clients_type, tff.CLIENTS))
   def ask(features, owners):
     values = tff.federated_map(prepare, (owners, tff.federated_broadcast(features)))
-    output = process.next(process.initialize(), values)
-    return tff.federated_map(unscale, output.result)
+    return tff.federated_map(unscale, process.next(process.initialize(), values).result)
 
   return ask
 

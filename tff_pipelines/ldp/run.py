@@ -66,8 +66,7 @@ class Prepared:
     x, y = (np.concatenate([getattr(held, name) for held in self.task.holdings])
             for name in ('x', 'y'))
     mean, scale = self.normalisation
-    own = self.feature_map.transform(x, alone=True)
-    return ({'x': (own - mean) * scale, 'y': y},
+    return ({'x': (self.feature_map.transform(x, alone=True) - mean) * scale, 'y': y},
             {'x': (self.test - mean) * scale, 'y': self.task.test.y})
 
   @property
@@ -106,9 +105,8 @@ class PreparedExperiment(run_lib.Experiment):
   def identity(self, task: Prepared) -> dict[str, Any]:
     """SHA-256 of the public images and the number of owners, in hexadecimal."""
     data = task.task
-    sizes = data.num_clients, len(data.holdings), data.num_classes
-    return {'data_fingerprint': hashlib.sha256(
-        data.public.tobytes() + repr(sizes).encode()).hexdigest()}
+    return {'data_fingerprint': hashlib.sha256(data.public.tobytes() + repr(
+        (data.num_clients, len(data.holdings), data.num_classes)).encode()).hexdigest()}
 
 
 def mechanism_of(plan: plan_lib.LdpPlan) -> local_dp.LocalMechanism:
@@ -205,8 +203,7 @@ class LdpRounds(rounds_lib.ChargedRounds):
         weights=teachers[owner % len(teachers)],
         queries=np.arange(query, count, groups, dtype=np.int32),
         **({} if seed is None else {'key': contexts.client_key(seed, first, owner)}))
-              for query in range(min(count, groups))
-              for owner in process.owners_of(
+              for query in range(min(count, groups)) for owner in process.owners_of(
                   first + query, groups=groups,
                   clients_per_query=settings.clients_per_query)]
     output = self._asking(num_queries=count)(public[rows], owners)
@@ -281,10 +278,9 @@ class LdpExperiment(PreparedExperiment):
         task.task, student.predict(task.test), results=rounds.accuracies,
         words=f' after {answered:,} queries of {plan.queries:,}; {stopped}',
         files=(files.METRICS, STUDENT), trained={'': serving.of_student(task, student)},
-        figures={
-            files.FIGURE: lambda path: fedavg_report.draw_metrics(
-                path, 'test', title, key='queries', xlabel='queries answered',
-                of=' of an owner')}, **common)
+        figures={files.FIGURE: lambda path: fedavg_report.draw_metrics(
+            path, 'test', title, key='queries', xlabel='queries answered',
+            of=' of an owner')}, **common)
 
   def evaluate(self, task: Prepared, trained: models.Trained):
     return task.accuracies(*serving.own_weights(trained))

@@ -61,9 +61,8 @@ def serving(kept: models.Trained) -> Serving:
   def logits(weights, x, seed=None):
     del seed
     arrays = dict(zip(names, weights))
-    seen = features.mapped({
-        key.removeprefix(_MAP): array for key, array in arrays.items()
-        if key.startswith(_MAP)}, x)
+    seen = features.mapped({key.removeprefix(_MAP): array for key, array in arrays.items()
+                            if key.startswith(_MAP)}, x)
     if _SCALE in arrays:
       return arrays[_SCALE] * tf.matmul(seen, arrays['output/kernel'])
     return layers.dense((seen - arrays[_CENTRE]) / arrays[_SPREAD],

@@ -19,13 +19,11 @@ from tff_pipelines.accounting.guarantees import (
 from tff_pipelines.fedavg.plan import FedAvgPlan
 from tff_pipelines.mean.settings import KEY, MeanSettings, SUMS
 
-_IDEAL = guarantee.Caveat(
-    'ideal distributions',
-    'epsilon of all releases together is that of ideal distributions: sampling error '
-    'of the noise consumes delta in the target of each only')
-_MORE = guarantee.Caveat(
-    'later sweeps may add releases',
-    'a later sweep may add releases of other mechanisms to this ledger')
+_IDEAL = guarantee.Caveat('ideal distributions', 'epsilon of all releases together is '
+                          'that of ideal distributions: sampling error of the noise '
+                          'consumes delta in the target of each only')
+_MORE = guarantee.Caveat('later sweeps may add releases', 'a later sweep may add '
+                         'releases of other mechanisms to this ledger')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,8 +68,7 @@ class Cell:
     rounding is left out, which is less than 1%. `mean_square` is ||true mean||^2 / d,
     model units squared.
     """
-    params = self.plan.params
-    if params is None:
+    if (params := self.plan.params) is None:
       return self.noise_mse
     to_grid = (self.n * params.scale)**2
     # The squared norm spreads over the padded coordinates.
@@ -89,9 +86,8 @@ def _rounding_variance(variance: float) -> float:
   """Variance of stochastic rounding of a coordinate x of N(0, variance), grid units^2."""
   # It is E[f (1 - f)] for the fractional part f of x; the Fourier series of f (1 - f)
   # is 1/6 - sum of cos(2 pi k x) / (pi k)^2.
-  return 1 / 6 - math.fsum(
-      math.exp(-2 * (math.pi * k)**2 * variance) / (math.pi * k)**2
-      for k in range(1, 200))
+  return 1 / 6 - math.fsum(math.exp(-2 * (math.pi * k)**2 * variance) / (math.pi * k)**2
+                           for k in range(1, 200))
 
 
 def _wrapped_error(total: float, signal: float, modulus: float) -> float:
@@ -208,9 +204,8 @@ class MeanPlan(guarantee.Plan):
     each = lambda texts: '; '.join(dict.fromkeys(texts))
     return guarantee.Terms(
         privacy_unit='one client, with its vectors in all data sets of all settings',
-        observers='those who see all estimates of all settings and data sets, of which '
-        'a client is in each',
-        against='observers of all estimates',
+        observers='those who see all estimates of all settings and data sets, of which a '
+        'client is in each', against='observers of all estimates',
         trust_model=each(family.trust_model for family in families),
         source=each(step.event.source for step in self.steps),
         sampler=each(cell.plan.terms.sampler for cell in self.cells),

@@ -28,8 +28,7 @@ OF_REPEATS = 'mse_of_repeats'
 _STYLES = {
     'skellam': dict(label='Skellam', linestyle='-', marker='o'),
     'discrete_gaussian': dict(label='discrete Gaussian', linestyle='-.', marker='s'),
-    'skellam_central': dict(
-        label='central Skellam', linestyle=(0, (1, 1)), marker='^'),
+    'skellam_central': dict(label='central Skellam', linestyle=(0, (1, 1)), marker='^'),
     'gaussian': dict(
         label='Gaussian, analytic', color='black', linestyle='--', marker='x'),
     'gaussian_rdp': dict(
@@ -213,18 +212,15 @@ def outcome(folder: pathlib.Path, settings: MeanSettings, plan: plan_lib.MeanPla
           if len({row[name] for row in asked}) == 1}
   return report.Outcome(
       result=_group(nearest, groups),
-      weakest=_group(farthest, groups) if farthest != nearest else None,
-      details=[
+      weakest=_group(farthest, groups) if farthest != nearest else None, details=[
           *map(_line, asked),
           *(f'{_group(group, groups)}, by RDP, over all epsilon' for group in groups),
           f'each setting: {_release(settings)}'],
       files=(RESULTS, TABLE),
-      figures={FIGURE: lambda path: draw(path, asked, delta=settings.delta)},
-      fields={
+      figures={FIGURE: lambda path: draw(path, asked, delta=settings.delta)}, fields={
           'task': 'mean_estimation', 'algorithm': 'mean', 'bits': only.get('bits'),
           'mechanism': ','.join(settings.mechanisms), 'clip': settings.clip,
           'noise_multiplier': only.get('noise_multiplier'), 'population': only.get('n'),
-          'details': {
-              'settings': len(asked), 'repeats': settings.repeats,
-              'epsilon_of_one_release': list(settings.epsilon),
-              'against_gaussian': groups}})
+          'details': {'settings': len(asked), 'repeats': settings.repeats,
+                      'epsilon_of_one_release': list(settings.epsilon),
+                      'against_gaussian': groups}})

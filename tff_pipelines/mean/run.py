@@ -56,9 +56,8 @@ def _release(settings: MeanSettings, cell: plan_lib.Cell) -> tuple[Any, Callable
       contribution, _ = factory.contribute(vectors[i], keys.derive(root, i), state)
       return i + 1, factory.add(total, contribution)
 
-    _, total = tf.while_loop(
-        lambda i, _: i < n, step, (tf.constant(0), factory.zero(d)),
-        parallel_iterations=1)
+    _, total = tf.while_loop(lambda i, _: i < n, step, (tf.constant(0), factory.zero(d)),
+                             parallel_iterations=1)
     state, vector, _ = factory.server_step(state, total, tf.constant(n, tf.int32), layout)
     return state, vector / n
 
@@ -96,9 +95,8 @@ def estimate(settings: MeanSettings, cell: plan_lib.Cell) -> report.Row:
       'local_stddev_grid': params and params.local_stddev_grid,
       'dimension_padded': params and params.padded_dimension,
       'degenerate': params and params.degeneracy(), 'repeats': settings.repeats,
-      'mse': mse, 'mse_low': mse_low, 'mse_high': mse_high,
-      'l2_error': l2_error, 'l2_low': l2_low, 'l2_high': l2_high,
-      'noise_mse': cell.noise_mse,
+      'mse': mse, 'mse_low': mse_low, 'mse_high': mse_high, 'l2_error': l2_error,
+      'l2_low': l2_low, 'l2_high': l2_high, 'noise_mse': cell.noise_mse,
       'predicted_mse': cell.predicted_mse(float(np.mean(mean_squares))),
       'gaussian_mse': cell.gaussian_mse, 'gaussian_rdp_mse': cell.gaussian_rdp_mse,
       'ratio_to_gaussian': mse / cell.gaussian_mse,
@@ -150,8 +148,7 @@ class Sweep(rounds_lib.ChargedRounds):
     return next(map(self._event, self._remaining()), None)
 
   def draw(self, line) -> dict[str, np.ndarray]:
-    key = self._remaining()[0]
-    row = estimate(self._settings, self.cells[key])
+    row = estimate(self._settings, self.cells[self._remaining()[0]])
     return {_ROW: np.array(json.dumps(row, allow_nan=False))}
 
   def done(self) -> int:

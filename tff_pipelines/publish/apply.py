@@ -35,8 +35,7 @@ def _opened(run: run_lib.FinishedRun, options: dict[str, Any], labelled: bool):
 def evaluate(settings: EvaluateSettings) -> None:
   """Prints the metrics of a model; OSError or ValueError for mistakes of the user."""
   run = run_lib.read_finished(settings.run, settings.party)
-  options = settings.reader_options
-  if not options:
+  if not (options := settings.reader_options):
     results, skipped = run.own_figures(), None
   else:
     trained, serving, source = _opened(run, options, labelled=True)
@@ -122,9 +121,8 @@ def _columns(serving: task_lib.Serving, outputs: dict[str, np.ndarray],
 
 def predict(settings: PredictSettings) -> None:
   """Writes one row for each example: client, index, outputs; errors as `evaluate`."""
-  trained, serving, source = _opened(
-      run_lib.read_finished(settings.run, settings.party), settings.reader_options,
-      labelled=False)
+  trained, serving, source = _opened(run_lib.read_finished(settings.run, settings.party),
+                                     settings.reader_options, labelled=False)
   skips = getattr(source, 'skips', None) or task_lib.Skips()
   path = pathlib.Path(settings.output)
   path.parent.mkdir(parents=True, exist_ok=True)

@@ -120,8 +120,7 @@ def _write(folder: pathlib.Path, settings: ExportSettings, run: run_lib.Finished
           for name, spec in outputs.items()},
       'classes': class_names(serving, outputs['probabilities'].shape[-1])
                  if 'probabilities' in outputs else None,
-      'scales': serving.raw and serving.raw.scales,
-      'columns': serving.raw and {
+      'scales': serving.raw and serving.raw.scales, 'columns': serving.raw and {
           name: {'input': input_name, 'dtype': serving.raw.dtypes[name]}
           for name, input_name in _input_names(serving.raw.dtypes).items()},
       run_lib.SERVED: run.public_settings})

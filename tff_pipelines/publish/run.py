@@ -24,10 +24,9 @@ _FAMILIES = {
 # Key of an export's description: the family and the settings that its use takes. They
 # are public: no path, cohort or time, and nothing that was counted.
 SERVED = 'served'
-_PUBLIC = (
-    'task', 'model', 'missing', 'num_classes', 'class_names', 'only_digits',
-    'sequence_length', 'data_source', 'client_field', 'text_field', 'image_field',
-    'label_field', 'dark_ink')
+_PUBLIC = ('task', 'model', 'missing', 'num_classes', 'class_names', 'only_digits',
+           'sequence_length', 'data_source', 'client_field', 'text_field', 'image_field',
+           'label_field', 'dark_ink')
 # Family whose parties have a model each, and the folder of these.
 _OF_PARTIES, _PARTIES = 'fedmd', 'parties'
 
@@ -64,8 +63,7 @@ class FinishedRun:
         self.experiment.family == _OF_PARTIES):
       raise ValueError('party must be given, such as party_0')
     folder = self.folder if self.party is None else self.parties / self.party
-    trained = models.read(folder)
-    if trained is None:
+    if (trained := models.read(folder)) is None:
       raise ValueError(f'{folder} has no {models.ARRAYS}: --resume writes it')
     return trained
 
@@ -110,11 +108,9 @@ def read_finished(folder: str, party: str | None = None) -> FinishedRun:
   """Opens a finished run; ValueError if it is none, is damaged, or lacks the party."""
   path = pathlib.Path(folder)
   configuration = configurations.read(path)
-  is_export = configuration is None
-  if is_export:
+  if is_export := configuration is None:
     configuration = _exported(path)
-  family = configuration['family']
-  if family not in _FAMILIES:
+  if (family := configuration['family']) not in _FAMILIES:
     raise ValueError(f'run={folder} is a run of {family}, which trains no model')
   summary = None if is_export else _summary(path, configuration)
   module = importlib.import_module(_FAMILIES[family][0])
@@ -140,8 +136,7 @@ def read_finished(folder: str, party: str | None = None) -> FinishedRun:
 def _exported(folder: pathlib.Path) -> dict[str, Any]:
   """The family and the settings that an export tells. Raises ValueError."""
   path = folder / models.DESCRIPTION
-  served = files.read_json(path).get(SERVED) if path.exists() else None
-  if served is None:
+  if (served := files.read_json(path).get(SERVED) if path.exists() else None) is None:
     raise ValueError(f'run={folder} holds no run: there is no {files.CONFIGURATION}')
   if not isinstance(served, dict) or set(served) != {
       'family', 'has_files', 'settings'} or not isinstance(served['settings'], dict):

@@ -39,10 +39,9 @@ class _ModelSettings(settings.Settings):
 class ExportSettings(_ModelSettings):
   required = ('run', 'output_dir')
 
-  format: str = _run('savedmodel', 'npz: named arrays, which are in every export. '
-      'keras: Keras 2 and 3 load it; for tables, and models from Keras. savedmodel: '
-      'TensorFlow alone loads and serves it.', choices=FORMATS,
-      essential=True)
+  format: str = _run('savedmodel', 'npz: named arrays, which are in every export. keras: '
+      'Keras 2 and 3 load it; for tables, and models from Keras. savedmodel: TensorFlow '
+      'alone loads and serves it.', choices=FORMATS, essential=True)
   output_dir: str | None = _run(None, 'New folder of the export.', essential=True)
   earlier_ledgers: tuple[str, ...] | None = _run(None, 'Ledgers of earlier releases '
       'about the same people, separated by commas: the statement adds them up.')

@@ -27,8 +27,7 @@ atexit.register(tff_internals.forget_default_context)
 @contextlib.contextmanager
 def started(*, local_workers: int = 0, engine: str = 'local',
             engine_address: str | None = None, slice_deadline: float = 600.0,
-            data: Sequence[proofs.DataProof] = ()
-            ) -> Iterator[tff.framework.SyncContext]:
+            data: Sequence[proofs.DataProof] = ()) -> Iterator[tff.framework.SyncContext]:
   """A context; what it started ends with the block.
 
   Args:

@@ -20,9 +20,8 @@ def kind(error: BaseException) -> str:
   # Only names of TensorFlow's operations are told, because the message may quote data.
   name = type(error).__name__
   if isinstance(error, tf.errors.OpError):
-    operations = [operation for operation in _NODE.findall(error.message)
-                  if hasattr(tf.raw_ops, operation)]
-    if operations:
+    if operations := [operation for operation in _NODE.findall(error.message)
+                      if hasattr(tf.raw_ops, operation)]:
       return f'{name} in {operations[-1]}'
   return name
 

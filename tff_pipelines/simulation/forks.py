@@ -11,6 +11,5 @@ import weakref
 # Sessions that live, and their calls.
 ALIVE = weakref.WeakSet()
 _held = []
-os.register_at_fork(
-    before=lambda: _held.extend(alive() for alive in list(ALIVE.data)),
-    after_in_parent=_held.clear)
+os.register_at_fork(before=lambda: _held.extend(alive() for alive in list(ALIVE.data)),
+                    after_in_parent=_held.clear)

@@ -116,8 +116,7 @@ class Graph:
             for feeds, fetches in self._native.calls]
 
   def _plan_feeds(self, binding) -> None:
-    which = binding.WhichOneof('binding')
-    if which == 'struct':
+    if (which := binding.WhichOneof('binding')) == 'struct':
       for element in binding.struct.element:
         self._plan_feeds(element)
     elif which == 'tensor':
@@ -140,13 +139,11 @@ class Graph:
     return [
         operation.outputs[0].name for operation in self._graph.get_operations()
         if operation.type == 'Identity' and _FRESH_KEY.search(operation.name)
-        and operation.outputs[0].dtype == tf.int64
-        and operation.outputs[0].shape == [2]]
+        and operation.outputs[0].dtype == tf.int64 and operation.outputs[0].shape == [2]]
 
   def _plan_result(self, binding):
     """Fills the list of fetches; the index of a fetch, or a tuple of plans."""
-    which = binding.WhichOneof('binding')
-    if which == 'struct':
+    if (which := binding.WhichOneof('binding')) == 'struct':
       return tuple(self._plan_result(element) for element in binding.struct.element)
     if which == 'tensor':
       name = binding.tensor.tensor_name
@@ -272,8 +269,7 @@ class _Evaluator:
       return values_lib.as_array(block.value, block.type_signature)
     if not isinstance(block, building_blocks.Intrinsic):
       raise _unsupported(type(block).__name__)
-    method = getattr(self, block.uri, None)
-    if method is None:
+    if (method := getattr(self, block.uri, None)) is None:
       raise _unsupported(f'intrinsic {block.uri}')
     if block.uri in _SUMS:
       return functools.partial(method, block.type_signature.result.member)
@@ -315,9 +311,8 @@ class _Evaluator:
   def federated_map(self, argument):
     """Maps at clients, and at the server too: TFF's own executor accepts both."""
     function, placed = argument
-    if isinstance(placed, values_lib.AtServer):
-      return self.federated_apply(argument)
-    return self._each(function, self._values(placed))
+    return (self.federated_apply(argument) if isinstance(placed, values_lib.AtServer) else
+            self._each(function, self._values(placed)))
 
   def federated_map_all_equal(self, argument):
     function, placed = argument
@@ -370,8 +365,7 @@ class _Compiled:
     """The graph of a leaf, built once."""
     with self._lock:
       if id(leaf) not in self._graphs:
-        kind = leaf.proto.WhichOneof('computation')
-        if kind != 'tensorflow':
+        if (kind := leaf.proto.WhichOneof('computation')) != 'tensorflow':
           raise _unsupported(f'a {kind} computation')
         self._graphs[id(leaf)] = Graph(leaf)
       return self._graphs[id(leaf)]

@@ -50,9 +50,8 @@ class _Process:
   def ask(self, request: transports.Request) -> Any:
     """The answer to a request; raises what a future of `submit` has."""
     try:
-      message = pickle.dumps(
-          (request.lacking(self._known), frozenset(request.contents)),
-          protocol=pickle.HIGHEST_PROTOCOL)
+      message = pickle.dumps((request.lacking(self._known), frozenset(request.contents)),
+                             protocol=pickle.HIGHEST_PROTOCOL)
       self._connection.send_bytes(message)
       self.bytes_sent += len(message)
       self._known = request.known(self._known)

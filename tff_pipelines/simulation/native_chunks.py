@@ -44,9 +44,8 @@ def kernels() -> tuple[Any, Any]:
         decoding.try_out()
       except Exception as error:  # pylint: disable=broad-exception-caught
         warnings.warn(
-            'updates are encoded by TensorFlow, which takes several times as long: '
-            f'the compiled kernels can\'t be used: {error!r}', RuntimeWarning,
-            stacklevel=2)
+            'updates are encoded by TensorFlow, which takes several times as long: the '
+            f'compiled kernels can\'t be used: {error!r}', RuntimeWarning, stacklevel=2)
         encoding = decoding = None
       _tried.extend((encoding, decoding))
     return tuple(_tried)
@@ -58,9 +57,8 @@ def encoder(sum_factory: client_sum.ClientSumFactory) -> str:
   If no chunk was encoded since `encoders` was cleared, the form that this process would
   use. Both occur if workers differ, or if no table has the noise of some chunks.
   """
-  if sum_factory.native_params is None:
-    return 'graph'
-  return ', '.join(sorted(encoders)) or _name(kernels()[0])
+  return ('graph' if sum_factory.native_params is None else
+          ', '.join(sorted(encoders)) or _name(kernels()[0]))
 
 
 def _name(kernels_or_sum) -> str:
@@ -129,9 +127,8 @@ class NativeChunk(_Marked):
     self._diagnostics, self._training = (
         list(map(marked.index, self._listed(mark)))
         for mark in (marks.DIAGNOSTICS, marks.TRAINING_TOTALS))
-    self._others = [
-        i for i in range(len(fetches))
-        if i not in (self._total, *self._diagnostics, *self._training)]
+    self._others = [i for i in range(len(fetches))
+                    if i not in (self._total, *self._diagnostics, *self._training)]
     at_once = self._operations.get(marks.AT_A_TIME)
     self._size = marks.at_a_time(self._params) if at_once is None else (
         tf.make_ndarray(at_once.get_attr('value')).item())
@@ -164,10 +161,9 @@ class NativeChunk(_Marked):
     # TensorFlow flattens mappings in the order of their names.
     measured = [np.int32(value) for _, value in sorted(
         zip(encoding.DIAGNOSTICS, total.diagnostics))]
-    results = {
-        self._total: total.total, **dict(zip(self._diagnostics, measured)),
-        **dict(zip(self._training, training)),
-        **dict(zip(self._others, rest[len(training):]))}
+    results = {self._total: total.total, **dict(zip(self._diagnostics, measured)),
+               **dict(zip(self._training, training)),
+               **dict(zip(self._others, rest[len(training):]))}
     return [results[i] for i in sorted(results)]
 
 

@@ -87,8 +87,7 @@ def facts(nonce: bytes, data: Sequence[DataProof] = (), *,
 def check(worker: str, found: Mapping[str, str], wanted: Mapping[str, str]) -> None:
   """Raises MismatchError for the first fact of a worker that differs."""
   for name, here in wanted.items():
-    there = found.get(name, 'nothing')
-    if there != here:
+    if (there := found.get(name, 'nothing')) != here:
       # The words of each that the other lacks: of processors, there are many.
       there, here = (' '.join(word for word in one.split() if word not in other.split())
                      for one, other in ((there, here), (here, there)))

@@ -86,8 +86,7 @@ def check_settings(address: str | None) -> None:
   of the loopback and there is no token.
   """
   if address:
-    match = re.fullmatch(r'\[?([^\s/\[\]]+?)\]?:(\d{1,5})', address)
-    if match is None:
+    if (match := re.fullmatch(r'\[?([^\s/\[\]]+?)\]?:(\d{1,5})', address)) is None:
       raise ValueError(f'engine_address must be HOST:PORT, found {address!r}')
     if not _is_loopback(match[1]) and _token() is None:
       raise ValueError(
@@ -338,8 +337,7 @@ class RayTransport(transports.Transport):
           if digest in request.contents or digest.startswith(transports.COMPUTATION)}
       serialized = pickle.dumps(dataclasses.replace(request, contents={}))
       answer = one.actor.run.remote(
-          serialized, frozenset(request.contents), list(references),
-          *references.values())
+          serialized, frozenset(request.contents), list(references), *references.values())
     except (transports.WorkerLostError, self._ray.exceptions.RayError) as error:
       _fail(future, error)
       return future
@@ -357,8 +355,7 @@ class RayTransport(transports.Transport):
       raise transports.WorkerLostError(str(error)) from None
 
   def _end(self, worker: int) -> None:
-    one = self._workers.pop(worker, None)
-    if one is not None:
+    if (one := self._workers.pop(worker, None)) is not None:
       with contextlib.suppress(self._ray.exceptions.RayError):
         self._ray.kill(one.actor, no_restart=True)
       _fail(one.pending, transports.WorkerLostError('the worker was ended'))

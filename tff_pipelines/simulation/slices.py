@@ -134,8 +134,7 @@ class SubroundContext(in_process.InProcessContext):
         yield done.pop(index)
         index = next(indices, None)
 
-  def _answers(self, requests: Sequence[transports.Request]
-               ) -> Iterator[tuple[int, Any]]:
+  def _answers(self, requests: Sequence[transports.Request]) -> Iterator[tuple[int, Any]]:
     """Index and result of each request, as they come.
 
     Raises RoundAbandonedError if workers were lost too often, and
@@ -188,17 +187,15 @@ class SubroundContext(in_process.InProcessContext):
     """Waits for workers whose slices are no longer needed; slow ones stay busy."""
     for future, (worker, _, limit) in running.items():
       futures.wait([future], max(0.0, limit - time.monotonic()))
-      if future.done() and not isinstance(
-          future.exception(), transports.WorkerLostError):
+      if future.done() and not isinstance(future.exception(), transports.WorkerLostError):
         self._busy.discard(worker)
 
   def _replace(self, worker: int, reason: str) -> None:
     try:
       self._transport.replace(worker)
     except transports.WorkerLostError as error:
-      raise RoundAbandonedError(
-          f'the round was abandoned: {reason}, and no other worker starts: {error}'
-          ) from error
+      raise RoundAbandonedError(f'the round was abandoned: {reason}, and no other worker '
+                                f'starts: {error}') from error
     self._busy.discard(worker)
     self._fresh.add(worker)
 

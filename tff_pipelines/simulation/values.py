@@ -123,8 +123,7 @@ def as_array(value, type_spec: tff.TensorType) -> np.ndarray:
     array = np.asarray(value, object if wanted.kind == 'U' else wanted)
   if wanted.kind == 'U':
     array = _encoded(array, type_spec)
-  shape = type_spec.shape
-  if shape is not None and (len(shape) != array.ndim or any(
+  if (shape := type_spec.shape) is not None and (len(shape) != array.ndim or any(
       size not in (None, actual) for size, actual in zip(shape, array.shape))):
     raise TypeError(f'a tensor must be {type_spec}, found the shape {list(array.shape)}')
   return array
@@ -148,8 +147,7 @@ def returned(value, type_spec):
     return returned(value.value, type_spec.member)
   if isinstance(type_spec, tff.StructType):
     return structure.Struct(
-        (name, returned(element, element_type))
-        for element, (name, element_type) in zip(
+        (name, returned(element, element_type)) for element, (name, element_type) in zip(
             value, structure.iter_elements(type_spec)))
   if isinstance(type_spec, tff.SequenceType):
     return tff_internals.dataset_of(value, type_spec.element)

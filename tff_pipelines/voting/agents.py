@@ -50,9 +50,8 @@ def shifted(images: tf.Tensor, key: tf.Tensor, most: int) -> tf.Tensor:
   if most == 0:
     return images
   offsets = tf.cast(keys.random_bits(key, [2], tf.int32) % (2 * most + 1), tf.int32)
-  padded = tf.pad(images, [[0, 0], [most, most], [most, most]])
-  return tf.slice(
-      padded, [0, offsets[0], offsets[1]], [-1, images.shape[1], images.shape[2]])
+  return tf.slice(tf.pad(images, [[0, 0], [most, most], [most, most]]),
+                  [0, offsets[0], offsets[1]], [-1, images.shape[1], images.shape[2]])
 
 
 def initial_discriminator(feature_size: int, seed: int) -> list[np.ndarray]:
@@ -115,14 +114,12 @@ def train(network: Network, initial_weights, examples, unlabelled,
       _, public = batch_of(unlabelled, _PUBLIC_BATCHES, step, tf.shape(unlabelled)[0])
       value += tf.reduce_mean(domain_loss(
           weights[size:], features, network.features(weights[:size], public),
-          adversarial_strength(
-              tf.cast(step, tf.float32) / tf.cast(total, tf.float32),
-              config.adversarial)))
+          adversarial_strength(tf.cast(step, tf.float32) / tf.cast(total, tf.float32),
+                               config.adversarial)))
     return value
 
-  trained = adam.run_steps(
-      loss, adam.initial_state(weights), 0, total, total, config.training)
-  return trained[0][:size]
+  return adam.run_steps(loss, adam.initial_state(weights), 0, total, total,
+                        config.training)[0][:size]
 
 
 def adversarial_model(network: Network, public: np.ndarray | None,

@@ -106,8 +106,7 @@ class VotingExperiment(run_lib.Experiment):
   def given_map(self, task: VotingTask) -> features_lib.PublicFeatures | None:
     if (folder := self.settings.features_from) is None:
       return None
-    features = features_lib.read_map(pathlib.Path(folder), task.public)
-    if features is None:
+    if (features := features_lib.read_map(pathlib.Path(folder), task.public)) is None:
       raise ValueError(f'features_from={folder} holds no feature map')
     return features
 
@@ -144,8 +143,7 @@ class VotingExperiment(run_lib.Experiment):
     """The queries, chosen unless they are kept, through the public map."""
     features, settings = self.public_map(task), self.settings
     flat = features_lib.flat(features(task.public))
-    kept = files.read_checked_arrays(self.folder, QUERIES)
-    if kept is None:
+    if (kept := files.read_checked_arrays(self.folder, QUERIES)) is None:
       kept = {'rows': features_lib.choose_queries(
           flat, settings.queries, settings.query_choice, settings.feature_seed)}
       files.write_checked_arrays(self.folder, QUERIES, kept)
@@ -196,9 +194,8 @@ class VotingExperiment(run_lib.Experiment):
                f'queries answered, {100 * right:.1f}% of them right'],
         files=(files.METRICS, student_lib.CURVE),
         figures={files.FIGURE: lambda path: report_lib.draw(
-            path, [report_lib.Curve(
-                label='accuracy', x=[row['epoch'] for row in curve],
-                y=[row['accuracy'] for row in curve])],
+            path, [report_lib.Curve(label='accuracy', x=[row['epoch'] for row in curve],
+                                    y=[row['accuracy'] for row in curve])],
             title=title, xlabel='epoch of the student', ylabel='accuracy on test')},
         details={'queries': len(rows), 'answered': float(answered.mean()),
                  'labels_right': right, 'student': method, 'student_model': student.name})

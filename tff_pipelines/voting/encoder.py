@@ -20,9 +20,8 @@ from tff_pipelines.voting import distortions
 FEATURES = 64
 DEFAULT_TRAINING = adam.AdamConfig(learning_rate=2e-3, batch_size=256, epochs=20)
 
-_CONVOLUTIONS = tuple(
-    layers.Convolution(size, width, stride, padding='SAME')
-    for size, width, stride in ((5, 24, 2), (3, 48, 2), (3, 64, 1)))
+_CONVOLUTIONS = tuple(layers.Convolution(size, width, stride, padding='SAME')
+                      for size, width, stride in ((5, 24, 2), (3, 48, 2), (3, 64, 1)))
 _LAYERS = ('convolution_0', 'convolution_1', 'convolution_2', 'dense_0')
 _ARRAYS = ('kernel', 'scale', 'offset', 'mean', 'variance')
 # Names of the weights, in their order.
@@ -90,8 +89,7 @@ def contrast(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
   return tf.reduce_mean(layers.softmax_cross_entropy(near, partner))
 
 
-def train(images: np.ndarray, *, seed: int,
-          config: adam.AdamConfig = DEFAULT_TRAINING,
+def train(images: np.ndarray, *, seed: int, config: adam.AdamConfig = DEFAULT_TRAINING,
           on_epoch: Callable[[int], object] = lambda done: None) -> list[np.ndarray]:
   """Trains an encoder on public images, uint8 [n, size, size]; returns its weights.
 
@@ -110,9 +108,8 @@ def train(images: np.ndarray, *, seed: int,
   def loss(weights, rows, step):
     batch = tf.gather(records, rows)
     step_key = keys.derive(keys.derive(key, 1), step)
-    views = tf.concat(
-        [distortions.strong(batch, keys.derive(step_key, i)) for i in range(2)], axis=0)
-    features, _ = apply(weights, views)
+    features, _ = apply(weights, tf.concat(
+        [distortions.strong(batch, keys.derive(step_key, i)) for i in range(2)], axis=0))
     projected = layers.dense(tf.nn.relu(features), *weights[len(WEIGHTS):])
     return contrast(*tf.split(projected, 2))
 
@@ -139,9 +136,8 @@ class FeatureMap:
 
     @tf.function(autograph=False, reduce_retracing=True)
     def features_alone(images):
-      return tf.map_fn(
-          lambda image: features(image[tf.newaxis])[0], images,
-          fn_output_signature=tf.TensorSpec([FEATURES], tf.float32))
+      return tf.map_fn(lambda image: features(image[tf.newaxis])[0], images,
+                       fn_output_signature=tf.TensorSpec([FEATURES], tf.float32))
 
     self._features, self._features_alone = features, features_alone
 
@@ -153,6 +149,5 @@ class FeatureMap:
     if not len(images):
       return np.zeros([0, FEATURES], np.float32)
     function = self._features_alone if alone else self._features
-    return np.concatenate([
-        function(tf.constant(images[i:i + _BLOCK])).numpy()
-        for i in range(0, len(images), _BLOCK)])
+    return np.concatenate([function(tf.constant(images[i:i + _BLOCK])).numpy()
+                           for i in range(0, len(images), _BLOCK)])

@@ -123,8 +123,7 @@ def _digest(public: np.ndarray) -> str:
       f'{public.dtype} {public.shape}'.encode() + public.tobytes()).hexdigest()
 
 
-def write_map(folder: pathlib.Path, features: PublicFeatures,
-              public: np.ndarray) -> None:
+def write_map(folder: pathlib.Path, features: PublicFeatures, public: np.ndarray) -> None:
   files.write_checked_arrays(folder, MAP, {
       'kind': np.array(features.kind), 'public': np.array(_digest(public)),
       **{f'map_{name}': array for name, array in features.arrays.items()}})
@@ -132,8 +131,7 @@ def write_map(folder: pathlib.Path, features: PublicFeatures,
 
 def read_map(folder: pathlib.Path, public: np.ndarray) -> PublicFeatures | None:
   """The map that `write_map` kept, if any; ValueError if it is of other records."""
-  arrays = files.read_checked_arrays(folder, MAP)
-  if arrays is None:
+  if (arrays := files.read_checked_arrays(folder, MAP)) is None:
     return None
   if str(arrays['public']) != _digest(public):
     raise ValueError(f'{folder / MAP} is of other public records than these')
@@ -156,17 +154,15 @@ def _with_records(task: VotingTask, convert: Callable) -> VotingTask:
 def map_records(task: VotingTask, features: PublicFeatures,
                 alone: bool = False) -> VotingTask:
   """The task with features as its records; `alone` as for `PublicFeatures`."""
-  if features.kind == 'none':
-    return task
-  return _with_records(task, lambda x: features(x, alone))
+  return (task if features.kind == 'none' else
+          _with_records(task, lambda x: features(x, alone)))
 
 
 def as_grid(task: VotingTask) -> VotingTask:
   """The task with vectors on a grid of small integers, for exact distances; int8."""
   # All but one in a thousand of the public coordinates fit; others are cut off.
   public = flat(task.public)
-  most = knn.largest_feature(public.shape[1])
-  if most < 1:
+  if (most := knn.largest_feature(public.shape[1])) < 1:
     raise ValueError(
         f'features must have fewer than 2^24 coordinates, found {public.shape[1]}')
   step = (float(np.percentile(np.abs(public), 99.9)) or 1.0) / most

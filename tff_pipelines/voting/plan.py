@@ -13,9 +13,8 @@ from tff_pipelines.accounting.guarantees import (
     calibration, mechanisms, plan as guarantee, votes as votes_lib)
 from tff_pipelines.common import caveats, files, validate
 
-_NO_BOUND = caveats.Caveat(
-    'published epsilon is no bound',
-    'epsilon by the published formula is less than what is proved: it is no bound')
+_NO_BOUND = caveats.Caveat('published epsilon is no bound', 'epsilon by the published '
+                           'formula is less than what is proved: it is no bound')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -142,8 +141,7 @@ class VotePlan(guarantee.Plan):
       return self._with(noise_stddev=self.published.l2_sensitivity * math.sqrt(
           self.params.queries / 2) / root * (1 + 1e-12))
     return self._with(noise_stddev=calibration.noise_multiplier(
-        lambda z: self._with(noise_stddev=z).event(1), epsilon=epsilon,
-        delta=self.delta,
+        lambda z: self._with(noise_stddev=z).event(1), epsilon=epsilon, delta=self.delta,
         total_variation=lambda z: self._with(noise_stddev=z).total_variation))
 
   @classmethod

@@ -51,10 +51,9 @@ def build(answer: Callable, factory: VotingFactory,
       return collections.OrderedDict(value=votes, key=keys.derive(key, 1))
     return votes
 
-  @tff.federated_computation(
-      aggregator.initialize.type_signature.result,
-      tff.FederatedType(broadcast_type, tff.SERVER),
-      tff.FederatedType(agents_type, tff.CLIENTS))
+  @tff.federated_computation(aggregator.initialize.type_signature.result,
+                             tff.FederatedType(broadcast_type, tff.SERVER),
+                             tff.FederatedType(agents_type, tff.CLIENTS))
   def next_fn(state, public, agents):
     votes = tff.federated_map(vote, (tff.federated_broadcast(public), agents))
     output = aggregator.next(state, votes)

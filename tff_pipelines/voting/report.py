@@ -14,15 +14,13 @@ from tff_pipelines.fedavg import report as fedavg_report
 from tff_pipelines.voting.settings import VoteSettings
 
 # A caveat of every run: which classes an agent has is private.
-_CLASSES = caveats.Caveat(
-    'classes taken as public',
-    'the classes are taken as public knowledge, whichever of them agents have')
+_CLASSES = caveats.Caveat('classes taken as public', 'the classes are taken as public '
+                          'knowledge, whichever of them agents have')
 # Keys that only votes and their baselines report; None where an algorithm has none.
-DETAILS = (
-    'level', 'noise', 'bound', 'queries', 'answered', 'labels_right', 'neighbours',
-    'threshold', 'features', 'student', 'student_model', 'test_examples',
-    'epsilon_published', 'uplink_bytes_per_agent', 'uplink_of_federated_averaging',
-    'parameters_of_federated_averaging')
+DETAILS = ('level', 'noise', 'bound', 'queries', 'answered', 'labels_right', 'neighbours',
+           'threshold', 'features', 'student', 'student_model', 'test_examples',
+           'epsilon_published', 'uplink_bytes_per_agent', 'uplink_of_federated_averaging',
+           'parameters_of_federated_averaging')
 
 
 def _bytes(count: float) -> str:
@@ -36,8 +34,7 @@ def describe(task: VotingTask, lines: Sequence[tuple[str, str]]) -> report.Descr
       lines=[('task', f'{task.name}, {len(task.agents.client_ids)} agents, '
                       f'{len(task.public):,} public records, {task.num_classes} '
                       'classes'), *lines],
-      caveats=[_CLASSES, *(caveats.Caveat(note.name, str(note))
-                           for note in task.notes)])
+      caveats=[_CLASSES, *(caveats.Caveat(note.name, str(note)) for note in task.notes)])
 
 
 def outcome(task: VotingTask, settings: VoteSettings, metrics: Mapping[str, float], *,

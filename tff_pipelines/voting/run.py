@@ -54,23 +54,20 @@ class VoteRounds(rounds_lib.Rounds):
               adversarial=settings.adversarial_strength, training=adam.AdamConfig(
                   weight_decay=settings.client_weight_decay,
                   **settings.client_training(self.network.name)))))
-    voting = process.build(
-        answer, VotingFactory(self.plan.params, simulation_seed=seed),
-        seen.agents.element_spec)
+    voting = process.build(answer, VotingFactory(self.plan.params, simulation_seed=seed),
+                           seen.agents.element_spec)
     # Values of `fedavg.process.client_type`.
     values = [collections.OrderedDict(
         examples=collections.OrderedDict(sorted(seen.agents.examples(agent).items())),
         **({} if seed is None else {'key': contexts.client_key(seed, 1, number)}))
               for number, agent in enumerate(seen.agents.client_ids)]
-    unlabelled = seen.public if settings.adversarial_strength > 0 else None
-    output = voting.next(
-        voting.initialize(),
-        process.public_value(seen.public[self.asked.rows], unlabelled), values)
+    output = voting.next(voting.initialize(), process.public_value(
+        seen.public[self.asked.rows],
+        seen.public if settings.adversarial_strength > 0 else None), values)
     labels = np.asarray(output['labels'])
-    return rounds_lib.Step(
-        state=collections.OrderedDict(labels=labels),
-        suppressed=bool(output['measurements']['suppressed']),
-        metrics={'answered': float((labels >= 0).mean())})
+    return rounds_lib.Step(state=collections.OrderedDict(labels=labels),
+                           suppressed=bool(output['measurements']['suppressed']),
+                           metrics={'answered': float((labels >= 0).mean())})
 
 
 class VoteExperiment(baselines.VotingExperiment):
@@ -113,15 +110,13 @@ class VoteExperiment(baselines.VotingExperiment):
     return f'{params.agents} agents vote on {params.queries} queries by {by}'
 
   def build_rounds(self, task, plan) -> VoteRounds:
-    return VoteRounds(
-        task=task, plan=plan, settings=self.settings, network=self.network(task),
-        asked=self.asked(task))
+    return VoteRounds(task=task, plan=plan, settings=self.settings,
+                      network=self.network(task), asked=self.asked(task))
 
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
     settings, params, is_ae = self.settings, plan.params, plan.scheme == 'ae'
-    own = self.taught(
-        task, rounds.asked, np.asarray(state['labels']), fedavg_report.title(
-            plan, f'{task.name}, {plan.scheme}', 1))
+    own = self.taught(task, rounds.asked, np.asarray(state['labels']),
+                      fedavg_report.title(plan, f'{task.name}, {plan.scheme}', 1))
     parameters = rounds.network.as_model().parameter_count()
     return report.outcome(
         task, settings, fields={
@@ -129,8 +124,7 @@ class VoteExperiment(baselines.VotingExperiment):
             'noise_stddev': params.noise_stddev,
             'bits': params.bits if params.is_integer else None,
             'model': rounds.network.name if is_ae else None,
-            'parameters': parameters if is_ae else None,
-            'details': {
+            'parameters': parameters if is_ae else None, 'details': {
                 **{name: getattr(settings, name) for name in (
                     'noise', 'bound', 'threshold', 'neighbours')},
                 **own.pop('details'), 'features': rounds.asked.features.kind,

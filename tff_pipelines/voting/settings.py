@@ -136,8 +136,7 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
       None, 'Noisy count that the winner of a query must exceed.', unit='agents')
   features: str | None = _features(None, 'Public feature map.',
       choices=('none', 'standard', 'pca', 'contrastive'),
-      otherwise='standard for vectors; contrastive for images, none without a '
-      'student')
+      otherwise='standard for vectors; contrastive for images, none without a student')
   pca_dimensions: int = _features(
       50, 'Number of principal components.', low=1, when={'features': (None, 'pca')})
   feature_epochs: int | None = _features(None, 'Epochs of the contrastive network.',
@@ -240,8 +239,7 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
     return self.level or (
         'instance' if self.algorithm in ('knn', 'dp_fedsgd') else 'agent')
 
-  def privacy_delta(self, units: int | None,
-                    recorded: Mapping[str, Any] | None) -> float:
+  def privacy_delta(self, units: int | None, recorded: Mapping[str, Any] | None) -> float:
     """Delta: given, or recorded, or by level and number of units if that is public."""
     usual = DEFAULT_DELTA[self.privacy_level]
     if self.delta is not None or recorded is not None:

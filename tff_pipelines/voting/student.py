@@ -35,8 +35,7 @@ _KEPT = 0.95  # Fraction of a record's label that comes from its neighbours.
 def _graph(features: np.ndarray) -> sparse.csr_matrix:
   """Symmetric, normalised weights between each record and the most similar ones."""
   from sklearn import neighbors  # pylint: disable=g-import-not-at-top
-  lengths = np.linalg.norm(features, axis=1, keepdims=True)
-  unit = features / np.maximum(lengths, 1e-12)
+  unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
   count = min(_NEIGHBOURS, len(features) - 1)
   one_way = neighbors.NearestNeighbors(n_neighbors=count, algorithm='brute').fit(
       unit).kneighbors_graph(mode='distance')
@@ -90,8 +89,7 @@ class Architecture:
     features, _ = encoder.apply(weights, x, statistics)
     return layers.dense(tf.nn.relu(features), *weights[-2:])
 
-  def probabilities(self, weights, x: tf.Tensor, normalised_by: tf.Tensor
-                    ) -> np.ndarray:
+  def probabilities(self, weights, x: tf.Tensor, normalised_by: tf.Tensor) -> np.ndarray:
     """float32 [n, C]; both arguments are as from `classifiers.to_float`."""
     statistics = None if self.network else encoder.apply(weights, normalised_by)[1]
     return np.concatenate([
@@ -120,10 +118,9 @@ def metrics(predicted: np.ndarray, y: np.ndarray) -> dict[str, float]:
 class Student:
   """A training of a student, epoch by epoch; `state` is that of `adam`."""
 
-  def __init__(self, architecture: Architecture, public: np.ndarray,
-               features: np.ndarray, rows: np.ndarray, labels: np.ndarray,
-               num_classes: int, *, method: str, training: adam.AdamConfig,
-               test: Mapping[str, np.ndarray], seed: int = 0,
+  def __init__(self, architecture: Architecture, public: np.ndarray, features: np.ndarray,
+               rows: np.ndarray, labels: np.ndarray, num_classes: int, *, method: str,
+               training: adam.AdamConfig, test: Mapping[str, np.ndarray], seed: int = 0,
                own_labels_after: float = 1 / 3):
     """Initializes the training; raises ValueError if no query was answered.
 

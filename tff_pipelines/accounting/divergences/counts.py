@@ -99,7 +99,6 @@ def binomial(count: int, probability: float, most: int | None = None,
   else:
     missing = float(law.sf(last))
   if at_most:
-    padding = np.zeros(most - last)
-    weights = np.concatenate([(1 - at_most) * weights, padding])
+    weights = np.concatenate([(1 - at_most) * weights, np.zeros(most - last)])
     weights[-1] += at_most
   return Counts(first=first, weights=tuple(weights.tolist()), missing=missing)

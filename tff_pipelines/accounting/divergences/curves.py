@@ -56,9 +56,8 @@ def skellam(*, l1: float, l2: float, variance: float,
   with np.errstate(over='ignore'):
     ratio2 = np.float64(l2) / variance * l2
     ratio1 = np.float64(l1) / variance
-    correction = np.minimum(
+    return alpha * ratio2 / 2 + np.minimum(
         ((2 * alpha - 1) * ratio2 + 6 * ratio1) / variance / 4, 1.5 * ratio1)
-    return alpha * ratio2 / 2 + correction
 
 
 def gaussian(noise_multiplier: float, max_order: int = MAX_ORDER) -> np.ndarray:
@@ -247,8 +246,7 @@ def fixed_size(curve: np.ndarray, sampling_fraction: float) -> np.ndarray:
     second = np.minimum(np.log(4.0) + np.log(np.expm1(curve[0])), np.log(2.0) + curve[0])
   terms[0] = 2 * log_fraction + second
   # The 1 is added last, so that a tiny sum is not lost in it.
-  log_excess = _log_sum_rows(terms, max_order)
-  return np.minimum(curve, np.logaddexp(0, log_excess) / (alpha - 1))
+  return np.minimum(curve, np.logaddexp(0, _log_sum_rows(terms, max_order)) / (alpha - 1))
 
 
 def pure_poisson(epsilon: float, sampling_rate: float) -> float:

@@ -165,9 +165,8 @@ class _Total:
       log_mass = np.log(np.maximum(np.maximum(mass, 0.0) + error, 0.0))
     # No mass is above 1; what round-off leaves far from the peak may seem so.
     log_mass = np.minimum(log_mass + self.cumulant(theta) - theta * losses, 0.0)
-    return _Distribution(
-        losses=losses, log_mass=log_mass, peak=mean,
-        infinite=min(1.0, self.infinite + math.exp(min(log_above, 0.0))))
+    return _Distribution(losses=losses, log_mass=log_mass, peak=mean,
+                         infinite=min(1.0, self.infinite + math.exp(min(log_above, 0.0))))
 
 
 def _composed(transform: np.ndarray, first: int, weights: np.ndarray) -> np.ndarray:
@@ -217,25 +216,20 @@ class _Distribution:
     height = signal.lfilter([1.0], [1.0, -keep], np.exp(self.log_mass)[::-1])[::-1]
     falls = -math.expm1(losses[0] - losses[1]) * height[1:]
     spent = np.append(np.cumsum(falls[::-1])[::-1], 0.0)
-    within = np.flatnonzero(spent <= budget)
-    first = int(within[0])
-    if first == 0:
+    if (first := int(np.flatnonzero(spent <= budget)[0])) == 0:
       return None
     left = (budget - spent[first]) / height[first]
-    if not left < 1:
-      return float(losses[first])
-    return float(min(max(losses[first] + math.log1p(-left), losses[first - 1]),
-                     losses[first]))
+    return float(losses[first]) if not left < 1 else float(
+        min(max(losses[first] + math.log1p(-left), losses[first - 1]), losses[first]))
 
 
 def _best_theta(total: _Total, cost: Callable[[float], float]) -> float:
   """The approximate minimizer theta > 0 of a quasi-convex cost."""
   unit = math.log(total.spread)
-  minimum = optimize.minimize_scalar(
+  return math.exp(optimize.minimize_scalar(
       lambda log_theta: cost(math.exp(log_theta)),
       bounds=(math.log(1e-6) - max(unit, 0.0), math.log(1e3) - min(unit, 0.0)),
-      method='bounded', options={'xatol': 0.02})
-  return math.exp(minimum.x)
+      method='bounded', options={'xatol': 0.02}).x)
 
 
 class _Query(NamedTuple):
@@ -250,9 +244,8 @@ class _Query(NamedTuple):
 
   def tail(self, known: float | None, infinite: float) -> float:
     """The mass that may go to infinite loss, given an earlier answer, if any."""
-    if self.delta is not None:
-      return _TAILS * max(self.delta - infinite, 0.0)
-    return _TAILS * (_FIRST_DELTA if known is None else known)
+    return (_TAILS * max(self.delta - infinite, 0.0) if self.delta is not None else
+            _TAILS * (_FIRST_DELTA if known is None else known))
 
   def resolution(self, total: _Total, known: float | None) -> tuple[float, float, float]:
     """(theta, error of log delta at it that may double the answer, its least unit)."""
@@ -326,8 +319,7 @@ def _converged(factors: tuple[pairs.Factor, ...], number: int, query: _Query,
   fraction, finest, best = _FIRST_FRACTION, None, None
   for _ in range(_MAX_ROUNDS):
     try:
-      way = _way(factors, number, fraction, query, best)
-      if way is None:
+      if (way := _way(factors, number, fraction, query, best)) is None:
         return enough, 0.0
       answer = query.answer(way.total())
     except _GridTooLarge:
@@ -403,13 +395,11 @@ def _best_of_tilts(total: _Total, theta: float, slack: float,
         break
       error, theta = too_large, 0.7 * theta  # Nearer to most losses it is smaller.
       continue
-    answer = ask(distribution)
-    if answer is None:
+    if (answer := ask(distribution)) is None:
       theta, slack = theta / 4, slack * 1.5  # Below the window: widen it.
       continue
     best = answer if best is None else min(best, answer)
-    distance = theta * (distribution.peak - epsilon_of(answer))
-    if distance <= _FARTHEST:
+    if (distance := theta * (distribution.peak - epsilon_of(answer))) <= _FARTHEST:
       break
     theta /= max(2.0, 2 * distance / _FARTHEST)
   if error is not None:
@@ -440,10 +430,9 @@ def _delta_of(total: _Total, epsilon: float) -> float:
   """A safe delta of the total loss at epsilon."""
   if total.infinite >= 1 or total.harmless:
     return total.infinite
-  theta = _best_theta(total, lambda t: total.exponent(t) - t * epsilon)
   return min(1.0, _best_of_tilts(
-      total, theta, 40.0, lambda distribution: distribution.delta(epsilon),
-      lambda _: epsilon))
+      total, _best_theta(total, lambda t: total.exponent(t) - t * epsilon), 40.0,
+      lambda distribution: distribution.delta(epsilon), lambda _: epsilon))
 
 
 def bracket(factors: tuple[pairs.Factor, ...], delta: float) -> tuple[float, float]:

@@ -213,8 +213,7 @@ def find(variance: float, total_variation: float) -> Certificate | None:
     if math.log(10) + nodes * math.log(nodes / (4 * float(mu))) > 7 + math.log(
         total_variation):
       continue  # The theorem's leading order is far above.
-    certificate = _with_nodes(mu, nodes)
-    if certificate is None:
+    if (certificate := _with_nodes(mu, nodes)) is None:
       return None  # More nodes ask for more.
     if certificate.total_variation <= total_variation:
       return certificate

@@ -126,8 +126,7 @@ def as_gaussian(event: base.Event, delta: float, epsilon: float,
   every e <= epsilon; the event itself if it has no Skellam noise or no certificate
   exists.
   """
-  coordinates = event.skellam_coordinates()
-  if not coordinates or epsilon > 600:
+  if not (coordinates := event.skellam_coordinates()) or epsilon > 600:
     return event
   # Every coordinate of every release is replaced, one at a time.
   distance = slack * delta / (1 + math.exp(epsilon)) / coordinates

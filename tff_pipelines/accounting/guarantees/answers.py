@@ -31,8 +31,7 @@ class Query:
                      choices=KINDS, essential=True)
   epsilon: float | None = _query(
       None, 'Target against observers of what is released; for piecewise, duchi and '
-      'laplace the parameter of one query.',
-      above=0, essential=True)
+      'laplace the parameter of one query.', above=0, essential=True)
   delta: float | None = _query(None, 'Delta.', low=0, below=1, essential=True,
                                otherwise='the ledger\'s, or 1/N^1.1')
   accountant: str = _query(
@@ -55,8 +54,7 @@ class Query:
 
   def needed(self, name: str) -> Any:
     """The field `name`; ValueError if it was not given."""
-    value = getattr(self, name)
-    if value is None:
+    if (value := getattr(self, name)) is None:
       raise ValueError(f'{name} must be given for query={self.kind}')
     return value
 
@@ -93,8 +91,7 @@ class Answer(Guarantee):
   def to_json(self) -> dict[str, Any]:
     """The keys in their stable order."""
     values = {**vars(self), **super().to_json(), 'warnings': list(self.caveats)}
-    order = values['order']
-    if order is not None and order.is_integer():
+    if (order := values['order']) is not None and order.is_integer():
       values['order'] = int(order)
     return {name: values[name] for name in _KEYS}
 
@@ -125,10 +122,9 @@ def _solved(query: Query, mechanism: Mechanism) -> Mechanism:
           lambda trial: _with_noise(query, mechanism.replace(bits=trial.bits)).params(),
           error)) from None
   if query.kind == 'rounds':
-    most = calibration.rounds(
+    return mechanism.replace(**{family.counter: calibration.rounds(
         lambda count: mechanism.replace(**{family.counter: count}).event(),
-        **_target(query))
-    return mechanism.replace(**{family.counter: most})
+        **_target(query))})
   if query.kind == 'bits':
     if not family.params or mechanism.scale is not None:
       raise ValueError('query=bits needs a mechanism on a grid and no scale, found '
@@ -264,15 +260,13 @@ def _caveats_of_params(
     notes.append(CLOSED)
   if not params.has_shares or not 0 < delta < 1:
     return notes
-  share = sum_events.DistributedSkellam(
+  alone, _ = accountant.renyi_epsilon(sum_events.DistributedSkellam(
       l1_sensitivity=params.l1_sensitivity, l2_sensitivity=params.l2_sensitivity,
-      noise_variance=params.local_stddev_grid**2)
-  alone, _ = accountant.renyi_epsilon(share, delta)
+      noise_variance=params.local_stddev_grid**2), delta)
   if alone > accountant.LARGE_EPSILON:
-    notes.append(Caveat(
-        'little noise if all others collude',
-        'if all others collude, the noise of a client\'s own share leaves it '
-        f'epsilon={decimals.rounded_up(alone)} in one round'))
+    notes.append(Caveat('little noise if all others collude', 'if all others collude, '
+                        'the noise of a client\'s own share leaves it '
+                        f'epsilon={decimals.rounded_up(alone)} in one round'))
   if not params.noise.is_divisible and (
       mechanism.sampling_scheme().cohort_in_words == 'expected'):
     notes.append(APPROXIMATE)
@@ -283,9 +277,8 @@ def _of_subset(query: Query, event: base.Event) -> dict[str, Any]:
   """The fields of the answer about one random subset of records."""
   notes = [*event.caveats()]
   if query.delta is not None:
-    notes.append(Caveat(
-        'delta not used', f'delta={query.delta:g} is not used: records and subset_size '
-        'determine delta'))
+    notes.append(Caveat('delta not used', f'delta={query.delta:g} is not used: records '
+                        'and subset_size determine delta'))
   return dict(delta=event.draw_probability, caveats=tuple(notes),
               outsiders=Bound(epsilon=event.published_epsilon, accountant='theorem'))
 
@@ -316,9 +309,8 @@ def table(query: Query, mechanism: Mechanism) -> list[Answer]:
   if family.counter is None:
     return [_row(query, mechanism, rounds=1)]
   last = getattr(mechanism, family.counter)
-  counts = [10**power for power in range(12) if 10**power < last] + [last]
   return [_row(query, mechanism.replace(**{family.counter: count}), rounds=count)
-          for count in counts]
+          for count in [10**power for power in range(12) if 10**power < last] + [last]]
 
 
 def _row(query: Query, mechanism: Mechanism, **known: int) -> Answer:

@@ -110,8 +110,7 @@ def noise_multiplier(build_event: Callable[[float], base.Event], *, epsilon: flo
         0.9, max(0.25, 0.95 * math.exp(at_high))))
     if trial < _SMALLEST_NOISE:
       raise _met_without(epsilon, delta)
-    at_trial = excess(trial)
-    if at_trial > 0:
+    if (at_trial := excess(trial)) > 0:
       low = trial
     else:
       high, at_high = trial, at_trial

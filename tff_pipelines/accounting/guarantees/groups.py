@@ -78,8 +78,7 @@ def chained(of: Callable[[float], float], clients: int, delta: float) -> float:
     # log(1 + e^one + ... + e^((g-1) one)), by which the delta of one grows.
     growth = one if one == math.inf else float(
         np.logaddexp.reduce(one * np.arange(clients)))
-    total = log_delta + growth - math.log(delta) + 1e-12
-    if total <= 0:
+    if (total := log_delta + growth - math.log(delta) + 1e-12) <= 0:
       found.append(clients * one)
     return min(max(total, -50.0), 50.0)
 

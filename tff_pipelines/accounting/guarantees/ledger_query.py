@@ -26,9 +26,8 @@ def broken(problems: list[str]) -> answers.Answer:
   shown = problems[:_MAX_SHOWN_PROBLEMS]
   if len(problems) > len(shown):
     shown.append(f'and {len(problems) - len(shown)} problems more')
-  return answers.Answer(caveats=(Caveat(
-      'broken chain',
-      'the chain of the ledger does not hold: no epsilon can be given'), *shown))
+  return answers.Answer(caveats=(Caveat('broken chain', 'the chain of the ledger does '
+                                        'not hold: no epsilon can be given'), *shown))
 
 
 def answer(path: str | os.PathLike[str], **how: Any) -> answers.Answer:

@@ -51,8 +51,7 @@ def consumed_by(event: base.Event, total_variation: float | None, delta: float,
           event, delta - part, accountant=used, amplification=amplification))
 
     # If at least half of delta remains, epsilon is at most the one at half of it.
-    part = at(delta / 2)
-    if part <= delta / 2:
+    if (part := at(delta / 2)) <= delta / 2:
       return part
     # Less may do: any part that covers the delta consumed at what it leaves.
     part = at(0.0)

@@ -6,7 +6,7 @@ sensitive and must not be published.
 """
 
 import collections
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 import math
 
 import numpy as np
@@ -48,8 +48,7 @@ def log_wrong_probability(event: Vote, votes: Sequence[int]) -> float:
   """
   _check_one_label(event, 'a bound that depends on the votes')
   counts = checked_counts(votes)
-  stddev = event.count_stddev
-  if stddev == 0:
+  if (stddev := event.count_stddev) == 0:
     return 0.0  # There is no guarantee that votes could improve.
   gaps = counts.max() - np.delete(counts, int(counts.argmax())) - moved_votes(event)
   if event.noise == 'gaussian':
@@ -63,12 +62,6 @@ def log_wrong_probability(event: Vote, votes: Sequence[int]) -> float:
 def _check_one_label(event: Vote, what: str) -> None:
   if event.attributes > 1:
     raise ValueError(f'attributes must be 1 for {what}, found {event.attributes!r}')
-
-
-def _counted(votes_of_queries: Iterable[Sequence[int]]) -> Mapping[tuple[int, ...], int]:
-  """The votes of queries, in increasing order, and how often each is there."""
-  return collections.Counter(
-      tuple(np.sort(checked_counts(votes)).tolist()) for votes in votes_of_queries)
 
 
 def data_dependent_curve(log_q: float, curve: np.ndarray) -> np.ndarray:
@@ -121,7 +114,9 @@ def data_dependent_epsilon(event: Vote, votes_of_queries: Iterable[Sequence[int]
     delta: Strictly between 0 and 1.
   """
   validate.open_unit_interval(delta=delta)
-  times = _counted(votes_of_queries)
+  # The votes of queries, in increasing order, and how often each is there.
+  times = collections.Counter(
+      tuple(np.sort(checked_counts(votes)).tolist()) for votes in votes_of_queries)
   if not times:
     raise ValueError('votes_of_queries must hold at least one query')
   curve = accountant.curve(event)
