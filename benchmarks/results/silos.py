@@ -15,7 +15,7 @@ EPSILONS = (10, 5, 1, 0.1)
 _HEART = dict(task='tabular', data_source='npz', client_field='center',
               label_field='disease', num_classes=2, public_bounds=_BOUNDS,
               protect='record', batch_size=120, clip=0.5, diagnostics=True)
-_RATES = product(rounds=(40, 80), server_learning_rate=(0.1, 0.25, 0.5, 1.0))
+_RATES = product(rounds=(40, 80), server_learning_rate=(0.05, 0.1, 0.25, 0.5))
 _SLOW = product(rounds=(40, 80), server_learning_rate=(0.02, 0.05, 0.1, 0.2))
 SILOS = (4, 10, 50)
 _DIGITS = dict(task='emnist', data_source='npz', client_field='silo',

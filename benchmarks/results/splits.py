@@ -174,7 +174,7 @@ _MEASURES = ('age', 'resting_blood_pressure', 'cholesterol', 'max_heart_rate',
 
 
 def _heart(is_trial: bool):
-  """FLamby's columns, rows and parts, or for trials 30% of its training rows."""
+  """FLamby's columns, rows and parts, or for trials half of its training rows."""
   def write(path: pathlib.Path, to: pathlib.Path) -> None:
     with open(path, encoding='utf-8', newline='') as file:
       rows = [row for row in csv.DictReader(file) if row['split']]
@@ -190,7 +190,7 @@ def _heart(is_trial: bool):
                      for name, column in columns.items()})
     if is_trial:
       size = len(arrays['disease_train'])
-      aside = np.random.default_rng(_SEED).permutation(size) < 0.3 * size
+      aside = np.random.default_rng(_SEED).permutation(size) < 0.5 * size
       arrays = without_test(arrays, aside)
     files.write_arrays(to.with_name('heart.npz'), arrays)
 
@@ -213,7 +213,7 @@ DATA = {
     'heart': Data(
         files={'heart_disease.csv': _heart(True)}, reads='heart.npz',
         tables={'heart_disease.csv': _heart(False)},
-        trials='30% of the training rows'),
+        trials='half of the training rows'),
     **{f'digits_{count}': Data(
         files={'mnist.npz': _in_silos(count, True)},
         tables={'mnist.npz': _in_silos(count, False)},
