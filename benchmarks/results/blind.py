@@ -10,7 +10,12 @@ _TRIES = pathlib.Path(__file__).with_name('blind_tuning.jsonl')
 # Method of the tries -> row of the same programs and data.
 _ROWS = {'emnist-none': 'emnist/none', 'emnist-gaussian-8': 'emnist/gaussian-8',
          'emnist-rows-gaussian-2': 'emnist/rows-gaussian-2',
-         'voting-fedavg': 'voting/mnist-fedavg', 'voting-ae': 'voting/mnist-ae'}
+         **{f'voting-{name}': f'voting/mnist-{name}' for name in (
+             'fedavg', 'ae', 'dp_fedavg', 'dp_fedavg-features')},
+         **{f'office-{name}': f'voting/office-webcam-{name}' for name in (
+             'knn', 'dp_fedsgd')},
+         **{f'ldp-{name}': f'ldp/mnist-{name}-5' for name in (
+             'krr', 'dp_fl', 'dp_sgd', 'pate')}}
 
 
 def table(records: Mapping[str, Record]) -> str:

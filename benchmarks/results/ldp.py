@@ -37,8 +37,8 @@ _ANSWERS = product(sampling=('active', 'random'), sharpness=(8.0, 16.0),
 _SHARPNESS = product(sharpness=(4.0, 6.0, 8.0, 12.0, 16.0, 20.0, 24.0, 32.0))
 _GRIDS = {
     'pate': product(answers=(250, 500), threshold=(0.3, 0.5), threshold_noise=(1.0, 2.0)),
-    'dp_fl': product(rounds=(15, 40), learning_rate=(15.0, 40.0),
-                     client_learning_rate=(0.2, 1.0)),
+    'dp_fl': product(rounds=(15, 40), learning_rate=(3.0, 15.0),
+                     client_learning_rate=(1.0, 5.0)),
     'dp_sgd': product(rounds=(150, 300), learning_rate=(10.0, 20.0, 40.0, 80.0))}
 _LABELS = {
     'krr': 'LDP-DL, subset selection', 'laplace': 'LDP-DL, Laplace by the simplex',

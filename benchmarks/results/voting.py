@@ -23,8 +23,8 @@ _FEATURES = dict(features='contrastive', model='softmax')
 _STUDENT = dict(_FEATURES, student='spread')
 _ASKED = product(client_confidence=(0.5, 0.9), queries=(30, 50, 100, 200))
 _IMAGES = product(rounds=(10, 20), clip=(0.5, 1.0), client_learning_rate=(0.1, 0.2))
-_ON_FEATURES = product(rounds=(10, 20), clip=(0.5, 1.0),
-                       client_learning_rate=(0.01, 0.03))
+_ON_FEATURES = product(rounds=(20, 30), clip=(0.4, 1.0),
+                       client_learning_rate=(0.03, 0.1))
 _TAUGHT = product(rounds=(10, 20), client_learning_rate=(0.01, 0.03), queries=(50, 100))
 _PLAIN = product(rounds=(20, 60), client_learning_rate=(0.05, 0.1, 0.2, 0.4))
 
@@ -53,8 +53,8 @@ def _mnist() -> Iterator[Row]:
 
   ae, shared = 'voting/mnist-ae', dict(map_of='voting/mnist-ae')
   target = dict(epsilon=4.3)
-  yield row('ae', 'AE-DPFL, agents on public features', _AE, target, grid=_ASKED,
-            map_of=ae)
+  yield row('ae', 'AE-DPFL, agents on public features', _AE, dict(feature_epochs=60),
+            target, grid=_ASKED, map_of=ae)
   yield row('ae-own', 'AE-DPFL, agents with CNNs of their own', _AE, _OWN, target,
             tuned_as=ae, **shared)
   yield row('ae-random', 'AE-DPFL in the paper\'s form: random queries, no public '

@@ -16,9 +16,9 @@ OF_CLASSES, CLASS_EPSILON = ('krr', 'subset'), 4.0
 _VALIDATION, _VALIDATION_DIGITS = 1000, 60
 _FILES = {'task': tuple(task for task in tasks_lib.TASKS if task != 'digits')}
 # Defaults that differ by the algorithm of a baseline.
-_DEFAULTS = {'rounds': {'dp_sgd': 300, 'dp_fl': 15},
+_DEFAULTS = {'rounds': {'dp_sgd': 300, 'dp_fl': 40},
              'clip': {'dp_sgd': 1.0, 'dp_fl': 0.3},
-             'learning_rate': {'dp_sgd': 40.0, 'dp_fl': 15.0}}
+             'learning_rate': {'dp_sgd': 40.0, 'dp_fl': 3.0}}
 
 _data, _clients, _privacy, _queries, _student = declarations.groups(
     'data', 'clients', 'privacy', 'queries', 'student')
@@ -168,9 +168,9 @@ class BaselineSettings(settings.RunSettings, DataSettings):
   learning_rate: float | None = _by_algorithm('learning_rate', 'Learning rate of '
       'dp_sgd, of the server in dp_fl.', group='training', above=0)
   client_learning_rate: float = _dp_fl(
-      1.0, 'Learning rate of SGD at an owner, in dp_fl.', above=0)
+      5.0, 'Learning rate of SGD at an owner, in dp_fl.', above=0)
   client_batch_size: int = _dp_fl(20, 'Records of a step at an owner, in dp_fl.', low=1)
-  client_epochs: int = _dp_fl(1, 'Passes over own records in a round of dp_fl.', low=1)
+  client_epochs: int = _dp_fl(2, 'Passes over own records in a round of dp_fl.', low=1)
 
   teacher_strength: float = declarations.like(
       DataSettings, 'teacher_strength', when={'algorithm': ('pate',)})
