@@ -41,7 +41,7 @@ def test_baselines_have_values_of_their_own():
   settings = _parse('--algorithm=dp_sgd', '--num_clients=9', kind=BaselineSettings)
   assert settings.rounds == 300 and settings.task_options == {'num_clients': 9}
   given = _parse('--algorithm=dp_fl', '--rounds=3', '--clip=0.5', kind=BaselineSettings)
-  assert (given.rounds, given.clip, given.learning_rate) == (3, 0.5, 15.0)
+  assert (given.rounds, given.clip, given.learning_rate) == (3, 0.5, 3.0)
   assert given == BaselineSettings(algorithm='dp_fl', rounds=3, clip=0.5)
   assert given.configuration()['clip'] == 0.5
   assert BaselineSettings().rounds is BaselineSettings().clip is None

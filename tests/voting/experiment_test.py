@@ -45,7 +45,7 @@ class TestVote(contract.ExperimentContract):
 
   commits = 1
   in_vain = (
-      ('clip', 0.1, {}), ('noise_multiplier', 1.0, {}), ('neighbours', 3, {}),
+      ('clip', 0.1, {}), ('noise_multiplier', 1.0, {}), ('neighbours', 4, {}),
       ('target', 'dslr', {}), ('pca_dimensions', 3, {}), ('client_shift', 1, {}),
       ('assumed_colluders', 1, {'noise': 'gaussian_central'}))
 

@@ -39,8 +39,7 @@ def test_given_noise_replaces_the_default_epsilon():
     ('ae', 'agent', 1e-3), ('knn', 'instance', 1e-4), ('dp_fedavg', 'agent', 1e-3),
     ('dp_fedsgd', 'instance', 1e-4)])
 def test_the_level_suits_the_algorithm_if_none_is_given(algorithm, level, delta):
-  settings = VoteSettings(
-      algorithm=algorithm, neighbours=5 if algorithm == 'knn' else None)
+  settings = VoteSettings(algorithm=algorithm)
   assert (settings.privacy_level, settings.privacy_delta(100, None)) == (level, delta)
   assert settings.privacy_delta(10_000, None) == 1e-5
   # An earlier start keeps its delta.
@@ -81,7 +80,6 @@ def test_settings_without_effect_are_refused(arguments, name, why):
 
 
 @pytest.mark.parametrize('arguments, message', [
-    (['--algorithm=knn'], 'neighbours must be given for algorithm=knn'),
     (['--algorithm=dp_fedavg', '--level=instance'],
      "level must be agent for algorithm=dp_fedavg, found 'instance'"),
     (['--algorithm=dp_fedsgd', '--level=agent'], 'level must be instance'),

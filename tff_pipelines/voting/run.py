@@ -83,7 +83,7 @@ class VoteExperiment(baselines.VotingExperiment):
     return VotePlan.calibrate(
         VotingParams(**declarations.shared(
             VotingParams, settings, classes=task.num_classes, noise_stddev=1.0,
-            agents=agents, votes=settings.neighbours or 1)),
+            agents=agents, votes=settings.neighbours if settings.algorithm == 'knn' else 1)),
         target_epsilon=None if recorded else settings.target_epsilon,
         noise_stddev=settings.noise_stddev or (recorded and recorded['noise_stddev']),
         allow_degenerate=settings.allow_degenerate, scheme=settings.algorithm,
@@ -126,7 +126,8 @@ class VoteExperiment(baselines.VotingExperiment):
             'model': rounds.network.name if is_ae else None,
             'parameters': parameters if is_ae else None, 'details': {
                 **{name: getattr(settings, name) for name in (
-                    'noise', 'bound', 'threshold', 'neighbours')},
+                    'noise', 'bound', 'threshold')},
+                'neighbours': None if is_ae else settings.neighbours,
                 **own.pop('details'), 'features': rounds.asked.features.kind,
                 'epsilon_published': files.finite(plan.epsilon_published),
                 'uplink_bytes_per_agent': params.uplink_bytes,

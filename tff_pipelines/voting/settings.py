@@ -130,8 +130,8 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
       'baseline.', low=1, essential=True)
   query_choice: str = _features('spread', 'spread: nearest to the centres of clusters of '
       'public features. random: any.', choices=('random', 'spread'))
-  neighbours: int | None = _vote(None, 'Nearest records that vote for an agent.',
-      low=1, essential=True, when={'algorithm': ('knn',)})
+  neighbours: int = _vote(3, 'Nearest records that vote for an agent.', low=1,
+      essential=True, when={'algorithm': ('knn',)})
   threshold: float | None = _vote(
       None, 'Noisy count that the winner of a query must exceed.', unit='agents')
   features: str | None = _features(None, 'Public feature map.',
@@ -192,8 +192,6 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
 
   def check(self) -> None:
     super().check()
-    if self.algorithm == 'knn' and self.neighbours is None:
-      raise ValueError('neighbours must be given for algorithm=knn')
     only = {'dp_fedavg': 'agent', 'dp_fedsgd': 'instance'}.get(self.algorithm, self.level)
     if self.level not in (None, only):
       raise ValueError(
