@@ -41,6 +41,25 @@ def test_a_bound_is_near_the_truth_and_above_it_as_rarely_as_stated():
   assert 5.5 < told.epsilon <= most
 
 
+def test_guesses_refute_what_they_would_be_too_good_for():
+  # All of a hundred right: q^100 is 5%.
+  q = 0.05**0.01
+  assert lower_bounds.epsilon_of_guesses(100, 100, 100, 0.0) == pytest.approx(
+      math.log(q / (1 - q)), abs=1e-6)
+  # The largest bound of 539 canaries at delta 1 / 539 is 2.8, of 3,400 at 1e-5 6.9.
+  best = lambda m, delta: max(
+      lower_bounds.epsilon_of_guesses(m, k, k, delta) for k in range(1, m + 1, 5))
+  assert best(539, 1 / 539) == pytest.approx(2.8, abs=0.1)
+  assert best(3400, 1e-5) == pytest.approx(6.9, abs=0.1)
+  assert lower_bounds.epsilon_of_guesses(1000, 500, 255, 1e-5) == 0
+  # Randomized response of epsilon 1 is refuted as rarely as stated.
+  rng, above = np.random.default_rng(3), 0
+  for _ in range(300):
+    right = rng.binomial(400, math.e / (1 + math.e))
+    above += lower_bounds.epsilon_of_guesses(400, 400, right, 0.0) > 1
+  assert above <= stats.binom.ppf(0.999, 300, 0.05)
+
+
 def test_every_release_is_listed():
   assert set(settings_lib.RELEASES) == set(releases.RELEASES)
 

@@ -9,7 +9,7 @@ other, so that one hypothesis is tested at the level.
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy import optimize, special, stats
 
 # Thresholds of each statistic that are compared on the first half of the trials.
 _THRESHOLDS = 400
@@ -42,6 +42,43 @@ def epsilon_of(true, false, trials: int, delta: float, level: float):
   gained = least_rate(true, trials, each) - delta
   with np.errstate(divide='ignore'):
     return np.log(np.maximum(gained, 1e-300) / most_rate(false, trials, each)).clip(0)
+
+
+def _refuted(epsilon: float, canaries: int, guesses: int, right: int,
+             delta: float) -> float:
+  """Probability of so many right guesses at most, if (epsilon, delta) holds."""
+  law = stats.binom(guesses, special.expit(epsilon))
+  tail = law.sf(right - 1)
+  if not delta:
+    return float(tail)
+  i = np.arange(1, right + 1)
+  between = (law.sf(right - i - 1) - tail) / i
+  return float(tail + 2 * canaries * delta * between.max(initial=0.0))
+
+
+def epsilon_of_guesses(canaries: int, guesses: int, right: int, delta: float,
+                       level: float = 0.95) -> float:
+  """The lower bound of epsilon by one run with canaries (arXiv 2305.08846, Theorem 5.2).
+
+  Every canary is in the run with probability 1/2, independently. Of some of them it is
+  guessed from what was released whether they were; of others nothing is.
+
+  Args:
+    canaries: All of them, those without a guess included.
+    guesses, right: Number of guesses, and of right ones.
+    delta: In [0, 1).
+    level: Probability with which the true epsilon is at least the bound.
+  """
+  if not 0 <= right <= guesses <= canaries:
+    raise ValueError('right, guesses and canaries must be 0 <= right <= guesses <= '
+                     f'canaries, found {right}, {guesses} and {canaries}')
+  excess = lambda epsilon: _refuted(epsilon, canaries, guesses, right, delta) - 1 + level
+  if not guesses or excess(0.0) > 0:
+    return 0.0
+  high = 1.0
+  while excess(high) <= 0:
+    high *= 2
+  return float(optimize.brentq(excess, 0.0, high, xtol=1e-9))
 
 
 class Bound(NamedTuple):
