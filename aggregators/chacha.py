@@ -94,11 +94,15 @@ def derive(key: tf.Tensor, index) -> tf.Tensor:
   return tf.bitcast(tf.reshape(stream[:4, 0], [2, 2]), tf.int64)
 
 
+def children(key: tf.Tensor, first, end, stream=_stream) -> tf.Tensor:
+  """The children at the indices first to end - 1, below 2^32; int64[end - first, 2]."""
+  found = stream(key, tf.cast(tf.range(first, end), tf.uint32), _KEYS)
+  return tf.bitcast(tf.reshape(tf.transpose(found[:4]), [-1, 2, 2]), tf.int64)
+
+
 def split(key: tf.Tensor, count: int) -> list[tf.Tensor]:
   """The children of a key at the indices 0 to count - 1, in one operation."""
-  stream = _compiled_stream(key, tf.cast(tf.range(count), tf.uint32), _KEYS)
-  halves = tf.reshape(tf.transpose(stream[:4]), [count, 2, 2])
-  return tf.unstack(tf.bitcast(halves, tf.int64), count)
+  return tf.unstack(children(key, 0, count, _compiled_stream), count)
 
 
 # This many blocks at a time stay in the cache nearest to the processor, which makes a

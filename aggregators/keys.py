@@ -82,9 +82,14 @@ def derive(key: tf.Tensor, index) -> tf.Tensor:
   return _draw(key, tf.cast(index, tf.uint64), [2], tf.int64)
 
 
+def children(key: tf.Tensor, first, end) -> tf.Tensor:
+  """The children of a key at the indices first to end - 1; int64[end - first, 2]."""
+  return _draw(key, tf.cast(first, tf.uint64), [end - first, 2], tf.int64)
+
+
 def split(key: tf.Tensor, count: int) -> list[tf.Tensor]:
   """The children of a key at the indices 0 to count - 1, in one operation."""
-  return tf.unstack(_draw(key, tf.constant(0, tf.uint64), [count, 2], tf.int64))
+  return tf.unstack(children(key, 0, count))
 
 
 def random_bits(key: tf.Tensor, shape, dtype=tf.int32) -> tf.Tensor:

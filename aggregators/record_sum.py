@@ -80,9 +80,10 @@ class RecordSumFactory(client_sum.ClientSumFactory):
     """Parameters with which kernels compute `bare_sum`; None if they can't."""
     return self.inner.native_bare_params
 
-  def vector_key(self, key: tf.Tensor, index) -> tf.Tensor:
-    """In graph: the key of a vector, int64[2], from that of its silo."""
-    return self.generator.derive(self.generator.derive(key, _VECTORS), index)
+  def vector_keys(self, key: tf.Tensor, first, end) -> tf.Tensor:
+    """In graph: the keys of vectors, int64[end - first, 2], from that of their silo."""
+    return tf.ensure_shape(self.generator.children(
+        self.generator.derive(key, _VECTORS), first, end), [None, 2])
 
   def bare_sum(self, vectors, own_keys, state):
     return self.inner.bare_sum(vectors, own_keys, state)
@@ -102,9 +103,8 @@ class RecordSumFactory(client_sum.ClientSumFactory):
       key: int64[2], of this silo and round alone.
       state: The state of the sum, as `shared`.
     """
-    own_keys = tf.map_fn(lambda index: self.vector_key(key, index),
-                         tf.range(tf.shape(vectors)[0]), fn_output_signature=tf.int64)
-    total, measured = self.bare_sum(vectors, own_keys, state)
+    total, measured = self.bare_sum(
+        vectors, self.vector_keys(key, 0, tf.shape(vectors)[0]), state)
     return self.with_share(total, key, state), measured
 
   def release(self, state, total, num_reporting, key):

@@ -45,6 +45,7 @@ def test_children_are_blocks_of_a_nonce_of_their_own():
   several = chacha.split(tf.constant(KEY), 6)
   np.testing.assert_array_equal(several[5], chacha.derive(tf.constant(KEY), 5))
   assert len({tuple(key.numpy()) for key in several}) == 6
+  np.testing.assert_array_equal(chacha.children(tf.constant(KEY), 2, 6), several[2:])
 
 
 def test_random_bits_are_all_of_the_stream_and_none_twice():

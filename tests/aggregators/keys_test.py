@@ -148,6 +148,9 @@ def test_split_gives_the_keys_that_derive_gives(key):
   derived = [keys.derive(key, i).numpy() for i in range(70)]
   np.testing.assert_array_equal(keys.split(key, 70), derived)
   np.testing.assert_array_equal(keys.split(key, 1), derived[:1])
+  np.testing.assert_array_equal(
+      keys.children(key, tf.constant(3), tf.constant(61)), derived[3:61])
+  assert keys.children(key, 5, 5).shape == (0, 2)
 
 
 @pytest.mark.parametrize('key', [(0, 0), (1, -2), (2**63 - 1, -2**63)])

@@ -23,7 +23,7 @@ from tff_pipelines.fedavg import process as process_lib
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 
 # Numbers of the gradients of a block, and the units of one at most.
-_MAX_NUMBERS, _MAX_UNITS = 2**22, 128
+_MAX_NUMBERS, _MAX_UNITS = 2**24, 128
 # Purposes of the keys of a silo in a step.
 _SAMPLE, _VECTORS, _SHARE = range(3)
 
@@ -235,9 +235,8 @@ def build(loss: Callable, element_spec, *, initial_weights: list[np.ndarray],
       vectors = gradients(
           loss, weights, {name: x[first:end] for name, x in batches.items()},
           counts[first:end])
-      return tf.ensure_shape(vectors, [None, dimension]), tf.map_fn(
-          lambda place: factory.vector_key(vectors_key, place), tf.range(first, end),
-          fn_output_signature=tf.int64)
+      return (tf.ensure_shape(vectors, [None, dimension]),
+              factory.vector_keys(vectors_key, first, end))
 
     bare = factory.native_params
     mark = bare and marks.Marks(bare, sum_state, blocks * block, several, at_once=block)
