@@ -54,8 +54,8 @@ PERSON = 'person'
 
 def digest(content: bytes) -> int:
   """A signed integer of 64 bits that no other contents have."""
-  return int.from_bytes(
-      hashlib.blake2b(content, digest_size=8).digest(), 'little', signed=True)
+  found = hashlib.blake2b(content, digest_size=8).digest()
+  return int.from_bytes(found, 'little', signed=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -280,7 +280,7 @@ class MappedSource(Wrapping):
       convert: All raw examples of one client -> its model examples, of which there
         may be another number, or none. Raises ValueError on bad data.
       element_spec: Feature name -> (NumPy dtype, shape of one example).
-      one_to_one: Whether each raw example becomes one, in the same order.
+      one_to_one: Whether every raw example becomes one, in order.
       convert_in_graph: `convert` as a pure TensorFlow function, of texts as UTF-8.
         With it, and with a source that can be read in graph, clients are read where
         they train.
@@ -306,16 +306,14 @@ class MappedSource(Wrapping):
     return examples
 
   def _with_persons(self, raw: RawExamples) -> dict[str, np.ndarray]:
-    names, of = np.unique(raw[PERSON].astype(str), return_inverse=True)
     persons = np.array([digest(name.encode('utf-8', 'replace'))
-                        for name in names.tolist()], np.int64)[of]
-    if self._one_to_one or not len(of):
+                        for name in raw[PERSON].astype(str).tolist()], np.int64)
+    if self._one_to_one or not len(persons):
       return {**self._convert(raw), PERSON: persons}
-    parts = [dict(self._convert({name: array[row:row + 1] for name, array in raw.items()}))
-             for row in range(len(of))]
-    counts = [len(next(iter(part.values()))) for part in parts]
-    return {**{name: np.concatenate([part[name] for part in parts]) for name in parts[0]},
-            PERSON: np.repeat(persons, counts)}
+    parts = [{**(part := self._convert({
+        name: array[row:row + 1] for name, array in raw.items()})), PERSON: np.full(
+            len(next(iter(part.values()))), persons[row])} for row in range(len(persons))]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
   @property
   def read_in_graph(self) -> Callable[[Any], Mapping[str, Any]] | None:

@@ -85,7 +85,7 @@ def test_planted_faults_are_found(tmp_path, capsys):
   assert planted_faults.main(['--quick', f'--json={path}']) == 0
   assert 'not found: none' in capsys.readouterr().out
   found = json.loads(path.read_text())
-  assert set(found['one share in ten missing']['problems']) == {'variance'}
+  assert 'variance' in found['one share in ten missing']['problems']
   assert set(found['rounding without its bound, coarse grid']['problems']) == {'norm'}
   assert 'epsilon' in found['noise at 0.7']['problems']
 

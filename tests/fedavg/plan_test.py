@@ -263,7 +263,7 @@ def test_seed_and_diagnostics_are_warned_of():
 @pytest.mark.parametrize('mechanism', MECHANISMS)
 def test_simulated_secure_aggregation_is_warned_of(mechanism):
   assert ('secure aggregation simulated' in _caveats(_plan(mechanism=mechanism))) == (
-      mechanism not in ('gaussian', 'own', 'none'))
+      mechanism not in ('gaussian', 'silo_noise', 'own', 'none'))
 
 
 def test_what_mechanism_and_rotation_do_not_promise_is_warned_of():

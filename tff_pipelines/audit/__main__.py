@@ -1,9 +1,9 @@
 """Measures a lower bound of epsilon beside the proved upper one.
 
   python -m tff_pipelines.audit
-  python -m tff_pipelines.audit --mechanism=skellam-kernels,krr-answer --epsilon=1 \\
-      --trials=1000000
-  python -m tff_pipelines.audit --format=json
+  python -m tff_pipelines.audit --mechanism=skellam-kernels,krr-answer \\
+      --epsilon=1 --trials=1000000
+  python -m tff_pipelines.audit --trials=1000
 
 The shipped encoders and decoders draw single releases many times, with a client at its
 full norm and without it. A test is chosen on the first half of the outputs; what it finds

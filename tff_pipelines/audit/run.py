@@ -102,7 +102,7 @@ def audit(settings: AuditSettings) -> int:
   if is_text:
     print(f'{"release":<28}{"form":<9}{"epsilon: proved":>16}{"measured":>10}'
           f'{"ratio":>7}{"trials":>11}  (at least, {LEVEL:.0%} confidence)')
-  for name in settings.mechanism:
+  for name in settings.mechanism or releases.RELEASES:
     release = releases.RELEASES[name](setting)
     trials = settings.trials
     if release.is_slow:

@@ -25,8 +25,8 @@ _audit = declarations.group('audit')
 class AuditSettings(settings.Settings):
   """Which releases are audited, at which claim, with how many trials."""
 
-  mechanism: tuple[str, ...] = _audit(
-      RELEASES, 'Releases, separated by commas. kernels, graph: the form of an encoding. '
+  mechanism: tuple[str, ...] | None = _audit(
+      None, 'Releases, separated by commas. kernels, graph: the form of an encoding. '
       'rows: with correlated noise. records: with a hidden sample.', choices=RELEASES,
       essential=True, otherwise='all')
   epsilon: float = _audit(2.0, 'Target that the noise is calibrated to.', above=0,

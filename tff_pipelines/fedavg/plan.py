@@ -103,8 +103,7 @@ class FedAvgPlan(guarantee.Plan):
     validate.integer(low=1, high=population, clients_per_person=plan.clients_per_person)
     if not plan.is_private:
       if plan._outside_rounds:
-        raise ValueError(f'mechanism={mechanism.mechanism} takes no release with noise in '
-                         'addition to the rounds')
+        raise ValueError(f'mechanism={mechanism.mechanism} takes no release beside rounds')
       plan.scheme  # Raises if clients can't be sampled so.
       return dataclasses.replace(
           plan._with(noise_multiplier=None), delta=delta if delta < 1 else None,
@@ -318,8 +317,8 @@ class FedAvgPlan(guarantee.Plan):
       sampler += f'; {when} {preliminary.SAMPLER}'
     if mechanism.silos is not None:
       but_last = ', and no part of the evaluation' * bool(beside)
-      but = f'all but the {"curator" if mechanism.silos == 1 else "silo that holds it"}'
-      against = but
+      against = but = 'all but the ' + (
+          'curator' if mechanism.silos == 1 else 'silo that holds it')
       if mechanism.silos > 1 and shares:
         against = 'all who hold neither it nor a share of the noise'
         but = but if self.against_silos else against
@@ -330,13 +329,13 @@ class FedAvgPlan(guarantee.Plan):
           observers=f'{against}: nobody else learns which were drawn, how many, or how '
           'long that took', adjacency='one person is added or removed, with all its '
           'records in one silo' if self.privacy_unit == 'one person' else None,
-          observers_server=f'the server, as secure aggregation shows it sums only{but_last}'
-          if shares else None, against_server='who sees secure sums alone' if beside else (
-              'the server'),
-          observers_participant=('another silo, which knows its own sample and share of '
-                                 'the noise') if shares else None,
-          sampling=mechanism.sampling, trust_model=trust, source=self.event(1).source,
-          sampler=sampler, secure_aggregation=self.params is not None)
+          observers_server=shares and (
+              f'the server, as secure aggregation shows it sums only{but_last}') or None,
+          against_server='who sees secure sums alone' if beside else 'the server',
+          observers_participant=shares and (
+              'another silo, which knows its own sample and share of the noise') or None,
+          sampling=mechanism.sampling, trust_model=trust, sampler=sampler,
+          source=self.event(1).source, secure_aggregation=self.params is not None)
     return guarantee.Terms(
         privacy_unit=self.privacy_unit,
         observers='those who see the released models and learn neither who nor how '
@@ -428,8 +427,8 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
   of_silos = {} if silos is None else dict(
       silos=silos, cohort_size=settings.batch_size or max(1.0, population / 10))
   if of_silos and not 1 <= of_silos['cohort_size'] <= population:
-    raise ValueError(f'batch_size must be in [1, {population}], the number of records or '
-                     f'persons, found {settings.batch_size!r}')
+    raise ValueError(f'batch_size must be in [1, {population}], found '
+                     f'{settings.batch_size!r}: a step of all records, or persons')
   mechanism = mechanisms.SumMechanism(**declarations.shared(
       mechanisms.SumMechanism, settings, dimension=dimension, population=population,
       **of_silos,
@@ -491,12 +490,11 @@ def _column(settings: settings_lib.TrainSettings, mechanism: mechanisms.SumMecha
   scheme = mechanism.sampling_scheme()
   if settings.bands is not None:
     if settings.bands > scheme.most_bands:
-      of_turn = getattr(scheme, 'turn_size', scheme.cohort_size)
       raise ValueError(
           f'bands must be at most {scheme.most_bands}, the rounds between two turns of a '
-          f'client: {scheme.population} clients, {of_turn:g} a round; found '
+          f'client: {scheme.population} clients, '
+          f'{getattr(scheme, "turn_size", scheme.cohort_size):g} a round; found '
           f'{settings.bands}')
     return columns.best(work, settings.bands)
-  alone = settings.adaptive_clipping or mechanism.silos is not None
-  return (1,) if alone else columns.auto(
+  return (1,) if settings.adaptive_clipping or mechanism.silos else columns.auto(
       work, columns.most_auto(scheme.most_bands, mechanism.dimension))

@@ -209,9 +209,8 @@ class DataSettings(settings.TaskSettings):
 class TrainSettings(settings.RunSettings, DataSettings):
   """All settings of a training run."""
 
-  mechanism: str = _privacy('skellam', 'Noise of clients: skellam, '
-      'discrete_gaussian; of a server: skellam_central, gaussian; silo_noise: of each '
-      'silo, all that its records need; none; own.',
+  mechanism: str = _privacy('skellam', 'Of clients: skellam, discrete_gaussian; a '
+      'server: skellam_central, gaussian; silo_noise, none, own.',
       choices=MECHANISMS, essential=True)
   protect: str = _privacy('client', 'Unit of epsilon: a client, or a record or person of '
       'clients that are silos.',

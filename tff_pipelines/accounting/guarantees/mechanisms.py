@@ -284,11 +284,6 @@ def _gaussian(mechanism: SumMechanism) -> base.Event:
   return events.CentralGaussian(noise_multiplier=_row_stddev(mechanism))
 
 
-def _silo_noise(mechanism: SumMechanism) -> base.Event:
-  mechanism.needed('silos')
-  return events.CentralGaussian(noise_multiplier=mechanism.needed('noise_multiplier'))
-
-
 def _stated(mechanism: SumMechanism) -> base.Event:
   stated = mechanism.stated_event
   return events.NoPrivacy() if stated is None else base.from_json(json.loads(stated))
@@ -393,7 +388,7 @@ MECHANISMS: dict[str, Family] = {
         ('skellam_central', events.CentralSkellam))},
     'gaussian': Family(SumMechanism, _gaussian, _CENTRAL, _ROUNDS),
     # Every silo hides its records from all others by itself.
-    'silo_noise': Family(SumMechanism, _silo_noise, _NO_SERVER, _ROUNDS - {'column'}),
+    'silo_noise': Family(SumMechanism, _gaussian, _NO_SERVER, _ROUNDS - {'column'}),
     'own': Family(SumMechanism, _stated, _AS_STATED,
                   _ROUNDS - {'noise_multiplier', 'column'} | {'stated_event'}),
     'none': Family(
