@@ -105,7 +105,7 @@ def test_rows_of_secret_turns_are_those_of_dp_accounting(observer, noise):
                                turn_size=1, population=3)
     assert accountant.delta(once, 0.3) == accountant.delta(turns, 0.3)
     assert once.repeated() == events.SampledRecords(
-        event=_event().event.rows((4,)), sampling_rate=RATE)
+        event=_event().event.rows((4,)), sampling_rate=1.0)
 
 
 def test_nothing_holds_where_all_silos_collude():

@@ -79,7 +79,7 @@ def test_every_task_can_be_asked_for_with_each_of_its_models(task):
 def test_what_protects_clients_is_refused_where_records_are_protected():
   for changes in (dict(mechanism='own', aggregation='a:b'),
                   dict(statistics_epsilon=1.0, task='tabular'),
-                  dict(held_out_fraction=0.2), dict(
+                  dict(held_out_fraction=0.2), dict(partition='iid'), dict(
                       task='shakespeare', max_examples_per_client=5)):
     with pytest.raises(ValueError, match='is of clients.*protect=record'):
       TrainSettings(protect='record', **changes)

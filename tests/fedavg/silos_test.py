@@ -185,6 +185,11 @@ def test_what_is_protected_is_in_one_silo():
     counted(1, 2, 3, 3)
   with pytest.raises(ValueError, match="'north' must have one record of each person"):
     counted(1, 1, 3, 4)
+  # Held-out records are no exception.
+  train, test = (records.ArraysByClient(_examples(2, persons=persons), np.array(
+      ['north', 'south'])) for persons in ([1, 2], [2, 3]))
+  with pytest.raises(ValueError, match='a person must be in one silo, found 1 in several'):
+    silos.unit_counts(train, 9, test)
 
 
 def test_a_turn_depends_on_the_record_alone():

@@ -13,6 +13,8 @@ from scipy import optimize, special, stats
 
 # Thresholds of each statistic that are compared on the first half of the trials.
 _THRESHOLDS = 400
+# Epsilons at which a bound of guesses is looked for.
+_STEP = 0.02
 
 
 def least_rate(count, trials: int, level: float):
@@ -75,10 +77,11 @@ def epsilon_of_guesses(canaries: int, guesses: int, right: int, delta: float,
   excess = lambda epsilon: _refuted(epsilon, canaries, guesses, right, delta) - 1 + level
   if not guesses or excess(0.0) > 0:
     return 0.0
-  high = 1.0
-  while excess(high) <= 0:
-    high *= 2
-  return float(optimize.brentq(excess, 0.0, high, xtol=1e-9))
+  # The smallest that is not refuted: the bound may fall again where delta is large.
+  low = 0.0
+  while excess(low + _STEP) <= 0:
+    low += _STEP
+  return float(optimize.brentq(excess, low, low + _STEP, xtol=1e-9))
 
 
 class Bound(NamedTuple):

@@ -168,8 +168,8 @@ class FedAvgPlan(guarantee.Plan):
   def targets(self) -> dict[str, float]:
     """Observer -> target that its epsilon does not exceed.
 
-    Where cohorts are no secret the target against the observers is one against all; of
-    silos, who are few, one against another of them as well.
+    Where cohorts are no secret the target against the observers is one against all, of
+    silos against another of them as well.
     """
     epsilon, server = self.target_epsilon, self.target_epsilon_server
     servers = [server, epsilon] if self.scheme.hides_nothing else [server]
@@ -316,7 +316,6 @@ class FedAvgPlan(guarantee.Plan):
       trust += f'; {when} {preliminary.TRUST}'
       sampler += f'; {when} {preliminary.SAMPLER}'
     if mechanism.silos is not None:
-      but_last = ', and no part of the evaluation' * bool(beside)
       against = but = 'all but the ' + (
           'curator' if mechanism.silos == 1 else 'silo that holds it')
       if mechanism.silos > 1 and shares:
@@ -324,13 +323,16 @@ class FedAvgPlan(guarantee.Plan):
         but = but if self.against_silos else against
       elif mechanism.silos > 1 and self.is_private and mechanism.mechanism != 'silo_noise':
         against = but = f'{but} and the trusted server'
+      against += (' and who adds up the evaluation' if against == but else
+                  ', nor add up the evaluation') * beside
       return guarantee.Terms(
           privacy_unit=self.privacy_unit, against=against, everyone=everyone and but,
           observers=f'{against}: nobody else learns which were drawn, how many, or how '
           'long that took', adjacency='one person is added or removed, with all its '
           'records in one silo' if self.privacy_unit == 'one person' else None,
           observers_server=shares and (
-              f'the server, as secure aggregation shows it sums only{but_last}') or None,
+              'the server, as secure aggregation shows it sums only' + (
+                  ', and no part of the evaluation' * beside)) or None,
           against_server='who sees secure sums alone' if beside else 'the server',
           observers_participant=shares and (
               'another silo, which knows its own sample and share of the noise') or None,
@@ -426,9 +428,6 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
            settings.max_participations or None)
   of_silos = {} if silos is None else dict(
       silos=silos, cohort_size=settings.batch_size or max(1.0, population / 10))
-  if of_silos and not 1 <= of_silos['cohort_size'] <= population:
-    raise ValueError(f'batch_size must be in [1, {population}], found '
-                     f'{settings.batch_size!r}: a step of all records, or persons')
   mechanism = mechanisms.SumMechanism(**declarations.shared(
       mechanisms.SumMechanism, settings, dimension=dimension, population=population,
       **of_silos,

@@ -16,7 +16,7 @@ from aggregators.distributed_sum import DistributedSumFactory
 from aggregators.plain_sum import PlainSumFactory
 from aggregators.record_sum import RecordSumFactory
 from tasks import custom, registry
-from tasks.sources import ids
+from tasks.sources import ids, open_source
 from tasks.task import (
     DamagedDataError, data_proof, is_roster, Serving, Task, VALIDATION)
 from tff_pipelines.accounting.events import preliminary as preliminary_lib
@@ -182,6 +182,13 @@ class TrainExperiment(run_lib.Experiment):
       raise ValueError('validation_path is not used with a task of your own: give it '
                        f'a public held-out set named {VALIDATION!r}')
     options = {} if own else self._task_options()
+    if self.settings.protect != 'client' and options.get('data_path') and (
+        'image_field' in registry.OPTIONS.get(self.settings.task, ())):
+      source = options.get('data_source') or open_source.format_of(options['data_path'])
+      if source in (*open_source.OF_ROWS, 'leaf'):
+        # A fraction among integers would change how all others are read.
+        raise ValueError(f'protect={self.settings.protect} needs images of folders, '
+                         f'npz or sqlite files, found data_source={source}')
     return self._with_sets(
         custom.checked(self.settings.task.name, self.settings.task) if own else
         registry.build(self.settings.task, **options), options)
@@ -250,7 +257,11 @@ class TrainExperiment(run_lib.Experiment):
       if unit == 'record' and is_of_texts:
         unit = 'sequence that the task makes of a text'
       of_silos = dict(silos=sizes['population'], privacy_unit=f'one {unit}')
-      sizes['population'] = sum(silos.unit_counts(task.train, self._most_records))
+      sizes['population'] = sum(silos.unit_counts(
+          task.train, self._most_records, task.held_out_of_clients))
+      if not 1 <= (self.settings.batch_size or 1) <= sizes['population']:
+        raise ValueError(f'batch_size must be in [1, {sizes["population"]}], the number of '
+                         f'{self.settings.protect}s, found {self.settings.batch_size!r}')
     if self.settings.aggregation is not None:
       self._own = aggregation.build(
           self.settings.aggregation, cohort_size=self.settings.cohort_size,

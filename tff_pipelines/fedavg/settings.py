@@ -374,6 +374,7 @@ class TrainSettings(settings.RunSettings, DataSettings):
                # Else what is left would depend on the number of a client's records.
                'max_examples_per_client': self.max_examples_per_client is not None,
                'held_out_fraction': self.held_out_fraction is not None,
+               'partition': self.partition is not None,
                'statistics_epsilon': self.statistics_epsilon is not None,
                'vocabulary': self.vocabulary == registry.PRIVATE_COUNTS}
     for name, is_given in refused.items():
@@ -384,6 +385,9 @@ class TrainSettings(settings.RunSettings, DataSettings):
     if self.mechanism == 'silo_noise' and self.protect == 'client':
       raise ValueError('mechanism=silo_noise needs protect=record or person: clients are '
                        'silos then')
+    if self.mechanism == 'silo_noise' and self.private_evaluation:
+      raise ValueError('private_evaluation can\'t be had with mechanism=silo_noise: one '
+                       'party would be trusted with the evaluation')
     if self.protect == 'person' and self.person_field is None:
       raise ValueError('protect=person needs person_field, the field that names them')
     if (self.population is None) != (self.dimension is None):

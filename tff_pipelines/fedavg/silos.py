@@ -6,7 +6,6 @@ and contributes to a sum (`aggregators.record_sum`); the server takes one step o
 
 import collections
 from collections.abc import Callable, Sequence
-import functools
 import math
 from typing import NamedTuple
 
@@ -60,28 +59,31 @@ class Turns:
     return {name: array[rows] for name, array in examples.items()}
 
 
-def unit_counts(source, most_records: int | None = None) -> list[int]:
+def unit_counts(source, most_records: int | None = None, held_out=None) -> list[int]:
   """Number of units of each silo of a source of clients.
 
-  `most_records` as in `Units`. Raises ValueError if a silo has none; or if persons are
-  told apart, and one is in several silos, or has several records where records are
-  protected: what is guaranteed would be of a part.
+  `most_records` as in `Units`; `held_out` are the silos' held-out records, if any.
+  Raises ValueError if a silo has none; or if persons are told apart, and one is in
+  several silos, or has several records where records are protected: what is guaranteed
+  would be of a part.
   """
-  counts, persons = [], []
-  for silo in source.client_ids:
-    examples = source.examples(silo)
-    count = len(next(iter(examples.values())))
-    if not count:
-      raise ValueError(f'silo {silo!r} must have records, found none')
-    if records.PERSON in examples:
-      persons.append(np.unique(examples[records.PERSON]))
-      if most_records is None and len(persons[-1]) < count:
-        raise ValueError(f'silo {silo!r} must have one record of each person, found '
-                         'persons with several: give --protect=person')
-      count = len(persons[-1])
-    counts.append(count)
-  if persons and (more := sum(map(len, persons)) - len(
-      functools.reduce(np.union1d, persons))):
+  counts, persons = [], {}
+  for part in filter(None, (source, held_out)):
+    for silo in part.client_ids:
+      examples = part.examples(silo)
+      count = len(next(iter(examples.values())))
+      if not count and part is source:
+        raise ValueError(f'silo {silo!r} must have records, found none')
+      if records.PERSON in examples:
+        own = np.unique(examples[records.PERSON])
+        if most_records is None and len(own) < count:
+          raise ValueError(f'silo {silo!r} must have one record of each person, found '
+                           'persons with several: give --protect=person')
+        count = len(own)
+        persons[silo] = np.union1d(persons.get(silo, own), own)
+      counts += [count] * (part is source)
+  every = np.concatenate([*persons.values(), np.zeros(0, np.int64)])
+  if more := len(every) - len(np.unique(every)):
     raise ValueError(f'a person must be in one silo, found {more} in several: epsilon '
                      'would be that of the part in one')
   return counts

@@ -74,7 +74,9 @@ class SampledRecords(base.Equivalent, sampled.Sampled, base.Release):
         self.column, count, 1, len(self.column)))
 
   def repeated(self) -> base.Event:
-    return self._in_rows((max(self.column),)) if self.is_ordered() else super().repeated()
+    # A row that is opened again has the same sums of earlier rounds: nothing is drawn.
+    return super().repeated() if not self.is_ordered() else dataclasses.replace(
+        self._in_rows((max(self.column),)), sampling_rate=1.0)
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     if self.neighbours == base.RECORD_ZERO_OUT:
