@@ -6,8 +6,6 @@ server in the clear, or each with noise of its own.
 
 import collections
 
-import tensorflow as tf
-
 from aggregators import normal, plain_sum
 from tff_pipelines.common import validate
 
@@ -47,7 +45,5 @@ class CentralSumFactory(plain_sum.PlainSumFactory):
     return plain_sum.clipped(vector, self._clip)
 
   def release(self, state, total, num_reporting, key):
-    stddev = self._stddev
-    if self._by_each and stddev:
-      stddev *= tf.sqrt(tf.cast(num_reporting, tf.float64))
-    return state, normal.add(total, stddev, key), collections.OrderedDict()
+    count = num_reporting if self._by_each else 1
+    return state, normal.add(total, self._stddev, key, count), collections.OrderedDict()

@@ -39,9 +39,10 @@ def from_random_bits(radius: tf.Tensor, angle: tf.Tensor) -> tf.Tensor:
   return tf.concat([length * tf.cos(turn), length * tf.sin(turn)], axis=0)
 
 
-def add(values: tf.Tensor, stddev: float | tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-  """Adds noise of a standard deviation to float32 values; float32."""
-  if isinstance(stddev, float) and stddev == 0:
+def add(values: tf.Tensor, stddev: float, key: tf.Tensor, count=1) -> tf.Tensor:
+  """Adds noise of `count` sources, each of this deviation, to float32 values; float32."""
+  if stddev == 0:
     return values
-  noisy = tf.cast(values, tf.float64) + stddev * sample(key, values.shape)
+  total = stddev * tf.sqrt(tf.cast(count, tf.float64))
+  noisy = tf.cast(values, tf.float64) + total * sample(key, values.shape)
   return tf.cast(noisy, tf.float32)

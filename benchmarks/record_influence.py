@@ -40,7 +40,7 @@ def adversarial(rng: np.random.Generator, count: int) -> np.ndarray:
 
 
 def largest(bits: int, count: int) -> tuple[int, float]:
-  """The largest squared norm of so many encodings, and the bound, grid units squared."""
+  """The largest squared norm of `count` encodings, and the bound, grid units squared."""
   factory = distributed_sum.DistributedSumFactory(DistributedSumParams(
       clip=1.0, noise_multiplier=0.0, bits=bits, dimension=DIMENSION, cohort_size=4,
       max_cohort_size=4).over_silos(SILOS))

@@ -130,8 +130,7 @@ FAMILIES = {
         flags=('--num_clients=6', '--public_records=60', '--queries=12',
                '--features=pca', '--student_model=mlp', '--student_epochs=25',
                '--seed=5', '--allow_degenerate'),
-        lines=1,
-        moments=(
+        lines=1, moments=(
             _exists('configuration.json'), _exists(features.MAP),
             _exists(voting_baselines.QUERIES),  # While agents vote.
             # The checkpoint is there; ledger and metrics may not be.
@@ -145,16 +144,14 @@ FAMILIES = {
                '--pretrain_epochs=1', '--initial_epochs=2', '--subset_size=20',
                '--architectures=mixed3,dense3', '--knowledge=softmax',
                '--simulated_dropout_rate=0.2', '--seed=7'),
-        lines=4,
-        moments=(_exists('configuration.json'), committed(0), committed(1),
+        lines=4, moments=(_exists('configuration.json'), committed(0), committed(1),
                  committed(3)),
         quick=(1, 3), left=_fedmd_left),
     'ldp': Family(
         module='tff_pipelines.ldp',
         flags=('--num_clients=40', '--clients_per_query=5', '--queries_per_step=2',
                '--epsilon=12', '--answers_per_client=2', '--seed=11'),
-        lines=8,
-        moments=(_exists('configuration.json'), _exists('answers'),
+        lines=8, moments=(_exists('configuration.json'), _exists('answers'),
                  _exists('answers/000001.npz'), _exists('answers/000004.npz')),
         quick=(3,), left=_ldp_left)}
 

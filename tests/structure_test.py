@@ -75,8 +75,7 @@ def _targets():
   kinds = ('py_library', 'py_binary', 'py_test', 'filegroup', 'genrule')
   code = (modules_lib.ROOT / 'BUILD').read_text(encoding='utf-8')
   exec(code, {  # pylint: disable=exec-used
-      'package': lambda **_: None, 'glob': glob,
-      **{kind: rule(kind) for kind in kinds}})
+      'package': lambda **_: None, 'glob': glob, **{kind: rule(kind) for kind in kinds}})
   return targets
 
 
@@ -160,12 +159,8 @@ _DIVERGENCES, _EVENTS, _SAMPLING, _GUARANTEES = (
     f'{ACCOUNTING}{name}/' for name in (
         'divergences', 'events', 'sampling', 'guarantees'))
 _ARROWS = {
-    COMMON: (),
-    'aggregators/': (COMMON,),
-    'tasks/': (COMMON,),
-    _DIVERGENCES: (COMMON,),
-    _EVENTS: (COMMON, *_NUMBERS, _DIVERGENCES),
-    _SAMPLING: (COMMON, *_NUMBERS, _EVENTS),
+    COMMON: (), 'aggregators/': (COMMON,), 'tasks/': (COMMON,), _DIVERGENCES: (COMMON,),
+    _EVENTS: (COMMON, *_NUMBERS, _DIVERGENCES), _SAMPLING: (COMMON, *_NUMBERS, _EVENTS),
     _GUARANTEES: (COMMON, *_NUMBERS, _DIVERGENCES, _EVENTS, _SAMPLING),
     'tff_pipelines/simulation/': (COMMON, 'aggregators/'),
     'tff_pipelines/experiment/': _BELOW_EXPERIMENT,
@@ -178,8 +173,7 @@ _ARROWS = {
        for family in _FAMILIES[1:]},
     # The families whose runs are opened.
     'tff_pipelines/publish/': (*_BELOW_FAMILIES, BASELINES, *(
-        f'tff_pipelines/{family}/' for family in _FAMILIES)),
-    'tff_pipelines/': LIBRARY}
+        f'tff_pipelines/{family}/' for family in _FAMILIES)), 'tff_pipelines/': LIBRARY}
 
 
 @pytest.mark.parametrize('importer', list(_ARROWS))
@@ -306,7 +300,7 @@ def test_the_project_does_not_outgrow_its_readers():
   assert found['library: lines'] <= 44_000
   assert found['library: lines of code'] <= 25_600
   assert found['audit: lines'] <= 5000
-  assert found['tests: lines'] <= found['library: lines'] + found['audit: lines']
+  assert found['tests: lines'] <= found['library: lines']
 
 
 def test_no_library_code_validates_by_assert():
@@ -316,8 +310,7 @@ def test_no_library_code_validates_by_assert():
 
 def test_no_file_names_a_path_of_one_machine():
   assert not [f'{path}: {match.group().decode(errors="replace")}'
-              for path in _files()
-              for match in _MACHINE_PATH.finditer(path.read_bytes())]
+              for path in _files() for match in _MACHINE_PATH.finditer(path.read_bytes())]
 
 
 def test_no_file_names_a_package_registry():

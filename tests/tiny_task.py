@@ -51,8 +51,7 @@ def task(num_clients: int = 8, examples_per_client: int = 5) -> task_lib.Task:
   """The task; clients have equally many examples."""
   count = num_clients * examples_per_client
   return task_lib.Task(
-      name='tiny', model=MODEL,
-      train=records.ArraysByClient(
+      name='tiny', model=MODEL, train=records.ArraysByClient(
           examples(count, 1), np.repeat(np.arange(num_clients), examples_per_client)),
       held_out={'test_clients': examples(700, 2), 'test_examples': examples(9, 3)},
       privacy_unit='one client')

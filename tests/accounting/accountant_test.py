@@ -63,8 +63,7 @@ def test_impossible_arguments_are_refused_by_name(ask, event, number, how, messa
 
 
 def test_a_faulty_curve_is_an_error_not_an_epsilon(monkeypatch):
-  monkeypatch.setattr(
-      events.CentralSkellam, 'curve',
+  monkeypatch.setattr(events.CentralSkellam, 'curve',
       lambda self, max_order, amplification: np.full(max_order - 1, np.nan))
   broken = events.CentralSkellam(
       l1_sensitivity=7.0, l2_sensitivity=6.0, noise_variance=5.0)
@@ -108,8 +107,7 @@ QUICK = hypothesis.settings(max_examples=60, deadline=None, derandomize=True)
 
 def epsilon_of(z, rate, count, delta, num_reporting=1.0):
   event = events.DistributedSkellam(
-      l1_sensitivity=1e4, l2_sensitivity=100.0,
-      noise_variance=1e4 * z**2 * num_reporting)
+      l1_sensitivity=1e4, l2_sensitivity=100.0, noise_variance=1e4 * z**2 * num_reporting)
   return accountant.epsilon(sampled(event, rate, count), delta)
 
 

@@ -49,8 +49,7 @@ def test_the_count_has_the_variance_that_the_factory_adds():
       events.SkellamCount(l1_sensitivity=1, noise_variance=18.0))
 
 
-@pytest.mark.parametrize('name, sampling', zip(MECHANISMS, (
-    'poisson', 'fixed', 'none')))
+@pytest.mark.parametrize('name, sampling', zip(MECHANISMS, ('poisson', 'fixed', 'none')))
 def test_epsilon_is_larger_than_without_and_than_of_the_count_alone(name, sampling):
   mechanism = _mechanism(mechanism=name, sampling=sampling,
                          population=50 if sampling == 'none' else 1000)
@@ -69,8 +68,7 @@ def test_epsilon_is_larger_than_without_and_than_of_the_count_alone(name, sampli
 def test_calibrated_noise_never_exceeds_the_target(name, target):
   mechanism = _mechanism(mechanism=name, clip_count_stddev=5.0)
   z = calibration.noise_multiplier(
-      lambda z: mechanism.replace(noise_multiplier=z).event(), epsilon=target,
-      delta=1e-3)
+      lambda z: mechanism.replace(noise_multiplier=z).event(), epsilon=target, delta=1e-3)
   def epsilon(noise, **changes):
     return accountant.epsilon(
         mechanism.replace(noise_multiplier=noise, **changes).event(), 1e-3)

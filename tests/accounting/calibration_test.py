@@ -23,8 +23,7 @@ def gaussian(z):
 
 
 def training(event):
-  return events.SelfComposed(
-      event=events.PoissonSampled(
+  return events.SelfComposed(event=events.PoissonSampled(
           event=event, sampling_rate=COHORT / POPULATION), count=ROUNDS)
 
 
@@ -46,8 +45,7 @@ def noise_of(params, build_event, epsilon, delta=DELTA, **how):
     (14, 'tight', 'auto', 0.80797), (16, 'tight', 'auto', 0.7924),
     (18, 'tight', 'auto', 0.7914)])
 def test_federated_emnist_noise_multipliers(bits, amplification, kind, expected):
-  assert noise_of(
-      emnist(bits=bits), skellam_training, 10, accountant=kind,
+  assert noise_of(emnist(bits=bits), skellam_training, 10, accountant=kind,
       amplification=amplification) == pytest.approx(expected, abs=5e-5)
 
 
@@ -64,8 +62,7 @@ def test_federated_emnist_gaussian_noise_multipliers():
 
 @pytest.mark.parametrize('amplification', ['tight', 'generic'])
 @pytest.mark.parametrize('epsilon', [1.5, 3.0, 10.0, 50.0])
-def test_result_meets_the_target_and_a_little_less_noise_does_not(
-    amplification, epsilon):
+def test_result_meets_the_target_and_a_little_less_noise_does_not(amplification, epsilon):
   def event_of(z):
     return skellam_training(emnist(noise_multiplier=z))
   z = calibration.noise_multiplier(
@@ -93,8 +90,7 @@ def test_mean_estimation_noise_variances(epsilon, exact, bits10, bits16):
   assert variance(z) == pytest.approx(exact, rel=1e-3)
   for bits, expected in ((10, bits10), (16, bits16)):
     params = emnist(clip=10.0, bits=bits, dimension=250, k_stddevs=2.0)
-    assert variance(noise_of(
-        params, events.DistributedSkellam.from_params, epsilon, 1e-5,
+    assert variance(noise_of(params, events.DistributedSkellam.from_params, epsilon, 1e-5,
         accountant='rdp')) == pytest.approx(expected, rel=1e-3)
 
 
@@ -128,8 +124,7 @@ def test_bits_are_the_minimum_that_keeps_the_target():
 
 
 def answered(kind, bits=None, **query):
-  return answers.answer(
-      answers.Query(kind=kind, epsilon=10.0, delta=DELTA, **query),
+  return answers.answer(answers.Query(kind=kind, epsilon=10.0, delta=DELTA, **query),
       mechanisms.SumMechanism(
           mechanism='skellam', clip=0.03, bits=bits, dimension=1018174,
           cohort_size=COHORT, population=POPULATION, rounds=ROUNDS, sampling='poisson'))

@@ -58,8 +58,7 @@ GRID = dict(clip=10.0, dimension=250, cohort_size=100.0, population=1000, bits=8
             noise_multiplier=1.0, sampling='poisson')
 
 
-@pytest.mark.parametrize('mechanism, settings, names', [
-    ('skellam', GRID, [
+@pytest.mark.parametrize('mechanism, settings, names', [('skellam', GRID, [
         'cohorts assumed to be hidden', 'degenerate grid',
         'little noise if all others collude']),
     ('discrete_gaussian', {**GRID, 'bits': 20}, [
@@ -71,8 +70,7 @@ GRID = dict(clip=10.0, dimension=250, cohort_size=100.0, population=1000, bits=8
         'cohorts assumed to be hidden', 'suppression depends on single clients',
         'shares of all clients counted on', 'little noise if all others collude']),
     ('gaussian', dict(noise_multiplier=0.1, sampling='poisson', cohort_size=1.0,
-                      population=1000), [
-        'cohorts assumed to be hidden', 'large epsilon',
+                      population=1000), ['cohorts assumed to be hidden', 'large epsilon',
         'large epsilon against the server']),
     ('none', {}, ['infinite epsilon', 'no noise']),
     ('nfdp', dict(records=10, subset_size=5), [
@@ -83,7 +81,6 @@ GRID = dict(clip=10.0, dimension=250, cohort_size=100.0, population=1000, bits=8
                       level='instance'), [
         'published sensitivity', 'published conversion'])])
 def test_answers_name_their_warnings(mechanism, settings, names):
-  answer = answers.answer(
-      answers.Query(delta=1e-5, allow_degenerate=True),
+  answer = answers.answer(answers.Query(delta=1e-5, allow_degenerate=True),
       mechanisms.build(mechanism, **settings))
   assert _names(answer.caveats) == names

@@ -44,8 +44,7 @@ def test_skellam_curve_bounds_two_coordinates():
 
 def test_skellam_curve_approaches_the_gaussian_as_the_grid_becomes_finer():
   gaussian = curves.gaussian(1.5)
-  gaps = [
-      np.max(curves.skellam(l1=s, l2=s, variance=(1.5 * s)**2) / gaussian - 1)
+  gaps = [np.max(curves.skellam(l1=s, l2=s, variance=(1.5 * s)**2) / gaussian - 1)
       for s in (1.0, 10.0, 1e3)]
   assert gaps[0] > gaps[1] > gaps[2] > 0
   assert gaps[2] < 1e-3
@@ -55,10 +54,8 @@ def test_skellam_curve_approaches_the_gaussian_as_the_grid_becomes_finer():
 def test_pure_curve_is_the_divergence_of_randomized_response(epsilon):
   with mpmath.workdps(60):
     truth = 1 / (1 + mpmath.exp(-epsilon))
-    expected = [
-        float(mpmath.log(truth**a * (1 - truth)**(1 - a) +
-                         (1 - truth)**a * truth**(1 - a)) / (a - 1))
-        for a in (2, 5, 40)]
+    expected = [float(mpmath.log(truth**a * (1 - truth)**(1 - a) +
+                         (1 - truth)**a * truth**(1 - a)) / (a - 1)) for a in (2, 5, 40)]
   curve = curves.pure(epsilon)
   np.testing.assert_allclose(curve[[0, 3, 38]], expected, rtol=1e-9)
   assert (curve <= epsilon).all()

@@ -13,8 +13,7 @@ from tff_pipelines.accounting.divergences import curves
 from tff_pipelines.accounting.events import base, kinds as events
 from tff_pipelines.accounting.guarantees import accountant
 
-NEIGHBOURS = {
-    base.ZERO_OUT: dp_accountant.NeighboringRelation.ADD_OR_REMOVE_ONE,
+NEIGHBOURS = {base.ZERO_OUT: dp_accountant.NeighboringRelation.ADD_OR_REMOVE_ONE,
     base.RECORD_ZERO_OUT: dp_accountant.NeighboringRelation.ADD_OR_REMOVE_ONE,
     base.REPLACE_ONE: dp_accountant.NeighboringRelation.REPLACE_ONE,
     # Of any two inputs: the noise multiplier has their distance already.
@@ -46,8 +45,7 @@ def by_pld(event, delta):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('event, delta', [
-    (gaussian(0.6), 1e-3), (gaussian(0.6), 1e-9),
+@pytest.mark.parametrize('event, delta', [(gaussian(0.6), 1e-3), (gaussian(0.6), 1e-9),
     (composed(gaussian(4.0), 30), 1e-6),
     (composed(sampled(gaussian(0.848), 100 / 3400), 1500), 1 / 3400),
     (composed(sampled(gaussian(2.0), 0.3), 50), 1e-5),
@@ -107,8 +105,7 @@ def test_releases_from_one_sample_are_one_gaussian():
 def test_cohorts_of_fixed_size_are_not_below_dp_accounting(
     noise_multiplier, cohort_size, count):
   event = composed(events.FixedSizeSampled(
-      event=gaussian(noise_multiplier), cohort_size=cohort_size, population=1000),
-                   count)
+      event=gaussian(noise_multiplier), cohort_size=cohort_size, population=1000), count)
   ours = accountant.bound(event, 1e-3, accountant='rdp')
   assert ours.order < 30
   theirs = by_rdp(event, 1e-3, max_order=30)

@@ -20,13 +20,9 @@ SKELLAM = events.DistributedSkellam.from_params(PARAMS)
 GAUSSIAN = events.CentralGaussian(noise_multiplier=1.2)
 COUNT = events.SkellamCount(noise_variance=30.0)
 
-LEAVES = [
-    SKELLAM,
-    events.DistributedDiscreteGaussian.from_params(PARAMS),
-    events.CentralSkellam.from_params(PARAMS),
-    GAUSSIAN,
-    COUNT,
-    events.Vote(scheme='ae', noise_stddev=5.0),
+LEAVES = [SKELLAM, events.DistributedDiscreteGaussian.from_params(PARAMS),
+    events.CentralSkellam.from_params(PARAMS), GAUSSIAN,
+    COUNT, events.Vote(scheme='ae', noise_stddev=5.0),
     events.Vote(scheme='ae', noise_stddev=5.0, level='instance'),
     events.Vote(scheme='ae', noise_stddev=5.0, level='instance', noise='gaussian'),
     events.Vote(scheme='knn', noise_stddev=5.0, neighbours=8),
@@ -38,31 +34,23 @@ LEAVES = [
                 max_weight=2),
     events.Nfdp(records=1000, subset_size=10),
     events.Nfdp(records=1000, subset_size=10, replacement=False),
-    events.Piecewise(epsilon=0.3),
-    events.Duchi(epsilon=0.3),
+    events.Piecewise(epsilon=0.3), events.Duchi(epsilon=0.3),
     events.SubsetSelection(epsilon=0.3, classes=10, size=4),
-    events.LocalLaplace(epsilon=0.3),
-    events.LocalGaussian(noise_multiplier=2.0),
-    events.LocalDiscreteGaussian(noise_multiplier=2.0),
-    events.LocalAnswers(
+    events.LocalLaplace(epsilon=0.3), events.LocalGaussian(noise_multiplier=2.0),
+    events.LocalDiscreteGaussian(noise_multiplier=2.0), events.LocalAnswers(
         event=events.Piecewise(epsilon=0.3), groups=5, queries_before=3,
         queries_after=14),
-    events.PostProcessing(),
-    events.NoPrivacy(),
-    events.PreliminaryRelease(
-        l2_sensitivity=4.0, noise_variance=900.0, dimension=50, items=16,
-        threshold=200),
+    events.PostProcessing(), events.NoPrivacy(), events.PreliminaryRelease(
+        l2_sensitivity=4.0, noise_variance=900.0, dimension=50, items=16, threshold=200),
     events.PreliminaryRelease(l2_sensitivity=4.0, noise_variance=900.0, dimension=50),
     events.EvaluationRelease(l2_sensitivity=4.0, noise_variance=900.0, dimension=2)]
-COMBINED = [
-    events.PoissonSampled(event=SKELLAM, sampling_rate=0.05),
+COMBINED = [events.PoissonSampled(event=SKELLAM, sampling_rate=0.05),
     events.PoissonSampled(event=GAUSSIAN, sampling_rate=0.05),
     events.PoissonSampled(event=COUNT, sampling_rate=0.05),
     events.FixedSizeSampled(event=SKELLAM, cohort_size=5, population=100),
     events.FixedSizeSampled(event=GAUSSIAN, cohort_size=5, population=100),
     events.EpochSampled(event=SKELLAM, cohort_size=5, population=100),
-    events.Together(events=(SKELLAM, COUNT)),
-    events.PoissonSampled(
+    events.Together(events=(SKELLAM, COUNT)), events.PoissonSampled(
         event=events.Together(events=(SKELLAM, COUNT)), sampling_rate=0.05),
     events.PoissonSampled(
         event=events.Together(events=(GAUSSIAN, GAUSSIAN)), sampling_rate=0.05),
@@ -209,8 +197,7 @@ def test_without_sampling_is_the_release_that_participants_see():
 
 def test_fixed_size_sampling_doubles_the_rounded_sensitivities():
   event = events.FixedSizeSampled(event=SKELLAM, cohort_size=10, population=10)
-  expected = curves.skellam(
-      l1=2 * SKELLAM.l1_sensitivity, l2=2 * SKELLAM.l2_sensitivity,
+  expected = curves.skellam(l1=2 * SKELLAM.l1_sensitivity, l2=2 * SKELLAM.l2_sensitivity,
       variance=SKELLAM.noise_variance)
   np.testing.assert_array_equal(event.curve(curves.MAX_ORDER, 'tight'), expected)
   assert event.adjacency == base.REPLACE_ONE
@@ -248,8 +235,7 @@ def test_no_privacy_is_infinite_wherever_it_is():
   for event in (events.NoPrivacy(),
                 events.Composed(events=(GAUSSIAN, events.NoPrivacy())),
                 events.PoissonSampled(event=events.NoPrivacy(), sampling_rate=0.01),
-                events.PoissonSampled(
-                    event=events.CentralGaussian(noise_multiplier=0),
+                events.PoissonSampled(event=events.CentralGaussian(noise_multiplier=0),
                     sampling_rate=1e-6)):
     for kind in ('auto', 'rdp', 'pld'):
       assert accountant.epsilon(event, 1e-3, accountant=kind) == math.inf
@@ -298,8 +284,7 @@ def test_no_privacy_is_infinite_wherever_it_is():
     lambda: events.Vote(scheme='ae', noise_stddev=1.0, neighbours=3),
     lambda: events.Vote(scheme='ae', noise_stddev=1.0, bound='paper'),
     lambda: events.Nfdp(records=10, subset_size=11, replacement=False),
-    lambda: events.Piecewise(epsilon=0.0),
-    lambda: events.from_json({'kind': 'Nonsense'}),
+    lambda: events.Piecewise(epsilon=0.0), lambda: events.from_json({'kind': 'Nonsense'}),
     lambda: events.from_json({'kind': 'CentralGaussian'}),
     lambda: events.from_json({'kind': 'CentralGaussian', 'noise_multiplier': 1.0,
                               'extra': 2}),

@@ -23,8 +23,7 @@ _MECHANISM = dict(
     curve=_curve, pure_epsilon=base.not_pure, failure_probability=base.never_fails,
     factors=base.no_known_pair, caveats=base.no_caveats, scaled=base.no_known_group)
 # The answers of a way to sample clients that amplifies nothing.
-_SAMPLING = dict(
-    source='here', adjacency=property(lambda self: self.event.adjacency),
+_SAMPLING = dict(source='here', adjacency=property(lambda self: self.event.adjacency),
     curve=lambda self, max_order, amplification: self.event.curve(
         max_order, amplification),
     pure_epsilon=_forwarded('pure_epsilon'), factors=_forwarded('factors'),
@@ -78,8 +77,7 @@ def test_a_sampling_that_says_everything_passes_on_what_participants_see():
   assert event.skellam_coordinates() == 0 == event.event.skellam_coordinates()
 
 
-@pytest.mark.parametrize('bases, answers, missing', [
-    *((_SERVER, _MECHANISM, name)
+@pytest.mark.parametrize('bases, answers, missing', [*((_SERVER, _MECHANISM, name)
       for name in sorted({*_MECHANISM} - {'__annotations__'})),
     *(((sampled.Sampled,), _SAMPLING, name) for name in sorted(_SAMPLING)),
     # Without the answers that `WithoutShares` gives.

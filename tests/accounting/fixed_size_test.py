@@ -36,8 +36,7 @@ def _hockey_stick(p, q, rounds, epsilon):
 
 
 def _event(noise, cohort, population, neighbours, rounds, clients=1):
-  return groups.of_group(events.SelfComposed(
-      count=rounds, event=events.FixedSizeSampled(
+  return groups.of_group(events.SelfComposed(count=rounds, event=events.FixedSizeSampled(
           event=events.CentralGaussian(noise_multiplier=noise), cohort_size=cohort,
           population=population, neighbours=neighbours)), clients)
 

@@ -408,8 +408,7 @@ def test_random_numbers_of_compositions_against_closed_forms(epsilon, number):
       pairs.Gaussian(noise_multiplier=1.0), pairs.Gaussian(noise_multiplier=0.5**0.5),
       pairs.Leak(probability=1.0)))
   truth, ratios = special.expit(0.8), {1.0: 0.6, 2.0: 0.3, math.inf: 0.1}
-  of_losses = lambda k: sum(
-      chance * max(0.0, -math.expm1(epsilon - 0.8 * (2 * hits - k)))
+  of_losses = lambda k: sum(chance * max(0.0, -math.expm1(epsilon - 0.8 * (2 * hits - k)))
       for hits, chance in enumerate(binomial(int(k), truth, None)))
   of_ratios = lambda k: sum(math.prod(map(ratios.get, each)) * (
           1 if math.inf in each else gaussian_delta(epsilon, sum(each)))

@@ -8,8 +8,7 @@ import pytest
 from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.accounting.guarantees import accountant, ledger as ledger_lib
 
-EVENT = events.PoissonSampled(
-    event=events.DistributedSkellam(
+EVENT = events.PoissonSampled(event=events.DistributedSkellam(
         l1_sensitivity=900.0, l2_sensitivity=30.0, noise_variance=2500.0,
         cohort_size=100.0, min_honest_fraction=0.8), sampling_rate=0.03)
 OTHER = events.CentralGaussian(noise_multiplier=3.0)
@@ -253,12 +252,10 @@ def test_a_repeated_round_costs_what_its_own_event_costs(tmp_path):
   ledger = with_starts(tmp_path, (DEAR, 2), (CHEAP, 2), (OTHER, 4), (CHEAP, 4))
   assert ledger.repeats == 3
   assert ledger.event() == events.Composed(events=(
-      events.SelfComposed(event=DEAR, count=1),
-      events.SelfComposed(event=CHEAP, count=2),
+      events.SelfComposed(event=DEAR, count=1), events.SelfComposed(event=CHEAP, count=2),
       events.SelfComposed(event=OTHER, count=1)))
   assert ledger.seen_event() == events.Composed(events=(
-      events.SelfComposed(event=DEAR, count=2),
-      events.SelfComposed(event=CHEAP, count=2),
+      events.SelfComposed(event=DEAR, count=2), events.SelfComposed(event=CHEAP, count=2),
       events.SelfComposed(event=OTHER, count=3)))
 
 
@@ -289,8 +286,7 @@ def test_starts_that_are_counted_from_the_beginning_again_are_not_free(tmp_path)
 @pytest.mark.parametrize('name, value, named', [
     ('event', {'kind': 'CentralGaussian', 'noise_multiplier': -1.0}, 'multiplier'),
     *(('starts', starts, 'starts') for starts in (0, -1, 1.5, '2', None, True))])
-def test_impossible_values_in_an_intact_chain_are_a_problem(
-    tmp_path, name, value, named):
+def test_impossible_values_in_an_intact_chain_are_a_problem(tmp_path, name, value, named):
   ledger = new(tmp_path)
   with ledger.path.open('a') as file:
     file.write(_with(following(ledger), **{name: value}) + '\n')

@@ -148,8 +148,7 @@ def test_pair_of_piecewise_dominates_several_coordinates(epsilon):
 @pytest.mark.parametrize('epsilon', [0.05, 0.7, 3.0, 8.0])
 def test_pair_of_laplace_dominates_exact_distributions(epsilon):
   dist = distributions.LaplaceDistribution(epsilon)
-  _is_dominated(events.LocalLaplace(epsilon=epsilon), [
-      _laplace(dist, point)
+  _is_dominated(events.LocalLaplace(epsilon=epsilon), [_laplace(dist, point)
       for point in {-dist.steps, dist.steps - 1, 0, dist.steps}], 0.999)
 
 
@@ -167,8 +166,7 @@ def test_pair_of_laplace_dominates_two_coordinates(epsilon):
   dist = distributions.LaplaceDistribution(epsilon, 2)
   corner, *others = [_laplace(dist, point)
                      for point in (-dist.steps, dist.steps, dist.steps - 1)]
-  _is_dominated(events.LocalLaplace(epsilon=epsilon), [
-      np.outer(corner, corner).ravel(),
+  _is_dominated(events.LocalLaplace(epsilon=epsilon), [np.outer(corner, corner).ravel(),
       *(np.outer(others[0], other).ravel() for other in others)], 0.7)
 
 
@@ -240,8 +238,7 @@ def _by_counts(answered, epsilon, count, delta):
   for up in range(count + 1):
     for down in range(count + 1 - up):
       rest = count - up - down
-      log_mass.append(math.lgamma(count + 1) + sum(
-          k * math.log(mass) - math.lgamma(k + 1)
+      log_mass.append(math.lgamma(count + 1) + sum(k * math.log(mass) - math.lgamma(k + 1)
           for k, mass in zip((up, down, rest), masses)))
       loss.append((up - down) * epsilon)
   masses, loss = np.exp(log_mass), np.array(loss)

@@ -12,12 +12,9 @@ SUMS = mechanisms.names(mechanisms.SumMechanism)
 SUM = dict(noise_multiplier=1.0, clip=0.3, bits=18, dimension=1000, cohort_size=50.0,
            population=1000, rounds=20)
 # Settings with which each mechanism is complete.
-COMPLETE = {
-    **{name: SUM for name in SUMS},
-    'ae_vote': dict(queries=7, noise_stddev=25.0),
+COMPLETE = {**{name: SUM for name in SUMS}, 'ae_vote': dict(queries=7, noise_stddev=25.0),
     'knn_vote': dict(queries=7, noise_stddev=25.0, neighbours=10, level='instance'),
-    'nfdp': dict(records=100, subset_size=10),
-    **{name: dict(epsilon=0.5, queries=7)
+    'nfdp': dict(records=100, subset_size=10), **{name: dict(epsilon=0.5, queries=7)
        for name in mechanisms.names(mechanisms.LocalMechanism)}}
 BY_NAME = pytest.mark.parametrize('name', mechanisms.MECHANISMS)
 

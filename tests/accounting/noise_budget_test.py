@@ -19,8 +19,7 @@ _params = DistributedSumParams(
 
 
 def _plan(noise_generator='philox', epsilon=4.0, delta=None, **changes):
-  return FedAvgPlan.calibrate(
-      mechanisms.SumMechanism(**{
+  return FedAvgPlan.calibrate(mechanisms.SumMechanism(**{
           'mechanism': 'skellam', 'clip': 0.3, 'bits': 18, 'cohort_size': 20.0,
           'population': 200, 'dimension': 1000, 'rounds': 10, 'sampling': 'poisson',
           **changes}),

@@ -67,8 +67,7 @@ def epsilon_of(release):
 
 
 def test_amplified_epsilon_is_that_of_a_release_that_hides_the_cohort():
-  event = events.SelfComposed(
-      event=events.PoissonSampled(
+  event = events.SelfComposed(event=events.PoissonSampled(
           event=events.CentralGaussian(noise_multiplier=NOISE),
           sampling_rate=RATE), count=ROUNDS)
   claimed = accountant.epsilon(event, DELTA)

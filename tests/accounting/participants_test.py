@@ -94,8 +94,7 @@ def test_a_limit_on_participations_limits_what_a_participant_sees():
 
 @pytest.mark.parametrize('event', [events.CentralGaussian(noise_multiplier=1.0),
     events.PoissonSampled(event=events.CentralSkellam(
-        l1_sensitivity=1.0, l2_sensitivity=1.0, noise_variance=4.0),
-                          sampling_rate=0.1)])
+        l1_sensitivity=1.0, l2_sensitivity=1.0, noise_variance=4.0), sampling_rate=0.1)])
 def test_noise_of_a_server_has_no_shares(event):
   assert not event.has_shares() and event.seen_by_participants() == event
 

@@ -39,15 +39,13 @@ def test_the_probability_is_that_of_an_enumeration_of_the_others(
       others + 1, rate, fraction, colluders, dropout)
   # Whatever rates they have: of those that are selected some drop out as often as is
   # allowed.
-  exact = sum(
-      stats.binom.pmf(m, others, rate) * max(
+  exact = sum(stats.binom.pmf(m, others, rate) * max(
           _pivotal(m, [dropout] * a + [0.0] * (m - a), fraction, colluders)
           for a in range(m + 1)) for m in range(others + 1))
   assert exact * (1 - 1e-12) <= probability <= exact * (1 + 1e-8) + 1e-15
   rng = np.random.default_rng(5)
   for rates in (np.full(others, dropout), *rng.uniform(0, dropout, [3, others])):
-    found = sum(
-        rate**sum(chosen) * (1 - rate)**(others - sum(chosen)) * _pivotal(
+    found = sum(rate**sum(chosen) * (1 - rate)**(others - sum(chosen)) * _pivotal(
             sum(chosen), rates[np.flatnonzero(chosen)], fraction, colluders)
         for chosen in itertools.product((0, 1), repeat=others))
     assert found <= probability * (1 + 1e-12)
@@ -275,9 +273,7 @@ def test_epsilon_covers_a_client_that_opens_rounds(changes):
   event = mechanism.event()
   assert event.event.pivotal_probability > 0.1
   counted = accountant.epsilon(event, DELTA)
-  blind = accountant.epsilon(
-      events.PoissonSampled(
-          event=mechanism.release(),
+  blind = accountant.epsilon(events.PoissonSampled(event=mechanism.release(),
           sampling_rate=mechanism.sampling_scheme().sampling_rate), DELTA)
   # As if the size of the cohort decided nothing: less than the true loss.
   assert max(_divergences(mechanism, blind)) > 2 * DELTA
@@ -285,8 +281,7 @@ def test_epsilon_covers_a_client_that_opens_rounds(changes):
   assert blind < counted < accountant.epsilon(event, DELTA, amplification='none')
 
 
-@pytest.mark.parametrize('changes', [
-    dict(assumed_colluders=0), dict(sampling='fixed'),
+@pytest.mark.parametrize('changes', [dict(assumed_colluders=0), dict(sampling='fixed'),
     dict(mechanism='skellam_central'), dict(min_honest_fraction=1.0,
                                             assumed_colluders=0, dropout_rate=0.3)])
 def test_where_nothing_is_revealed_nothing_is_paid(changes):

@@ -127,8 +127,7 @@ _TWO_OF_A_PERSON = [[(2, 0), (2, 0)], [(1, 0), (1, 0), (1, 0), (1, 0)],
                     [(2, 0), (30, 28)], [(9, 7), (30, 28)]]
 
 
-@pytest.mark.parametrize('stated, changes', [
-    (lambda event: event, _ZEROED),
+@pytest.mark.parametrize('stated, changes', [(lambda event: event, _ZEROED),
     (lambda event: events.FixedSizeSampled(
         event=event, cohort_size=9, population=9), _REPLACED),
     (lambda event: event.scaled(2), _TWO_OF_A_PERSON)])
@@ -184,8 +183,7 @@ def _error_of_rounding(variance, kept):
                    / (weigh(k, variance) / norm) - 1) for k in (0, 3))
 
 
-@pytest.mark.parametrize('variance, distance', [
-    (6.0, 1e-4), (9.0, 1e-9), (20.0, 1e-20)])
+@pytest.mark.parametrize('variance, distance', [(6.0, 1e-4), (9.0, 1e-9), (20.0, 1e-20)])
 def test_discrete_gaussian_is_made_of_a_gaussian_up_to_the_distance(variance, distance):
   release = preliminary.EvaluationRelease(
       l2_sensitivity=1.0, noise_variance=variance, dimension=1)

@@ -170,8 +170,7 @@ def test_no_certificate_for_little_noise():
 
 
 def _sum(shift, variance, dimension):
-  return events.DistributedSkellam(
-      l1_sensitivity=float(np.abs(shift).sum()),
+  return events.DistributedSkellam(l1_sensitivity=float(np.abs(shift).sum()),
       l2_sensitivity=float(np.linalg.norm(shift)), noise_variance=float(variance),
       dimension=dimension)
 

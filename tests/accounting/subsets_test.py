@@ -81,8 +81,7 @@ def test_bounds_are_so_close_that_the_first_bits_decide(trials, mean):
   # An independent program, in float64.
   start = subsets._cumulative(trials, numerator, 128)[0]
   ks = np.arange(start, start + len(lower))
-  np.testing.assert_allclose(
-      np.array([l / most for l in lower]),
+  np.testing.assert_allclose(np.array([l / most for l in lower]),
       stats.binom(trials, numerator / 2**64).cdf(ks), atol=1e-8)
 
 
@@ -130,8 +129,7 @@ def test_all_poisson_cohorts_have_their_probabilities():
   repeated = lambda k: set(rng.integers(SMALL, size=k).tolist())
   last = lambda k: subsets.uniform(subsets.from_key(int(rng.integers(2**60))),
                                    SMALL - 1, min(k, SMALL - 1))
-  wrong = {
-      'one client less': _with_size(_size(SMALL - 1)),
+  wrong = {'one client less': _with_size(_size(SMALL - 1)),
       'one client more': _with_size(_size(SMALL + 1)),
       'a Poisson size': _with_size(lambda: int(rng.poisson(RATE * SMALL))),
       'a fixed size': _with_size(lambda: 1 + int(rng.random() < 0.5)),

@@ -50,8 +50,7 @@ def test_neighbour_votes_of_an_agent_are_accounted_by_rdp_alone():
   event = Vote(scheme='knn', noise_stddev=15.0, neighbours=50)
   assert event.factors('tight') is None
   # All k votes on one label is the worst that one agent can do to the curve.
-  np.testing.assert_array_equal(
-      event.curve(32, 'tight'),
+  np.testing.assert_array_equal(event.curve(32, 'tight'),
       curves.skellam(l1=50, l2=50, variance=(50 * 15.0)**2, max_order=32))
 
 
@@ -126,8 +125,7 @@ def _neighbours(level, votes):
 @pytest.mark.parametrize('noise', [
     'gaussian', pytest.param('skellam', marks=pytest.mark.slow)])
 @pytest.mark.parametrize('level', ['agent', 'instance'])
-def test_data_dependent_curves_hold_in_both_directions_for_all_small_votes(
-    noise, level):
+def test_data_dependent_curves_hold_in_both_directions_for_all_small_votes(noise, level):
   alpha, agents, cases, improved, beyond = np.arange(2.0, 25.0), 11, 0, 0, 0
   for stddev in (0.6, 1.1):
     event = Vote(scheme='ae', level=level, noise=noise, noise_stddev=stddev)
@@ -184,8 +182,7 @@ def test_data_dependent_epsilon_is_smaller_where_margins_are_wide(bound):
 def test_data_dependent_epsilon_adds_queries_of_several_margins():
   event = Vote(scheme='ae', noise_stddev=11.0)
   votes = [[240, 5, 5], [100, 99, 51], [5, 240, 5], [180, 40, 30], [51, 99, 100]]
-  total = sum(
-      votes_lib.data_dependent_curve(
+  total = sum(votes_lib.data_dependent_curve(
           votes_lib.log_wrong_probability(event, counts), event.curve(1024, 'tight'))
       for counts in votes)
   expected = (total + np.log1p(-1 / np.arange(2, 1025)) - (

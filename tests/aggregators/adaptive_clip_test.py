@@ -46,9 +46,7 @@ def _in_graph_clips(factory, rounds, vectors, present=lambda r: slice(None)):
   @tf.function(autograph=False)
   def next_clip(clip, keys_of_round, chosen):
     now = collections.OrderedDict(state, clip=clip)
-    total, _ = tf.while_loop(
-        lambda _, i: i < tf.shape(chosen)[0],
-        lambda total, i: (
+    total, _ = tf.while_loop(lambda _, i: i < tf.shape(chosen)[0], lambda total, i: (
             factory.add(total, factory.contribute(
                 chosen[i], keys_of_round[i], now)[0]), i + 1),
         (factory.zero(D), tf.constant(0)))
@@ -149,8 +147,7 @@ def _count_noise(factory, num_reporting, num_selected, rounds=20_000):
       one, keys_, fn_output_signature=tf.float64), autograph=False)().numpy()
 
 
-@pytest.mark.parametrize(
-    'num_reporting, num_selected', [(4, 4), (3, 4), (1, 4), (0, 1)])
+@pytest.mark.parametrize('num_reporting, num_selected', [(4, 4), (3, 4), (1, 4), (0, 1)])
 def test_the_count_has_the_accounted_noise_for_any_cohort(num_reporting, num_selected):
   factory = _factory(_params(min_honest_fraction=0.5), count_stddev=1.5)
   noise = _count_noise(factory, num_reporting, num_selected)
@@ -176,8 +173,7 @@ def test_each_client_adds_its_share_of_the_counts_noise():
   statistics_lib.check_variance(noise, 144 / N, N / 144)
   central = _factory(_params(mechanism='skellam_central'), count_stddev=6.0)
   values = [int(modular_sum.unwrap(central.contribute(
-      tf.zeros([D]), key, central.initial_state())[0], 18)[-1])
-            for key in keys_[:20]]
+      tf.zeros([D]), key, central.initial_state())[0], 18)[-1]) for key in keys_[:20]]
   assert values == [1] * 20
 
 
@@ -197,8 +193,7 @@ def test_the_clip_in_grid_units_stays_while_the_clip_moves():
     assert measured['scale'].numpy() == pytest.approx(params.clip_grid / clip, rel=1e-6)
 
 
-@pytest.mark.parametrize('settings, message', [
-    (dict(count_stddev=-1.0), 'count_stddev'),
+@pytest.mark.parametrize('settings, message', [(dict(count_stddev=-1.0), 'count_stddev'),
     (dict(count_stddev=float('nan')), 'count_stddev'),
     (dict(target_quantile=1.0), 'target_quantile'),
     (dict(learning_rate=0.0), 'learning_rate')])

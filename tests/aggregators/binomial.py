@@ -26,8 +26,7 @@ def _weights(variance: float) -> list[int]:
 
 
 # aggregators/noises.py, aggregators/alias_table.py
-NOISE = dict(
-    name='binomial', has_shares=True, is_divisible=True, smallest_share=0.0,
+NOISE = dict(name='binomial', has_shares=True, is_divisible=True, smallest_share=0.0,
     tables=alias_table.Family(_coins, _weights),
     sampler='poisson', sampler_total_variation=None, in_kernels=False)
 

@@ -140,8 +140,7 @@ def test_the_factory_reads_the_cohort_from_its_state(
   params = _params(min_honest_fraction=0.5, cohort_size=20, bits=12)
   factory = DistributedSumFactory(params)
   process = factory.create(tff.TensorType(np.float32, [D]))
-  states = [
-      factory.set_cohort_size(process.initialize(), num_selected),
+  states = [factory.set_cohort_size(process.initialize(), num_selected),
       # Written by hand the state has the table of another cohort.
       collections.OrderedDict(process.initialize(), cohort_size=np.int32(num_selected))]
   for state in states:

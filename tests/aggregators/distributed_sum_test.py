@@ -60,8 +60,7 @@ def _errors(params, rounds, seed=5):
 
 
 @pytest.mark.parametrize('changes', [
-    dict(),
-    pytest.param(dict(rotation='dft'), marks=pytest.mark.slow),
+    dict(), pytest.param(dict(rotation='dft'), marks=pytest.mark.slow),
     pytest.param(dict(rotation='none', clip=0.5), marks=pytest.mark.slow),
     # So little noise that the rounding is half of the error.
     pytest.param(dict(noise_multiplier=6e-4), marks=pytest.mark.slow),
@@ -87,8 +86,7 @@ def test_error_has_the_predicted_variance_and_mean_zero(in_process, changes):
 
 def _integers(params, vectors, rotation_key, seed, round_number, cohort_size=N):
   """What the clients of a seeded round send, mapped to signed integers."""
-  encode = tf.function(
-      lambda v, k: distributed_sum.encode(
+  encode = tf.function(lambda v, k: distributed_sum.encode(
           v, k, rotation_key, cohort_size, params).values, autograph=False)
   sent = [encode(v, _with_key(0, seed, round_number, i)['key'])
           for i, v in enumerate(vectors)]
@@ -156,9 +154,7 @@ def test_every_number_of_bits_has_the_right_noise(bits):
 
 
 BFLOAT16 = tf.bfloat16.as_numpy_dtype
-STRUCTURES = {
-    'scalar': np.float32,
-    'mixed': collections.OrderedDict(
+STRUCTURES = {'scalar': np.float32, 'mixed': collections.OrderedDict(
         b=[(np.float32, [3]), (np.float64, [])],
         a=((BFLOAT16, [2, 1]), collections.OrderedDict(c=(np.float16, [5])))),
     'an empty tensor': [(np.float32, [0]), (np.float32, [2])]}
@@ -187,8 +183,7 @@ def test_structures_come_back_in_their_shape_and_dtype(in_process, name):
     assert np.shape(total) == spec.shape
     expected = sum(np.asarray(p, np.float64) for p in parts)
     # Of rounding: half a grid unit per client and coordinate, and the dtype.
-    np.testing.assert_allclose(
-        np.asarray(total, np.float64), expected, rtol=0.01,
+    np.testing.assert_allclose(np.asarray(total, np.float64), expected, rtol=0.01,
         atol=0.02 + 8 * 3 / params.scale)
 
 
@@ -263,8 +258,7 @@ def test_the_wrapped_fraction_tells_enough_bits_from_too_few(in_process):
   def estimate(params):
     # Seeded: of a full field the estimate has a deviation of 0.0043.
     process = _process(params, simulation_seed=6)
-    return float(process.next(
-        process.initialize(),
+    return float(process.next(process.initialize(),
         [_with_key(v, 6, 0, i) for i, v in enumerate(_updates())]).measurements[
             'estimated_wrapped_fraction'])
 
@@ -288,8 +282,7 @@ def test_measurements_are_public_unless_diagnostics_are_asked_for():
   totals = collections.OrderedDict(
       clipped=np.int32, not_finite=np.int32, cohort_disbelieved=np.int32,
       rounding_retries=np.int32, rounding_fallbacks=np.int32)
-  assert on.is_equivalent_to(tff.FederatedType(
-      tff.to_type(collections.OrderedDict(
+  assert on.is_equivalent_to(tff.FederatedType(tff.to_type(collections.OrderedDict(
           public=public, diagnostics=collections.OrderedDict(
               num_reporting=np.int32, totals=totals))), tff.SERVER))
 

@@ -26,8 +26,7 @@ def test_structures_and_dtypes_are_kept_even_where_the_divisor_exceeds_them(in_p
   value_type = tff.to_type(collections.OrderedDict(
       a=[(np.float16, [2]), (np.float64, [])], b=(tf.bfloat16.as_numpy_dtype, [1])))
   process = ExpectedMeanFactory(PlainSumFactory(), 100_000).create(value_type)
-  value = collections.OrderedDict(
-      a=[np.array([1000, -3000], np.float16), np.float64(7)],
+  value = collections.OrderedDict(a=[np.array([1000, -3000], np.float16), np.float64(7)],
       b=np.array([512], tf.bfloat16.as_numpy_dtype))
   result = process.next(process.initialize(), [value] * 2).result
   assert result['a'][0].dtype == np.float16

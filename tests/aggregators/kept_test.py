@@ -304,8 +304,7 @@ def test_processes_take_over_the_choice_with_one_warning(tmp_path, is_cache_safe
   environment = {**os.environ, 'NUMBA_CACHE_DIR': str(shared),
                  'XDG_CACHE_HOME': str(cache)}
   environment.pop(INSTEAD, None)
-  ended = subprocess.run(
-      [sys.executable, '-W', 'always', '-c', _PROCESS, '-c', _PROCESS],
+  ended = subprocess.run([sys.executable, '-W', 'always', '-c', _PROCESS, '-c', _PROCESS],
       cwd=modules.ROOT, env=environment, check=True, capture_output=True, text=True)
   first, second, is_left_by_forks = ended.stdout.split()
   assert first == second and is_left_by_forks == 'True'

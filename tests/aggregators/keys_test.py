@@ -83,8 +83,7 @@ def test_bits_of_fresh_keys_are_uniform():
 
 def test_the_check_of_bits_sees_the_fixed_bits_of_a_uuid():
   raw = np.array([
-      [u.int >> 64, u.int & (2**64 - 1)]
-      for u in (uuid.uuid4() for _ in range(4000))
+      [u.int >> 64, u.int & (2**64 - 1)] for u in (uuid.uuid4() for _ in range(4000))
   ], np.uint64)
   assert not statistics_lib.bits_are_uniform(raw)
   assert not statistics_lib.bits_are_uniform(raw[:, 1:].copy())
@@ -107,8 +106,7 @@ def _halves(x):
   return [int(x) & (2**32 - 1), (int(x) >> 32) & (2**32 - 1)]
 
 
-@pytest.mark.parametrize('key', [
-    (0, 0), (1, 2), (-1, -1), (2**63 - 1, -2**63),
+@pytest.mark.parametrize('key', [(0, 0), (1, 2), (-1, -1), (2**63 - 1, -2**63),
     (0x0123456789ABCDEF, 0x1020304050607080)])
 @pytest.mark.parametrize('index', [0, 1, 2**31 - 1, 2**40])
 def test_derive_is_one_philox_block_at_the_index_and_the_keys_second_half(key, index):
@@ -156,8 +154,7 @@ def test_split_gives_the_keys_that_derive_gives(key):
 @pytest.mark.parametrize('key', [(0, 0), (1, -2), (2**63 - 1, -2**63)])
 def test_random_bits_are_philox_blocks_that_no_derived_key_can_have(key):
   # Indices of keys end below 2^63, where the blocks of random bits begin.
-  blocks = [
-      _philox_4x32_10(_halves(2**63 + i) + _halves(key[1]), _halves(key[0]))
+  blocks = [_philox_4x32_10(_halves(2**63 + i) + _halves(key[1]), _halves(key[0]))
       for i in range(3)]
   expected = np.array(blocks, np.uint32).reshape(-1)
   tensor = tf.constant(key, tf.int64)

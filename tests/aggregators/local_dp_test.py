@@ -258,8 +258,7 @@ def test_points_of_the_simplex_stay_within_its_diameter_when_they_are_rounded(
   soft = random.dirichlet(np.full(dimension, 0.3), size=200)
   corners = np.eye(dimension)[:2]
   # Whatever comes is rounded to a point of the simplex: NaN has become 0.
-  rows = np.concatenate([
-      2 * soft - 1, 2 * corners - 1, np.full([1, dimension], -1.0),
+  rows = np.concatenate([2 * soft - 1, 2 * corners - 1, np.full([1, dimension], -1.0),
       random.uniform(-1, 1, [50, dimension]), np.zeros([1, dimension])])
   rounded = local_dp._on_simplex(tf.constant(rows), tf.constant(KEY), steps).numpy()
   dealt = rounded + steps
@@ -316,8 +315,7 @@ def test_sets_have_the_size_of_the_least_variance(epsilon, dimension, size):
 
 
 @pytest.mark.parametrize('epsilon, size', [(1.0, 1), (1.0, 2), (0.3, 3)])
-def test_subset_by_enumeration_is_epsilon_dp_unbiased_and_of_its_variance(
-    epsilon, size):
+def test_subset_by_enumeration_is_epsilon_dp_unbiased_and_of_its_variance(epsilon, size):
   dist = distributions.SubsetDistribution(epsilon, 5, size)
   sets = [np.isin(range(5), s) for s in itertools.combinations(range(5), size)]
   odds = np.array([math.exp(epsilon * s[2]) for s in sets])
@@ -407,8 +405,7 @@ def test_piecewise_outputs_follow_the_exact_distribution(epsilon, z):
 def in_wide_bins(values, dist, start):
   """Sums over some bins inside the window of `start` and some outside."""
   parts = np.split(np.asarray(values, float), [start, start + dist.window])
-  return np.array([
-      chunk.sum() for part in parts if part.size
+  return np.array([chunk.sum() for part in parts if part.size
       for chunk in np.array_split(part, min(8, part.size))])
 
 
@@ -546,8 +543,7 @@ def test_wrong_requests_are_named(arguments, message):
 @pytest.mark.parametrize('epsilon', [
     0.0, -1.0, 1e-9, 40.0, math.nan, math.inf, True, '1', None])
 @pytest.mark.parametrize('build', [
-    distributions.PiecewiseDistribution,
-    lambda e: distributions.DuchiDistribution(e, 3),
+    distributions.PiecewiseDistribution, lambda e: distributions.DuchiDistribution(e, 3),
     lambda e: distributions.SubsetDistribution(e, 3),
     lambda e: distributions.LaplaceDistribution(e, 3)])
 def test_impossible_epsilon_is_named(build, epsilon):

@@ -23,8 +23,7 @@ def _sent(params, num_selected=N, key=1, table=None, vector=None):
   if vector is None:
     vector = tf.zeros([params.dimension])
   values = distributed_sum.encode(
-      vector, tf.constant([key, 2], tf.int64), [0, 0], num_selected, params,
-      table).values
+      vector, tf.constant([key, 2], tf.int64), [0, 0], num_selected, params, table).values
   return modular_sum.unwrap(values, params.bits).numpy().astype(np.int64)
 
 
@@ -43,8 +42,7 @@ def _released(params, total, num_reporting, num_selected, key=3):
     ('skellam', 'hadamard', 0.0, 1)])
 def test_the_sum_comes_back_with_the_noise_of_the_guarantee(
     in_process, mechanism, rotation, beta, dimension):
-  params = _params(
-      mechanism=mechanism, rotation=rotation, beta=beta, dimension=dimension,
+  params = _params(mechanism=mechanism, rotation=rotation, beta=beta, dimension=dimension,
       noise_multiplier=1e-2, k_stddevs=8.0)
   vectors = np.random.default_rng(0).normal(size=(N, dimension))
   vectors *= 0.9 / np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -40,8 +40,7 @@ def test_wrap_and_unwrap_agree_with_python_integers(bits, dtype):
 
 
 @hypothesis.settings(deadline=None, max_examples=60, derandomize=True)
-@hypothesis.given(
-    bits=st.sampled_from(BITS),
+@hypothesis.given(bits=st.sampled_from(BITS),
     values=st.lists(st.integers(-2**62, 2**62), min_size=1, max_size=40))
 def test_a_running_sum_is_the_sum_modulo_the_field(bits, values):
   wrapped = [modular_sum.wrap(tf.constant([v], tf.int64), bits) for v in values]

@@ -54,8 +54,7 @@ def test_the_rotation_has_the_bits_of_the_graph(log_dim):
   dim = 2**log_dim
   vector = np.random.default_rng(log_dim).normal(size=dim).astype(np.float32)
   rotated = np.empty(dim, np.float32)
-  transform.scaled_and_flipped(
-      vector, np.float32(1), np.float32(dim**-0.5),
+  transform.scaled_and_flipped(vector, np.float32(1), np.float32(dim**-0.5),
       transform.sign_bits(_pair(KEY), dim), rotated)
   transform.walsh_hadamard(rotated)
   assert native_integers.unequal(
@@ -85,8 +84,7 @@ _params = DistributedSumParams(
     clip=1.0, noise_multiplier=1.0, bits=16, dimension=3000, cohort_size=20).replace
 
 
-EXTREMES = {
-    'nan': [np.nan, 1.0], 'infinite': [1.0, -np.inf], 'zero': [0.0, -0.0],
+EXTREMES = {'nan': [np.nan, 1.0], 'infinite': [1.0, -np.inf], 'zero': [0.0, -0.0],
     'huge': [3e38, -3e38, 1.0], 'subnormal': [1e-45, -1e-42],
     'longer than float32 holds': [1e20, 1e25]}
 
@@ -198,8 +196,7 @@ def test_every_processor_gives_the_known_sums(tmp_path):
              'encoding.try_out()\nprint(compiling.LANES)')
   environment = {**os.environ, 'NUMBA_CPU_NAME': 'x86-64', 'NUMBA_CPU_FEATURES': '',
                  'NUMBA_CACHE_DIR': str(tmp_path)}
-  assert subprocess.run(
-      [sys.executable, '-c', program], env=environment, check=True,
+  assert subprocess.run([sys.executable, '-c', program], env=environment, check=True,
       stdout=subprocess.PIPE, text=True).stdout == '8\n'
 
 

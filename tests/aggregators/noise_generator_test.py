@@ -125,8 +125,7 @@ def test_compiled_and_uncompiled_clients_and_servers_send_the_same(monkeypatch):
 def test_a_table_of_another_cohort_is_an_error():
   params = _params()
   table = share_tables.noise_table(params, 20)
-  for call in (
-      lambda: distributed_sum.encode(
+  for call in (lambda: distributed_sum.encode(
           tf.zeros([D]), tf.constant([1, 2], tf.int64), [0, 0], 19, params, table),
       lambda: distributed_sum.decode(
           tf.zeros([D], tf.int32), 3, 19, tf.constant([1, 2], tf.int64), [0, 0],

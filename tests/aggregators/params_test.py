@@ -31,8 +31,7 @@ def test_scale_is_the_formula_of_the_paper(changes):
   with mpmath.workdps(40):
     f = mpmath.mpf
     n = f(params.max_cohort_size or params.cohort_size)
-    c, k, z, h, d = map(f, (
-        params.clip, params.k_stddevs, params.noise_multiplier,
+    c, k, z, h, d = map(f, (params.clip, params.k_stddevs, params.noise_multiplier,
         params.min_honest_fraction, params.padded_dimension))
     local_variance = z**2 * c**2 / (h * n)
     growth = n if params.sqrtn_norm_growth else n**2

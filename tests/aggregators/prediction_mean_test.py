@@ -227,8 +227,7 @@ def test_other_types_are_refused(value_type, weight_type, message):
 
 def test_fresh_noise_of_many_parties_is_independent(in_process):
   params = _params(
-      knowledge='logits', logit_bound=1e5, noise='gaussian', noise_scale=1000.0,
-      bits=30)
+      knowledge='logits', logit_bound=1e5, noise='gaussian', noise_scale=1000.0, bits=30)
   zeros = np.zeros([40, RECORDS, CLASSES], np.float32)
   result, _ = _run(_process(params), zeros, [1] * 40)
   # 28 draws of standard deviation 158; it would be 1000 if all had one key. False

@@ -14,8 +14,7 @@ _params = PredictionMeanParams(
 @pytest.mark.parametrize('noise, scale', [
     ('none', 0.0), ('gaussian', 3.0), ('laplace', 700.0)])
 @pytest.mark.parametrize('total, bits', [(1, 8), (10, 20), (999, 30), (65_535, 20)])
-def test_largest_possible_sum_is_below_the_modulus(
-    knowledge, noise, scale, total, bits):
+def test_largest_possible_sum_is_below_the_modulus(knowledge, noise, scale, total, bits):
   params = _params(knowledge=knowledge, noise=noise, noise_scale=scale,
                    max_total_weight=total, bits=bits)
   assert params.max_total_weight * params.levels < params.modulus <= 2**30

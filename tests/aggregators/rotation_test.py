@@ -10,10 +10,8 @@ from tests import statistics_lib
 
 KEY = np.array([11, -12], np.int64)
 # Dimensions that each kind takes.
-DIMENSIONS = (
-    [('hadamard', 2**i) for i in (0, 1, 2, 7, 8, 11, 20)] +
-    [('dft', d) for d in (2, 6, 1000, 2**20)] +
-    [('none', d) for d in (1, 7, 1000)])
+DIMENSIONS = ([('hadamard', 2**i) for i in (0, 1, 2, 7, 8, 11, 20)] +
+    [('dft', d) for d in (2, 6, 1000, 2**20)] + [('none', d) for d in (1, 7, 1000)])
 
 
 def _signs(key, dim):
@@ -80,9 +78,7 @@ def _spiky_vectors(dim):
   one_hot[3] = 1
   few = np.zeros(dim, np.float32)
   few[:5] = [5, -4, 3, -2, 1]
-  return {
-      'one coordinate': one_hot,
-      'few coordinates': few,
+  return {'one coordinate': one_hot, 'few coordinates': few,
       'constant': np.ones(dim, np.float32),
       'decaying': 0.99**np.arange(dim, dtype=np.float32),
       'row of the transform': linalg.hadamard(dim)[37].astype(np.float32)}

@@ -17,8 +17,7 @@ _params = DistributedSumParams(
 def _conditional_round(vector, key, bound):
   """The rounding alone: no noise, not wrapped."""
   return noisy_rounding.noisy_round(
-      vector, key, bound, noisy_rounding.SampledNoise(sample=None), None,
-      compiled=False)
+      vector, key, bound, noisy_rounding.SampledNoise(sample=None), None, compiled=False)
 
 
 def _to_grid(vector, scale, clip_grid):
@@ -46,17 +45,13 @@ def _adversarial_vectors(dim, clip, count, seed):
     x[rng.integers(dim, size=3)] = rng.normal(size=3)
     return x * clip
 
-  families = [
-      boundary,
+  families = [boundary,
       # Beyond by some units in the last place.
       lambda: np.float32(boundary()) * np.float32(1 + 2.0**-rng.integers(20, 24)),
-      one_coordinate, few_coordinates,
-      lambda: rng.normal(size=dim) * 1e38,
+      one_coordinate, few_coordinates, lambda: rng.normal(size=dim) * 1e38,
       lambda: np.full(dim, np.finfo(np.float32).max) * rng.choice([-1, 1]),
-      lambda: rng.normal(size=dim) * 1e-38,
-      lambda: np.full(dim, 1e-45),
-      lambda: np.zeros(dim),
-      lambda: -np.zeros(dim),
+      lambda: rng.normal(size=dim) * 1e-38, lambda: np.full(dim, 1e-45),
+      lambda: np.zeros(dim), lambda: -np.zeros(dim),
       lambda: np.full(dim, clip / dim**0.5),
       lambda: np.full(dim, clip / dim**0.5) * rng.choice([-1, 1], size=dim),
       lambda: np.where(rng.random(dim) < 0.02, np.nan, 1.0),
@@ -69,13 +64,9 @@ def _adversarial_vectors(dim, clip, count, seed):
         families[i % len(families)]() for i in range(count)]).astype(np.float32)
 
 
-@pytest.mark.parametrize('changes', [
-    dict(bits=16),
-    dict(bits=16, beta=0.0),
-    dict(fixed_scale=3.3, beta=0.999),
-    dict(fixed_scale=2.0**30),
-    dict(dimension=1, fixed_scale=12.5),
-    dict(clip=1e-3, fixed_scale=2e4, dimension=257),
+@pytest.mark.parametrize('changes', [dict(bits=16), dict(bits=16, beta=0.0),
+    dict(fixed_scale=3.3, beta=0.999), dict(fixed_scale=2.0**30),
+    dict(dimension=1, fixed_scale=12.5), dict(clip=1e-3, fixed_scale=2e4, dimension=257),
     dict(clip=1e20, bits=12)])
 @pytest.mark.usefixtures('form')
 def test_no_adversarial_vector_exceeds_the_bound(changes):
@@ -90,8 +81,7 @@ def test_no_adversarial_vector_exceeds_the_bound(changes):
         grid, keys.derive(KEY, index), params.l2_sensitivity_squared)
     return rounded.values, rounded.fell_back, is_finite
 
-  run = tf.function(lambda: tf.map_fn(
-      one, (tf.constant(vectors), tf.range(len(vectors))),
+  run = tf.function(lambda: tf.map_fn(one, (tf.constant(vectors), tf.range(len(vectors))),
       fn_output_signature=(tf.int32, tf.bool, tf.bool), parallel_iterations=8),
                     autograph=False)
   values, fell_back, is_finite = run()

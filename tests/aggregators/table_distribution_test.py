@@ -111,8 +111,7 @@ def test_rounding_is_unbiased_and_independent_of_the_noise(variance, fraction):
 
 def test_smallest_fractions_round_as_seldom_as_they_should():
   # 23 bits decide: 2^-12 of the coordinates go up.
-  ups = np.concatenate([
-      _rounded(np.full(D, 2.0**-12, np.float32), 0.05, key=(5, i)) -
+  ups = np.concatenate([_rounded(np.full(D, 2.0**-12, np.float32), 0.05, key=(5, i)) -
       _noise(0.05, key=(5, i)) for i in range(8)])
   expected = ups.size * 2.0**-12
   assert abs(ups.sum() - expected) <= statistics_lib.Z * expected**0.5

@@ -195,13 +195,11 @@ def test_of_too_many_attributes_a_random_tau_are_kept():
 def test_votes_beyond_the_sensitivity_count_as_abstentions(
     weight, votes, other, row, is_counted):
   params = _params(queries=2, classes=3, max_weight=weight, votes=votes)
-  np.testing.assert_array_equal(
-      voting.cast(tf.constant([row, other]), _key(1), params),
+  np.testing.assert_array_equal(voting.cast(tf.constant([row, other]), _key(1), params),
       [row if is_counted else [0, 0, 0], other])
 
 
-@pytest.mark.parametrize(
-    'num_selected, num_reporting, fraction, colluders, suppressed', [
+@pytest.mark.parametrize('num_selected, num_reporting, fraction, colluders, suppressed', [
     (5, 5, 1.0, 0, False), (5, 4, 1.0, 0, True), (10, 9, 0.9, 0, False),
     (10, 8, 0.9, 0, True), (10, 9, 0.8, 1, False), (10, 9, 0.9, 1, True),
     (9, 3, 1 / 3, 0, False)])
@@ -224,8 +222,7 @@ def test_only_labels_leave_the_server(in_process):
     # Nor is there anything of the votes in what is measured or kept.
     assert types.measurements == _at_server(
         tff.StructWithPythonType([('suppressed', np.bool_)], collections.OrderedDict))
-    assert types.state == _at_server(
-        tff.StructWithPythonType(
+    assert types.state == _at_server(tff.StructWithPythonType(
             [('server_key', tff.TensorType(np.int64, [2]))], collections.OrderedDict))
     state = process.next(process.initialize(), [_one_hot([3] * Q)] * params.agents).state
     assert not np.any(state['server_key'])

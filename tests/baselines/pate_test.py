@@ -66,8 +66,7 @@ def test_what_the_draws_deviate_is_that_of_every_draw():
 def test_another_key_gives_other_noise_and_the_same_key_the_same():
   votes = np.tile([70, 68, 66], [200, 1])
   one, again, other = (
-      pate.answer(votes, _plan(threshold=0.0), key)
-      for key in (KEY, KEY, KEY + 1))
+      pate.answer(votes, _plan(threshold=0.0), key) for key in (KEY, KEY, KEY + 1))
   np.testing.assert_array_equal(one, again)
   assert np.mean(one != other) > 0.2
 

@@ -5,8 +5,7 @@ import math
 
 import pytest
 
-from benchmarks import (
-    accounting, commit, kernels, measure, memory, native_integers,
+from benchmarks import (accounting, commit, kernels, measure, memory, native_integers,
     population, round as round_lib, sources)
 from benchmarks.results import __main__ as results
 
@@ -23,14 +22,12 @@ def _small(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('script, flags, names', [
-    (commit, [], []),
+@pytest.mark.parametrize('script, flags, names', [(commit, [], []),
     (kernels, [], ['encoding, philox', 'encoding, chacha20', 'decoding']),
     (population, [], ['open', 'peak memory', 'round']),
     (round_lib, ['--no_memory', '--no_pfl'],
      ['plain mean, TFF', 'Skellam, TFF ddp', 'Skellam over our plain mean']),
-    (sources, [], ['open']),
-], ids=lambda value: getattr(value, '__name__', ''))
+    (sources, [], ['open']),], ids=lambda value: getattr(value, '__name__', ''))
 def test_a_quick_run_measures_every_row(script, flags, names, tmp_path, capsys):
   path = str(tmp_path / 'rows.json')
   script.main(['--quick', f'--json={path}', *flags])
@@ -63,8 +60,7 @@ def test_both_methods_of_accounting_find_the_same_noise(capsys):
 
 def test_integers_of_one_mechanism_are_compared(capsys):
   native_integers.main(['--quick', '--mechanism=none'])
-  assert capsys.readouterr().out == (
-      'none philox: 24576 coordinates, 0 differ\n'
+  assert capsys.readouterr().out == ('none philox: 24576 coordinates, 0 differ\n'
       'decoded: 24576 coordinates, 0 differ\n')
 
 

@@ -49,8 +49,7 @@ def test_every_method_gets_the_same_number_of_settings():
 
 def test_every_row_has_three_seeds_but_hospitals_and_that_of_twenty_repeats():
   assert {row.name: len(row.seeds) for row in ROWS.values() if len(row.seeds) != 3} == {
-      'mean/figure-4': 1, **{
-          name: 5 for name in ROWS if name.startswith('silos/heart-')}}
+      'mean/figure-4': 1, **{name: 5 for name in ROWS if name.startswith('silos/heart-')}}
 
 
 def test_names_differ_and_rows_are_tuned_as_tuned_ones():

@@ -15,8 +15,7 @@ STATE = collections.OrderedDict(
     weights=[np.arange(6, dtype=np.float32).reshape(2, 3), np.zeros([0, 4])],
     aggregator={'table': np.ones(1000), 'key': np.array([1, -2], np.int64),
                 'known': np.bool_(True)}, count=np.int32(4))
-WHOLE = checkpoints.Checkpoint(
-    run='r1', rounds=7, line='{"round":7}', table='ab',
+WHOLE = checkpoints.Checkpoint(run='r1', rounds=7, line='{"round":7}', table='ab',
     metrics={'epsilon': 0.1, 'loss': math.nan, 'n': 3}, lost=({'kind': 'NoPrivacy'},), repeats_due=1,
     arrays=checkpoints.arrays_of(STATE, ['table']))
 

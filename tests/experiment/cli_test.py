@@ -25,8 +25,7 @@ More that only a patient reader wants to know about it.
 Exit codes: 0.
 """
 # Modules of programs that are started by settings.
-PROGRAMS = sorted(
-    '.'.join(path.relative_to(launcher.ROOT).with_suffix('').parts)
+PROGRAMS = sorted('.'.join(path.relative_to(launcher.ROOT).with_suffix('').parts)
     for path in (launcher.ROOT / 'tff_pipelines').rglob('*.py')
     if 'main = cli.program(' in path.read_text(encoding='utf-8'))
 
@@ -111,8 +110,7 @@ def test_the_command_that_resumes_names_the_folder_whatever_it_is_called(capsys,
       'python', '-m', 'program', *arguments, '--resume']
 
 
-@pytest.mark.parametrize('name, message', [
-    ('refuse', 'clip is wrong in round 4'),
+@pytest.mark.parametrize('name, message', [('refuse', 'clip is wrong in round 4'),
     ('open_nothing', "[Errno 2] No such file or directory: '/proc/none'")])
 def test_mistake_of_the_user_is_one_line(capsys, name, message):
   assert _one_line(capsys, _start(name, '--rounds=4')) == message

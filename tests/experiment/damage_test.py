@@ -89,8 +89,7 @@ def test_lost_rounds_stay_charged_and_are_charged_again_without_their_limit(
   assert ledger.repeats == 2
   epsilon = lambda event, amplification: accountant.epsilon(
       event, 1e-5, amplification=amplification)
-  released = events.Composed(events=(
-      events.SelfComposed(event=event, count=6),
+  released = events.Composed(events=(events.SelfComposed(event=event, count=6),
       events.SelfComposed(event=event.repeated(), count=damaged)))
   seen = events.Composed(events=(
       released, events.SelfComposed(event=event.repeated(), count=2)))

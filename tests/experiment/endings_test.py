@@ -14,8 +14,7 @@ from tff_pipelines.common import files
 _HOLDS = ('import pathlib, sys, time\n'
           'from tff_pipelines.common import files\n'
           'with files.locked(pathlib.Path(sys.argv[1])):\n'
-          '  print("held", flush=True)\n'
-          '  time.sleep(60)\n')
+          '  print("held", flush=True)\n' '  time.sleep(60)\n')
 
 
 def _arguments(folder):
@@ -71,10 +70,8 @@ def test_second_signal_ends_at_once():
   code = ('import os, pathlib, signal\n'
           'from tff_pipelines.experiment import endings\n'
           'with endings.deferred(pathlib.Path("x")):\n'
-          '  os.kill(os.getpid(), signal.SIGTERM)\n'
-          '  print("still here", flush=True)\n'
-          '  os.kill(os.getpid(), signal.SIGTERM)\n'
-          '  print("never", flush=True)\n')
+          '  os.kill(os.getpid(), signal.SIGTERM)\n' '  print("still here", flush=True)\n'
+          '  os.kill(os.getpid(), signal.SIGTERM)\n' '  print("never", flush=True)\n')
   done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True,
                         timeout=60, check=False)
   assert done.returncode == -signal.SIGTERM

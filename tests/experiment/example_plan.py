@@ -6,8 +6,7 @@ from typing import Any
 from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.accounting.guarantees import plan as guarantee
 
-TERMS = guarantee.Terms(
-    privacy_unit='one client', observers='those who see the models',
+TERMS = guarantee.Terms(privacy_unit='one client', observers='those who see the models',
     against='observers of the models', observers_server='the server and the clients',
     against_server='the server', sampling='poisson',
     trust_model='the server is trusted', source='arXiv 1607.00133', sampler='exact tables')
@@ -46,8 +45,7 @@ class ExamplePlan(guarantee.Plan):
     noise = self.noise
     if self.period is not None:
       noise *= 2 ** ((index - 1) // self.period)
-    return events.PoissonSampled(
-        event=events.CentralGaussian(noise_multiplier=noise),
+    return events.PoissonSampled(event=events.CentralGaussian(noise_multiplier=noise),
         sampling_rate=self.sampling_rate)
 
   def notes(self) -> list[guarantee.Caveat]:

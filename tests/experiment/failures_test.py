@@ -82,8 +82,7 @@ def test_errors_of_workers_and_files_are_nobodys():
 
 def test_the_kind_of_an_error_has_no_value():
   error = computations.ComputationError.of(tf.errors.InvalidArgumentError(
-      None, None,
-      '{{function_node __inference_f_390}} a secret {{node MatMul}} is 1038\n'
+      None, None, '{{function_node __inference_f_390}} a secret {{node MatMul}} is 1038\n'
       '\t [[{{function_node while_body_218}}{{node while/x/Assert_1}}]]\n'
       '\t [[{{node secret}}]]\n\t [[while/body/_1/PartitionedCall]]'))
   assert error.kind == 'InvalidArgumentError in Assert'

@@ -107,8 +107,7 @@ def test_data_that_vanish_during_a_run_end_it_by_one_line(tmp_path, monkeypatch)
   tiny = tiny_task.task()
   path = populations.prepared(tmp_path / 'clients.sqlite', populations.Clients({
       client: {name: values.astype(np.float64) for name, values in
-               tiny.train.examples(client).items()}
-      for client in tiny.train.client_ids}))
+               tiny.train.examples(client).items()} for client in tiny.train.client_ids}))
 
   class Reading(still_run.StillExperiment):
 
@@ -158,8 +157,7 @@ def test_file_system_without_locks_is_named(tmp_path, monkeypatch, capsys):
       'choose a file system that has locks\n')
 
 
-def test_handler_that_was_not_installed_from_python_is_left_alone(
-    tmp_path, monkeypatch):
+def test_handler_that_was_not_installed_from_python_is_left_alone(tmp_path, monkeypatch):
   # As Python says of a handler of the program that it is embedded in.
   real, former = signal.getsignal, signal.getsignal(signal.SIGINT)
   monkeypatch.setattr(signal, 'getsignal', lambda signum: (

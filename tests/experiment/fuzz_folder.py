@@ -64,8 +64,7 @@ class Train:
     more = [repeated] * max(0, released - 8)
     everything = combinators.Composed(events=(event, *more))
     seen = combinators.Composed(events=(event, *more, *[repeated] * shown))
-    return {
-        'epsilon': plan.bound(everything, released).epsilon,
+    return {'epsilon': plan.bound(everything, released).epsilon,
         **{bounds.KEYS[observer]: plan.bound(
             seen, released + shown, observer=observer).epsilon
            for observer in (bounds.SERVER, bounds.SERVER_ANY_COHORTS)}}

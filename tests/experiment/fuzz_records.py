@@ -94,8 +94,7 @@ def _read_checkpoint(path: pathlib.Path) -> None:
   assert repr({name: read[name] for name in header}) == repr(header)
 
 
-_EVENTS = (
-    events.PoissonSampled(event=events.CentralGaussian(noise_multiplier=1.0),
+_EVENTS = (events.PoissonSampled(event=events.CentralGaussian(noise_multiplier=1.0),
                           sampling_rate=0.1, max_participations=3),
     events.Composed(events=(events.NoPrivacy(), events.SelfComposed(
         event=events.CentralGaussian(noise_multiplier=2.0), count=3))),

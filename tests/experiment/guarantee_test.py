@@ -177,13 +177,11 @@ def test_infinite_epsilon_is_null_in_json_and_said():
 
 def test_caveats_are_those_of_plan_events_and_numbers_each_once():
   note = guarantee.Caveat('grid', 'the grid is coarse')
-  plan = ExamplePlan(
-      noise=0.1, caveats=(note, note), delta=0.5,
+  plan = ExamplePlan(noise=0.1, caveats=(note, note), delta=0.5,
       terms=dataclasses.replace(TERMS, secure_aggregation=True))
   result = plan.guarantee(30)
   names = [caveat.name for caveat in result.caveats]
-  assert names == [
-      'secure aggregation simulated', 'grid', 'cohorts assumed to be hidden',
+  assert names == ['secure aggregation simulated', 'grid', 'cohorts assumed to be hidden',
       'large epsilon', 'delta not below 1/population']
   assert result.to_json()['secure_aggregation'] == 'simulated'
   assert 'secure aggregation: simulated' in result.details()
@@ -192,8 +190,7 @@ def test_caveats_are_those_of_plan_events_and_numbers_each_once():
 def test_details_say_everything_in_sentences():
   plan = ExamplePlan(total_variation=1e-9)
   text = '\n'.join(plan.guarantee(3).details())
-  for expected in (
-      'against those who see the models (rdp, tight amplification)',
+  for expected in ('against those who see the models (rdp, tight amplification)',
       'against the server and the clients', 'adjacency zero-out: one client',
       'privacy unit: one client', 'sampling: poisson', 'trust model: the server is',
       'source: arXiv 1607.00133', 'noise: exact tables; sampling error consumes '):

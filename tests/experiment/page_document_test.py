@@ -266,8 +266,7 @@ def test_curves_are_over_rounds_and_over_epsilon(tmp_path):
   curves = _curves(tmp_path, {files.METRICS: (
       'round,epsilon,others/accuracy,others/loss,test/accuracy,test/loss\n'
       '1,0.5,0.1,3,0.2,4\n2,inf,,,,\n3,1.5,0.3,2,0.4,nan\n')})
-  assert list(curves) == [
-      ('accuracy', 'rounds', 'others'), ('loss', 'rounds', 'others'),
+  assert list(curves) == [('accuracy', 'rounds', 'others'), ('loss', 'rounds', 'others'),
       ('accuracy', 'rounds', 'test'), ('accuracy', 'epsilon', 'others'),
       ('accuracy', 'epsilon', 'test'), ('epsilon', 'rounds', 'observers')]
   main = curves['accuracy', 'epsilon', 'test']

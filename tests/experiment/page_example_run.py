@@ -6,14 +6,12 @@ from tff_pipelines.accounting.guarantees import answers, bounds
 from tff_pipelines.experiment import report
 from tff_pipelines.experiment.page_document import Curve, Run, Verdict
 
-_BREAKDOWN = {
-    'kind': 'digit', 'outside_guarantee': False, 'count': 9, 'constant': 0.5,
+_BREAKDOWN = {'kind': 'digit', 'outside_guarantee': False, 'count': 9, 'constant': 0.5,
     'classes': [{'name': '0', 'count': 5, 'right': 4, 'predicted': 6},
                 {'name': '1', 'count': 4, 'right': 2, 'predicted': 3}],
     'groups': [], 'confusions': [{'true': '1', 'predicted': '0', 'count': 2},
                                  {'true': '0', 'predicted': '1', 'count': 1}]}
-_SUMMARY = {
-    'version': report.VERSION, 'family': 'train', 'task': 'emnist', 'algorithm':
+_SUMMARY = {'version': report.VERSION, 'family': 'train', 'task': 'emnist', 'algorithm':
     'fedavg', 'headline': 'accuracy', 'headline_of': 'test', 'value': 0.75,
     'held_out': {'test': {'accuracy': 0.75, 'loss': None}}, 'outside_guarantee': [],
     'breakdown': {'test': _BREAKDOWN}, 'mechanism': 'skellam', 'epsilon': 2.0,

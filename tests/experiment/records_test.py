@@ -40,8 +40,7 @@ def _started(folder, resume=False):
 
 
 def _commit(records, number, metrics=None, suppressed=False):
-  records.commit(
-      _state(number), number, EVENT, suppressed=suppressed,
+  records.commit(_state(number), number, EVENT, suppressed=suppressed,
       metrics=metrics or {'epsilon': number / 2, 'test/accuracy': number / 10})
 
 
@@ -93,23 +92,19 @@ def test_metrics_have_a_row_a_round_and_events_are_flushed(folder):
   records = _started(folder)
   _commit(records, 1)
   _commit(records, 2)
-  assert _rows(folder) == [
-      {'round': 1, 'epsilon': 0.5, 'test/accuracy': 0.1},
+  assert _rows(folder) == [{'round': 1, 'epsilon': 0.5, 'test/accuracy': 0.1},
       {'round': 2, 'epsilon': 1.0, 'test/accuracy': 0.2}]
   # The writer is still open: a run that is killed must not lose its events.
   result = {(tag, step): value for step, _, values in _events(folder)
            for tag, value in values.items()}
-  assert result == pytest.approx({
-      ('epsilon', 1): 0.5, ('test/accuracy', 1): 0.1,
+  assert result == pytest.approx({('epsilon', 1): 0.5, ('test/accuracy', 1): 0.1,
       ('epsilon', 2): 1.0, ('test/accuracy', 2): 0.2})
   assert records.starts == 1  # Also keeps the writer from being closed.
 
 
 def _events(folder):
   """(step, time of the event, tag -> value), file by file."""
-  return [
-      (event.step, event.wall_time, {
-          value.tag: float(tf.make_ndarray(value.tensor))
+  return [(event.step, event.wall_time, {value.tag: float(tf.make_ndarray(value.tensor))
           for value in event.summary.value})
       for path in sorted((folder / 'tensorboard').iterdir())
       for event in tf.compat.v1.train.summary_iterator(str(path))]
@@ -154,8 +149,7 @@ def test_suppressed_round_is_recorded_as_such_and_costs_the_same(two_rounds):
 @pytest.mark.parametrize('before, name, happened', [
     (files.os, 'replace', False), (records_lib.ledger_lib.Ledger, 'append_line', True),
     (records_lib.RunRecords, '_release', True), (metrics_lib.Table, 'add', True)])
-def test_run_that_stops_inside_a_commit_is_completed(
-    two_rounds, before, name, happened):
+def test_run_that_stops_inside_a_commit_is_completed(two_rounds, before, name, happened):
   records = _started(two_rounds, resume=True)
   with interrupts.interrupted(before, name):
     _commit(records, 3)

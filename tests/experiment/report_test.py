@@ -217,8 +217,7 @@ def test_full_report_has_all_sentences(tmp_path):
   guarantee = ExamplePlan(caveats=(GRID,)).guarantee(3)
   outcome = _outcome()
   text = report.full_report(
-      DESCRIPTION, guarantee, outcome, [HELD_OUT, *guarantee.caveats], tmp_path,
-      'thrice')
+      DESCRIPTION, guarantee, outcome, [HELD_OUT, *guarantee.caveats], tmp_path, 'thrice')
   for expected in (
       'task: digits, 5 clients', 'a scale of 17', 'result: test: accuracy 0.7500',
       'run: thrice', 'digit 7: 0.2', f'warning: {HELD_OUT}', f'warning: {GRID}',

@@ -163,8 +163,7 @@ def test_flags_give_the_settings_that_arguments_of_the_class_do():
   assert _from(Plain, '--rounds=5').given == {'rounds'}
 
 
-@pytest.mark.parametrize('argument, message', [
-    ('--sizes=1,two',
+@pytest.mark.parametrize('argument, message', [('--sizes=1,two',
      "sizes must be a comma-separated list of integers, found '1,two'"),
     ('--weights=1;2', 'weights must be a comma-separated list of numbers'),
     ('--sizes=', 'sizes must name at least one value'),
@@ -180,8 +179,7 @@ def test_wrong_value_of_a_flag_is_refused_by_name(argument, message):
 
 def test_configuration_is_json_and_has_what_defines_a_run():
   settings = Plain(seed=3, output_dir='run', weights=(1.0,)).configuration()
-  assert settings == {
-      'seed': 3, 'kind': 'fast', 'name': None, 'rounds': 5, 'rate': 0.25,
+  assert settings == {'seed': 3, 'kind': 'fast', 'name': None, 'rounds': 5, 'rate': 0.25,
       'momentum': 0.5, 'share': 1.0, 'noise': None, 'sizes': [1, 2], 'weights': [1.0],
       'words': [], 'quick': False, 'loud': True, 'polite': None, 'depth': 3}
 
@@ -204,21 +202,16 @@ def test_differences_name_what_changed_and_what_is_unknown():
 
 def test_help_has_essential_flags_short_and_all_flags_with_their_ranges():
   short = settings_lib.help_lines(Plain, full=False)
-  assert short == [
-      '', 'data:', '  --kind=fast                Kind of run.',
-      '', 'run:',
+  assert short == ['', 'data:', '  --kind=fast                Kind of run.', '', 'run:',
       '  --output_dir               Folder for checkpoints, ledger, metrics, summary',
       '                             and report. Default: a new one below out/.',
       '  --resume                   Continue the run in --output_dir; start it if '
-      'there',
-      '                             is none.']
+      'there', '                             is none.']
   full = settings_lib.help_lines(Plain, full=True)
   assert max(map(len, short + full)) <= 80
   text = ' '.join(' '.join(full).split())
-  for expected in (
-      '--kind=fast Kind of run. [fast, slow]',
-      '--rounds=5 Number of rounds. [from 1 to 9]',
-      '--name Any text. Default: the kind.',
+  for expected in ('--kind=fast Kind of run. [fast, slow]',
+      '--rounds=5 Number of rounds. [from 1 to 9]', '--name Any text. Default: the kind.',
       '--noise A noise. Default: calibrated. [votes; greater than 0]',
       '--momentum=0.5 A momentum. [at least 0 and less than 1]',
       '--rate=0.25 A rate. [strictly between 0 and 1]', '--sizes=1,2 Sizes.',

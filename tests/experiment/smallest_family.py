@@ -78,8 +78,7 @@ class MeanRounds(rounds_lib.Rounds):
 
   def __init__(self, settings: MeanSettings):
     self.count, self._settings = settings.rounds, settings
-    factory = CentralSumFactory(
-        clip=_CLIP, simulation_seed=settings.seed,
+    factory = CentralSumFactory(clip=_CLIP, simulation_seed=settings.seed,
         noise_multiplier=settings.noise_multiplier * settings.noise)
     vector = tff.TensorType(np.float32, [settings.dimension])
     self._process = factory.create(

@@ -92,8 +92,7 @@ def _resealed(folder, **plan):
   return recorded['hash']
 
 
-def test_edited_configuration_with_a_right_hash_is_not_that_of_the_ledger(
-    folder, capsys):
+def test_edited_configuration_with_a_right_hash_is_not_that_of_the_ledger(folder, capsys):
   _resealed(folder, noise_multiplier=0.01)
   message = _refused(folder, capsys, files.CONFIGURATION, files.LEDGER)
   assert 'is not the configuration whose hash' in message
@@ -119,8 +118,7 @@ def test_recorded_noise_that_exceeds_the_target_is_refused(tmp_path, capsys):
     (b'{"version": 1}', 'does not match its own hash'), (b'\xff\x00', 'is damaged'),
     (b'[' * 100_000, 'is damaged'),
     (b'{"version": 1, "plan": NaN}', 'does not match its own hash')])
-def test_configuration_of_any_other_content_is_one_line(
-    folder, capsys, content, message):
+def test_configuration_of_any_other_content_is_one_line(folder, capsys, content, message):
   path = folder / files.CONFIGURATION
   path.write_bytes(content)
   assert message in _refused(folder, capsys, str(path))

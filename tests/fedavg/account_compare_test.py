@@ -206,8 +206,7 @@ def test_a_grid_too_coarse_for_bands_says_which_bits_would_do():
     ([*GAUSSIAN, '--epsilon=3', '--cohort_size=61'],
      'cohort_size must be at most population=60, found 61'),
     (['--mechanism=skellam', *SIZES, '--epsilon=3'], 'clip must be given'),
-    (['--compare'], 'mechanism must be given'),
-    *(([*GAUSSIAN, '--epsilon=3', flag],
+    (['--compare'], 'mechanism must be given'), *(([*GAUSSIAN, '--epsilon=3', flag],
        f'{flag[2:].partition("=")[0]} is not used with compare: leave it out')
       for flag in ('--query=rounds', '--query=epsilon', '--sampling=turns', '--explain')),
     ([*SKELLAM, '--bits=16', '--epsilon=3', '--adaptive_clipping'],

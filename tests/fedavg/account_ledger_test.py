@@ -26,8 +26,7 @@ def _path(tmp_path):
 def test_ledger_alone_gives_epsilon_and_says_whether_its_chain_holds(path):
   ledgers.written(path, events.PoissonSampled(
       event=events.CentralGaussian(noise_multiplier=0.848), sampling_rate=100 / 3400),
-                  20, population=3400, trust_model='a trusted server',
-                  warnings=['mock'])
+                  20, population=3400, trust_model='a trusted server', warnings=['mock'])
   result = account_test.as_json(f'--ledger={path}')
   expected = account_test.as_json(
       '--mechanism=gaussian', '--noise_multiplier=0.848', '--rounds=20',
@@ -36,8 +35,7 @@ def test_ledger_alone_gives_epsilon_and_says_whether_its_chain_holds(path):
   assert result['epsilon'] == pytest.approx(expected['epsilon'], rel=1e-7)
   for key in ('epsilon_server', 'epsilon_server_any_cohorts'):
     assert result[key] == pytest.approx(expected[key], rel=1e-7)
-  assert result['epsilon_server'] == pytest.approx(
-      known_cohorts.epsilon(
+  assert result['epsilon_server'] == pytest.approx(known_cohorts.epsilon(
           *known_cohorts.law((20, 100 / 3400, None, 0.848)), 0.00013), rel=1e-7)
   assert (result['delta'], result['rounds']) == (0.00013, 20)
   assert result['trust_model'] == 'a trusted server'
@@ -203,8 +201,7 @@ def test_limits_on_participations_are_those_of_each_run(tmp_path):
   exact = events.SelfComposed(event=GAUSSIAN, count=4)
   assert answer.server_any_cohorts.epsilon == pytest.approx(
       accountant.epsilon(exact, DELTA), rel=1e-6)
-  assert answer.epsilon_server == pytest.approx(
-      known_cohorts.epsilon(
+  assert answer.epsilon_server == pytest.approx(known_cohorts.epsilon(
           *known_cohorts.law(*[(10, 0.1, 2, 2.0)] * 2), DELTA), rel=1e-7)
   observers = events.SelfComposed(event=event, count=20)
   assert answer.epsilon == pytest.approx(accountant.epsilon(observers, DELTA), rel=2e-3)

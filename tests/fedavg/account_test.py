@@ -84,8 +84,7 @@ def test_a_person_with_several_clients():
   assert result['clients_per_person'] == 3
   assert result['epsilon'] < result['epsilon_person'] < 8 * result['epsilon']
   rate, delta = 100 / 3400, 0.000294117647
-  for key, law in (
-      ('epsilon_server', known_cohorts.law((20, rate, 4, 3.0))),
+  for key, law in (('epsilon_server', known_cohorts.law((20, rate, 4, 3.0))),
       # Next to nobody's three clients are stopped by the limit.
       ('epsilon_server_person', known_cohorts.of_person(20, rate, 3, 3.0))):
     assert result[key] == pytest.approx(known_cohorts.epsilon(*law, delta), rel=1e-6)
@@ -270,8 +269,7 @@ def test_number_of_those_who_know_the_cohorts_is_not_against_who_is_trusted(
 
 def test_caveats_show_large_epsilons_rounded_up():
   result = answers.answer(
-      answers.Query(kind='epsilon', delta=1e-5),
-      mechanisms.SumMechanism(
+      answers.Query(kind='epsilon', delta=1e-5), mechanisms.SumMechanism(
           mechanism='gaussian', noise_multiplier=0.05, rounds=10,
           sampling='poisson', cohort_size=10.0, population=1000))
   (warning,) = [text for text in result.caveats if text.startswith('against the server')]
@@ -308,8 +306,7 @@ def test_degenerate_settings_are_refused_unless_allowed():
   assert any('degenerate' in text for text in allowed['warnings'])
 
 
-@pytest.mark.parametrize('flags,word', [
-    (['--nonsense=1'], 'nonsense'),
+@pytest.mark.parametrize('flags,word', [(['--nonsense=1'], 'nonsense'),
     (['--mechanism=magic'], 'mechanism'),
     (['--mechanism=gaussian', '--noise_multiplier=much'], 'noise_multiplier'),
     (['--mechanism=gaussian', '--delta=1e-5'], 'noise_multiplier'),

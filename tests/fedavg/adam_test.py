@@ -57,8 +57,7 @@ def test_an_epoch_sees_every_example(count, batch_size, steps):
   key = tf.constant([3, 4], tf.int64)
   orders = []
   for epoch in range(2):
-    seen = np.concatenate([
-        voting_training.batch_rows(
+    seen = np.concatenate([voting_training.batch_rows(
             key, tf.constant(epoch * steps + i), tf.constant(count),
             batch_size).numpy() for i in range(steps)])
     np.testing.assert_array_equal(np.sort(seen[:count]), np.arange(count))

@@ -55,10 +55,8 @@ def _filled(value):
   return lambda examples: {**examples, 'x': np.full_like(examples['x'], value)}
 
 
-FAILING = {
-    'label': _out_of_range, 'assertion': _filled(FEATURE), 'index': _index,
-    'memory': _memory,
-    'shape': lambda examples: {
+FAILING = {'label': _out_of_range, 'assertion': _filled(FEATURE), 'index': _index,
+    'memory': _memory, 'shape': lambda examples: {
         **examples, 'x': np.full([len(examples['x']), 9], FEATURE, np.float32)},
     'dtype': lambda examples: {
         **examples, 'y': np.array([str(LABEL)] * len(examples['y']), object)},
@@ -224,8 +222,7 @@ def test_where_one_record_is_protected_no_client_loses_all_of_its_records():
       return {'state': state, 'metrics': len(clients)}
 
   for unit_is_client in (False, True):
-    rounds = loop.FedAvgRounds(
-        Failing(), task=_task({CLIENT: _out_of_range}), rounds=1,
+    rounds = loop.FedAvgRounds(Failing(), task=_task({CLIENT: _out_of_range}), rounds=1,
         scheme=schemes.Everyone(population=8, cohort_size=8, simulation_seed=None),
         on_bad=lambda client, error: bad.append(client), unit_is_client=unit_is_client)
     if unit_is_client:

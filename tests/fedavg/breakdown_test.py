@@ -15,8 +15,7 @@ COUNTS = dict(confusion=CONFUSION, occurred=CONFUSION.sum(1), right=np.diag(CONF
 
 
 def _breakdown(names='abcd', **changes):
-  return Breakdown(**{
-      'kind': 'letter', 'names': names, 'count': lambda *_: {},
+  return Breakdown(**{'kind': 'letter', 'names': names, 'count': lambda *_: {},
       'groups': {'early': [0, 1], 'late': [2, 3], 'never': []}, **changes})
 
 
@@ -43,8 +42,7 @@ def test_groups_say_for_which_other_group_they_are_taken():
 
 
 def test_mistakes_come_by_how_often_they_are_made():
-  assert _described()['confusions'] == [
-      {'true': 'b', 'predicted': 'a', 'count': 2},
+  assert _described()['confusions'] == [{'true': 'b', 'predicted': 'a', 'count': 2},
       {'true': 'd', 'predicted': 'c', 'count': 2},
       {'true': 'a', 'predicted': 'b', 'count': 1}]
 

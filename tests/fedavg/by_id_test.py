@@ -27,8 +27,7 @@ from tff_pipelines.simulation import contexts
 
 COHORT, ROUNDS = 5, 2
 TINY = tiny_task.task(num_clients=COHORT)
-SETTINGS = dict(
-    initial_weights=tiny_task.initial_weights(0),
+SETTINGS = dict(initial_weights=tiny_task.initial_weights(0),
     server=ServerConfig(learning_rate=1.0, momentum=0.9))
 LOCAL = local_training.LocalConfig(learning_rate=0.3, batch_size=3, epochs=2)
 UPDATE = local_training.client_update(tiny_task.loss, LOCAL)
@@ -52,16 +51,13 @@ def _task(folder, bad=(), skip=False, ids=TINY.train.client_ids):
   result = {}
   for number, client in enumerate(ids):
     examples = tiny_task.examples(number + 1, seed=number)
-    result[client] = {
-        'x': examples['x'].astype(np.float64),
+    result[client] = {'x': examples['x'].astype(np.float64),
         'y': np.where(number in bad, 9, examples['y']).astype(np.int64)}
   path = populations.prepared(folder / "tiny's.sqlite", populations.Clients(result))
-  return task_lib.Task(
-      name='tiny', model=TINY.model, train=records.MappedSource(
+  return task_lib.Task(name='tiny', model=TINY.model, train=records.MappedSource(
           source_sqlite.SqliteSource(path, 'train'), _convert,
           TINY.train.element_spec, convert_in_graph=_convert_in_graph),
-      held_out=TINY.held_out, privacy_unit='one client',
-      skips=task_lib.Skips(skip))
+      held_out=TINY.held_out, privacy_unit='one client', skips=task_lib.Skips(skip))
 
 
 @pytest.fixture(name='task', scope='module')
@@ -70,8 +66,7 @@ def _task_fixture(tmp_path_factory):
 
 
 def _factory():
-  return DistributedSumFactory(
-      DistributedSumParams(
+  return DistributedSumFactory(DistributedSumParams(
           clip=0.4, noise_multiplier=0.5, bits=16, dimension=tiny_task.DIMENSION,
           cohort_size=COHORT), simulation_seed=7, diagnostics=False)
 
@@ -198,7 +193,6 @@ def test_a_file_that_changes_or_goes_names_no_client_of_a_cohort(tmp_path):
 
 def test_data_that_are_bad_for_everyone_are_named(tmp_path):
   task = _task(tmp_path, bad=range(COHORT))
-  with contexts.simulation(), pytest.raises(
-      task_lib.BadClientError,
+  with contexts.simulation(), pytest.raises(task_lib.BadClientError,
       match="tiny's.sqlite, split 'train', client '0': y must be below"):
     _run(task, tmp_path)

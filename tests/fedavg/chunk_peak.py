@@ -41,8 +41,7 @@ def main(sizes: Sequence[int]) -> None:
       local_training.client_update(_loss, local_training.LocalConfig(
           learning_rate=0.1, batch_size=1, epochs=1)),
       {'x': (np.float32, (FEATURES,)), 'y': (np.int32, ())},
-      sum_factory=factory, expected_cohort_size=10,
-      initial_weights=_initial_weights(0),
+      sum_factory=factory, expected_cohort_size=10, initial_weights=_initial_weights(0),
       server=ServerConfig(learning_rate=1.0))
   examples = collections.OrderedDict(
       x=np.ones((1, FEATURES), np.float32), y=np.zeros(1, np.int32))

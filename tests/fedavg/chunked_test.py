@@ -23,13 +23,10 @@ from tff_pipelines.simulation import contexts
 
 COHORT, ROUNDS = 6, 3
 TASK = tiny_task.task(num_clients=COHORT)
-SETTINGS = dict(
-    initial_weights=tiny_task.initial_weights(0),
-    server=ServerConfig(
+SETTINGS = dict(initial_weights=tiny_task.initial_weights(0), server=ServerConfig(
         optimizer='adam', learning_rate=0.1, adaptivity=1e-2, schedule='linear_decay',
         warmup_rounds=1, rounds=ROUNDS))
-UPDATE = local_training.client_update(
-    tiny_task.loss, local_training.LocalConfig(
+UPDATE = local_training.client_update(tiny_task.loss, local_training.LocalConfig(
         learning_rate=0.3, batch_size=3, epochs=2, proximal=0.5, weight_decay=0.1))
 
 
@@ -46,31 +43,23 @@ def _adaptive(**common):
 # Name -> factory of a sum and the sizes of chunks that it is taken in.
 CASES = {
     # Floats in the order of the clients: one chunk adds them as TFF does.
-    'plain averaging': (PlainSumFactory, [[6]]),
-    'gaussian': (
+    'plain averaging': (PlainSumFactory, [[6]]), 'gaussian': (
         lambda **c: CentralSumFactory(clip=0.4, noise_multiplier=1.0, **c), [[6]]),
-    'skellam': (
-        lambda **c: DistributedSumFactory(_params(), **c),
+    'skellam': (lambda **c: DistributedSumFactory(_params(), **c),
         [[6], [2, 4], [1, 1, 1, 1, 1, 1]]),
-    'skellam, chacha20': (
-        lambda **c: DistributedSumFactory(
+    'skellam, chacha20': (lambda **c: DistributedSumFactory(
             _params(noise_generator='chacha20'), **c), [[2, 4]]),
     'skellam beyond tables': (
         lambda **c: DistributedSumFactory(_params(bits=26), **c), [[3, 3]]),
-    'discrete gaussian': (
-        lambda **c: DistributedSumFactory(
+    'discrete gaussian': (lambda **c: DistributedSumFactory(
             _params(mechanism='discrete_gaussian'), **c), [[1, 5]]),
-    'skellam central': (
-        lambda **c: DistributedSumFactory(
+    'skellam central': (lambda **c: DistributedSumFactory(
             _params(mechanism='skellam_central'), **c), [[2, 4]]),
-    'skellam by rows': (
-        lambda **c: BandedSumFactory(_params(column=(4, 3, 2)), **c),
+    'skellam by rows': (lambda **c: BandedSumFactory(_params(column=(4, 3, 2)), **c),
         [[6], [2, 4], [1, 1, 1, 1, 1, 1]]),
-    'skellam by rows, chacha20': (
-        lambda **c: BandedSumFactory(
+    'skellam by rows, chacha20': (lambda **c: BandedSumFactory(
             _params(column=(2, 1), noise_generator='chacha20'), **c), [[2, 4]]),
-    'gaussian by rows': (
-        lambda **c: BandedCentralSumFactory(
+    'gaussian by rows': (lambda **c: BandedCentralSumFactory(
             column=(4, 3), dimension=tiny_task.DIMENSION, clip=0.4,
             noise_multiplier=1.0, **c), [[6]]),
     'adaptive clipping': (_adaptive, [[4, 2], [2, 2, 2]])}
@@ -80,8 +69,7 @@ def _client(number, round_number):
   examples = TASK.train.examples(TASK.train.client_ids[number])
   # Clients of different numbers of examples, one of them of none.
   kept = {name: x[:number] for name, x in sorted(examples.items())}
-  return collections.OrderedDict(
-      examples=collections.OrderedDict(kept),
+  return collections.OrderedDict(examples=collections.OrderedDict(kept),
       key=np.array([number, 1000 + round_number], np.int64))
 
 
@@ -121,8 +109,7 @@ class _Reference:
 # To trace a process takes seconds, to run it next to nothing.
 @functools.lru_cache(maxsize=None)
 def _chunked(factory):
-  return process_lib.build_chunked(
-      UPDATE, TASK.train.element_spec, sum_factory=factory,
+  return process_lib.build_chunked(UPDATE, TASK.train.element_spec, sum_factory=factory,
       expected_cohort_size=COHORT, **SETTINGS)
 
 
@@ -139,16 +126,14 @@ def _run(process, group, rounds=ROUNDS):
 def _in_chunks(sizes):
   ends = np.cumsum(sizes)
   return lambda clients: [
-      process_lib.make_chunk(clients[end - size:end])
-      for size, end in zip(sizes, ends)]
+      process_lib.make_chunk(clients[end - size:end]) for size, end in zip(sizes, ends)]
 
 
 def _bytes(structure):
   return [np.asarray(leaf).tobytes() for leaf in tf.nest.flatten(structure)]
 
 
-@pytest.mark.parametrize('name', [
-    pytest.param(name, marks=[pytest.mark.slow] * (
+@pytest.mark.parametrize('name', [pytest.param(name, marks=[pytest.mark.slow] * (
         name not in ('plain averaging', 'gaussian', 'skellam')))
     for name in sorted(CASES)])
 def test_chunks_give_the_bits_of_the_aggregation_process(in_process, name):

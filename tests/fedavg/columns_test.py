@@ -28,8 +28,7 @@ WORKS = pytest.mark.parametrize('work', [
 def _matrix(work):
   """The workload as a dense matrix, by its definition."""
   rounds = len(work.rates)
-  return np.array([[
-      sum(work.rates[s] * work.momentum**(s - r) for s in range(r, t + 1))
+  return np.array([[sum(work.rates[s] * work.momentum**(s - r) for s in range(r, t + 1))
       for r in range(rounds)] for t in range(rounds)])
 
 

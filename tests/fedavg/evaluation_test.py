@@ -55,8 +55,7 @@ def _guesses(examples):
 @pytest.mark.parametrize('confusion', [False, True])
 @pytest.mark.parametrize('count', [1, 64, 700])
 def test_breakdown_counts_every_example_once(count, confusion):
-  model = dataclasses.replace(
-      tiny_task.MODEL, evaluation_batch=64, breakdown=Breakdown(
+  model = dataclasses.replace(tiny_task.MODEL, evaluation_batch=64, breakdown=Breakdown(
           kind='class', names='abc', count=_count(confusion)))
   examples = tiny_task.examples(count, 8)
   evaluator = evaluation.Evaluator(model, {'test': examples})

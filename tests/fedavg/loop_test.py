@@ -34,8 +34,7 @@ pytestmark = pytest.mark.usefixtures('in_process')
 
 @functools.lru_cache(maxsize=None)
 def _plan(mechanism='skellam', seed=None, diagnostics=False, **changes):
-  return FedAvgPlan.calibrate(
-      mechanisms.SumMechanism(**{
+  return FedAvgPlan.calibrate(mechanisms.SumMechanism(**{
           'mechanism': mechanism, 'clip': 0.5, 'bits': 18, 'cohort_size': 4.0,
           'sampling': 'poisson', 'rounds': ROUNDS,
           'noise_multiplier': None if mechanism == 'none' else 1.0,
@@ -110,8 +109,7 @@ def _rows(folder):
   return in_process.rows(folder / files.METRICS)
 
 
-@pytest.mark.parametrize('mechanism, public', [
-    ('none', []), ('gaussian', []),
+@pytest.mark.parametrize('mechanism, public', [('none', []), ('gaussian', []),
     ('skellam', ['public/estimated_wrapped_fraction', 'public/scale'])])
 def test_released_metrics_tell_nothing_of_who_participated(tmp_path, mechanism, public):
   plan = _plan(mechanism)

@@ -16,17 +16,14 @@ TINY = dict(rounds=2, num_clients=20, cohort_size=5.0, epsilon=6.0,
 # The fraction is a multiple of a tenth: it never meets its target, by no chance.
 ADAPTIVE = dict(adaptive_clipping=True, clip_count_stddev=2.0, target_quantile=0.55)
 
-RUNS = {
-    'skellam dft': dict(mechanism='skellam', rotation='dft', beta=0.0),
-    'discrete_gaussian dft': dict(
-        mechanism='discrete_gaussian', rotation='dft', beta=0.0,
+RUNS = {'skellam dft': dict(mechanism='skellam', rotation='dft', beta=0.0),
+    'discrete_gaussian dft': dict(mechanism='discrete_gaussian', rotation='dft', beta=0.0,
         simulated_dropout_rate=0.3, min_honest_fraction=0.4),
     'discrete_gaussian poisson': dict(
         mechanism='discrete_gaussian', sampling='poisson', beta=0.0,
         simulated_dropout_rate=0.3, min_honest_fraction=0.4),
     'skellam poisson': dict(mechanism='skellam', sampling='poisson'),
-    'gaussian': dict(mechanism='gaussian'),
-    'skellam_central none': dict(
+    'gaussian': dict(mechanism='gaussian'), 'skellam_central none': dict(
         mechanism='skellam_central', rotation='none', beta=0.0),
     'adaptive, one client a call': dict(
         mechanism='skellam', clients_per_call=1, **ADAPTIVE)}
@@ -106,8 +103,7 @@ def test_an_adaptive_clip_is_published_and_moves(runs, name):
 def _plan(mechanism='skellam', epsilon=4.0, **changes):
   return FedAvgPlan.calibrate(mechanisms.SumMechanism(**{**dict(
       mechanism=mechanism, clip=0.3, bits=18, dimension=1000, cohort_size=20.0,
-      population=200, rounds=5, sampling='poisson'), **changes}),
-                              target_epsilon=epsilon)
+      population=200, rounds=5, sampling='poisson'), **changes}), target_epsilon=epsilon)
 
 
 def test_a_count_that_alone_exceeds_the_target_is_named():

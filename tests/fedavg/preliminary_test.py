@@ -165,8 +165,7 @@ def test_added_rounds_count_the_release_once_and_all_rounds(tmp_path, capsys):
   for summary, rounds, repeats in ((first, 2, 0), (added, 5, 1)):
     rounds = events.SelfComposed(event=a_round, count=rounds)
     whole = events.Composed(events=(release, rounds))
-    server = events.Composed(events=(
-        release, rounds.without_sampling(),
+    server = events.Composed(events=(release, rounds.without_sampling(),
         *[a_round.repeated().without_sampling()] * repeats))
     for name, event in (('epsilon', whole), ('epsilon_server_any_cohorts', server)):
       assert summary[name] == pytest.approx(
@@ -260,8 +259,7 @@ def test_statistics_are_bounded_by_client_and_standardise(tmp_path):
   assert abs(x.mean()) < 0.01 and x.std() == pytest.approx(1, abs=0.02)
 
 
-@pytest.mark.parametrize(
-    'ages', [(0.0, 0.0), (100.0, 100.0), (50.0, 50.0), (0.0, 90.0)])
+@pytest.mark.parametrize('ages', [(0.0, 0.0), (100.0, 100.0), (50.0, 50.0), (0.0, 90.0)])
 def test_no_rows_of_a_client_exceed_the_sensitivity_of_the_statistics(tmp_path, ages):
   # One of two clients is held out.
   task = _tabular(tmp_path, people.rows(2).assign(age=ages * 2))
@@ -293,8 +291,7 @@ def test_no_rows_of_a_client_exceed_the_sensitivity_of_statistics_and_classes(
     pytest.param(dict(label_field='pay', rounds=2), marks=pytest.mark.slow)])
 def test_noised_statistics_say_what_they_cost_and_are_kept(tmp_path, options):
   folder = tmp_path / 'run'
-  settings = dict(
-      task='tabular', **people.written(tmp_path, people.rows(80)), **options,
+  settings = dict(task='tabular', **people.written(tmp_path, people.rows(80)), **options,
       public_bounds=people.bounds(tmp_path), statistics_epsilon=2.0, epsilon=8.0,
       cohort_size=20.0, output_dir=str(folder))
   summary = run_lib.train(TrainSettings(**settings))

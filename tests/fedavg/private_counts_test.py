@@ -85,8 +85,7 @@ def _planned(replaced, epsilon, replace_one_of=POPULATION):
   return event, release_noise.release_of(event)
 
 
-@pytest.mark.parametrize('replaced', [
-    False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize('replaced', [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize('epsilon', [1.5, 3.0])
 def test_no_neighbour_of_a_release_is_beyond_its_epsilon(replaced, epsilon):
   event, release = _planned(replaced, epsilon)
@@ -157,8 +156,7 @@ def _rounds(plan, observer):
   if observer == 'server':  # It sees how many these are, which are drawn by the rule.
     chances = {k: stats.binom.pmf(k, ROUNDS, selected) for k in range(most)}
     chances[most] = stats.binom.sf(most - 1, ROUNDS, selected)
-  return [(chance, [
-      _of_masses(p, q).self_compose(count) if count else
+  return [(chance, [_of_masses(p, q).self_compose(count) if count else
       pld.identity(value_discretization_interval=1e-3)
       for p, q in ((one, other), (other, one))]) for count, chance in chances.items()]
 

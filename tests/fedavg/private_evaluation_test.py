@@ -235,8 +235,7 @@ def test_exact_metrics_are_in_no_file(whole, tmp_path):
   _, folder, weights = whole
   of_examples, of_clients, _ = _exact(weights)
   # A third is the balanced accuracy of a constant, which a summary has in any case.
-  assert _files_with(folder, [
-      value for value in (*of_examples.values(), of_clients)
+  assert _files_with(folder, [value for value in (*of_examples.values(), of_clients)
       if not math.isclose(value, 1 / 3, rel_tol=1e-5)]) == set()
   kept = json.loads((folder / private_evaluation.FILE).read_text())
   assert [kept['sums']['accuracy'], kept['clients']] != _totals(weights, _task()).tolist()
@@ -282,8 +281,7 @@ def _check_ledger(folder, summary):
 
 @pytest.mark.parametrize('kind, changes', [
     ('TurnSampled', {}), ('PoissonSampled', {'sampling': 'poisson'})])
-def test_epsilon_is_that_of_the_rounds_and_the_evaluation(
-    tmp_path, whole, kind, changes):
+def test_epsilon_is_that_of_the_rounds_and_the_evaluation(tmp_path, whole, kind, changes):
   summary, folder, _ = whole
   if changes:
     folder = tmp_path / 'run'
@@ -320,8 +318,7 @@ def test_calibrated_noise_leaves_room_for_the_evaluation(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('changes', [
-    dict(sampling='fixed'), dict(mechanism='skellam'),
+@pytest.mark.parametrize('changes', [dict(sampling='fixed'), dict(mechanism='skellam'),
     dict(sampling='poisson', max_participations=2, mechanism='skellam')])
 def test_ledger_has_the_same_epsilon_by_every_sampling(tmp_path, changes):
   folder = tmp_path / 'run'
@@ -388,8 +385,7 @@ def test_run_that_was_stopped_is_evaluated_once_after_its_charges(tmp_path):
 
 def test_noise_is_fresh_unless_it_is_seeded(whole):
   event = release_noise.planned_evaluation(1, epsilon=1.0, delta=1e-3)
-  first, again, other, *fresh = (
-      private_evaluation.draw(_task(), whole[2], event, seed)
+  first, again, other, *fresh = (private_evaluation.draw(_task(), whole[2], event, seed)
       for seed in (1, 1, 2, None, None))
   assert first == again and len({first, other, *fresh}) == 4
   with pytest.raises(ValueError, match='not the one that was charged'):
@@ -397,8 +393,7 @@ def test_noise_is_fresh_unless_it_is_seeded(whole):
         _task(), whole[2], dataclasses.replace(event, l2_sensitivity=1.0), 1)
 
 
-@pytest.mark.parametrize('changes, message', [
-    (dict(mechanism='none', delta=None),
+@pytest.mark.parametrize('changes, message', [(dict(mechanism='none', delta=None),
      'private_evaluation is not used with mechanism=none'),
     (dict(noise_multiplier=None, epsilon=2.0),
      'must be less than the target epsilon=2, found 2.0'),
@@ -414,8 +409,7 @@ def test_settings_that_can_not_be_are_one_line(tmp_path, changes, message):
   assert '\n' not in str(raised.value) and not (tmp_path / 'run').exists()
 
 
-@pytest.mark.parametrize('changes, message', [
-    (dict(held_out_of_clients=None),
+@pytest.mark.parametrize('changes, message', [(dict(held_out_of_clients=None),
      'needs held-out examples by training client, task=tiny has'),
     (dict(model=dataclasses.replace(tiny_task.MODEL, fractions=('recall',))),
      r'needs a metric in \[0, 1\] among the fractions of the model softmax')])

@@ -75,8 +75,7 @@ def _names(type_signature):
   return result
 
 
-@pytest.mark.parametrize('mechanism, measured', [
-    ('none', set()), ('gaussian', set()),
+@pytest.mark.parametrize('mechanism, measured', [('none', set()), ('gaussian', set()),
     ('skellam', {'scale', 'estimated_wrapped_fraction', 'suppressed'})])
 def test_nothing_of_a_client_is_measured_unless_asked_for(mechanism, measured):
   process = _process(_factory(mechanism))
@@ -121,8 +120,7 @@ def test_round_without_clients_releases_noise_alone(in_process, mechanism):
   state = process_lib.set_cohort_size(process.initialize(), 0, factory)
   weights = _next(process, state, [])['weights']
   noise = np.concatenate([
-      (np.asarray(a) - b).ravel()
-      for a, b in zip(weights, tiny_task.initial_weights(0))])
+      (np.asarray(a) - b).ravel() for a, b in zip(weights, tiny_task.initial_weights(0))])
   stddev = 0.5 * 1.0 / COHORT
   assert np.all(np.isfinite(noise))
   # 15 draws; six standard deviations, and not zero.

@@ -77,8 +77,7 @@ def public(folder):
 @pytest.mark.parametrize('mechanism, others', [
     pytest.param('skellam', (_Bad,), marks=pytest.mark.slow),
     ('gaussian', (_Empty, _Bad, _bad(KeyError), _bad(MemoryError)))])
-def test_no_public_byte_but_the_release_depends_on_a_client(
-    tmp_path, mechanism, others):
+def test_no_public_byte_but_the_release_depends_on_a_client(tmp_path, mechanism, others):
   whole = _run(tiny_run.TinyExperiment, tmp_path / 'whole' / 'run', mechanism=mechanism)
   wanted = public(whole)
   assert {files.SUMMARY, files.REPORT, files.PAGE, files.METRICS, files.LEDGER,

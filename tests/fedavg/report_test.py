@@ -26,8 +26,7 @@ TASK = tiny_task.task(num_clients=50)
 def _plan(mechanism='skellam', epsilon=6.0, seed=None, diagnostics=False,
           clients_per_person=1, **changes):
   target = None if mechanism == 'none' or 'noise_multiplier' in changes else epsilon
-  return FedAvgPlan.calibrate(
-      mechanisms.SumMechanism(**{
+  return FedAvgPlan.calibrate(mechanisms.SumMechanism(**{
           'mechanism': mechanism, 'clip': 0.5, 'bits': 18, 'cohort_size': 10.0,
           'sampling': 'poisson', 'rounds': ROUNDS, 'dimension': tiny_task.DIMENSION,
           'population': 50, **changes}),
@@ -43,8 +42,7 @@ def _records(plan, folder, starts=1, rounds=ROUNDS):
         folder, plan.configuration(), plan.header(ROUNDS), resume=number > 0)
   records.restore(state)
   for number in range(1, rounds + 1):
-    records.commit(
-        state, number, plan.event(number), suppressed=False,
+    records.commit(state, number, plan.event(number), suppressed=False,
         metrics={plan.epsilon_name: plan.epsilon(number),
                  'test_clients/accuracy': number / 10})
   return records
@@ -269,8 +267,7 @@ def test_labels_of_a_users_clients_are_drawn_under_diagnostics_only(
   if drawn:
     outcome.figures[name](tmp_path / name)
     assert matplotlib.image.imread(tmp_path / name).std() > 0.05
-  warned = any(
-      name in text and 'diagnostics' in text and 'outside the guarantee' in text
+  warned = any(name in text and 'diagnostics' in text and 'outside the guarantee' in text
       for text in result['warnings'])
   assert warned == (of_files and drawn)
 

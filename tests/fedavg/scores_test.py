@@ -77,8 +77,7 @@ def test_numbers_are_compared_in_the_units_of_the_label():
                           np.float32(range(5)))['r2'])
 
 
-@pytest.mark.parametrize('predict, y', [
-    (None, [0] * 5), (_binary, np.zeros([5, 2], int)),
+@pytest.mark.parametrize('predict, y', [(None, [0] * 5), (_binary, np.zeros([5, 2], int)),
     (lambda _, batch: {'class': tf.zeros([tf.shape(batch['x'])[0], 3]),
                        'probabilities': tf.zeros([tf.shape(batch['x'])[0], 3, 2])},
      [0] * 5),
@@ -92,8 +91,7 @@ VALUES = {'accuracy': 0.9, 'constant_accuracy': 0.92, 'balanced_accuracy': 0.7,
           'constant_balanced_accuracy': 0.5}
 
 
-@pytest.mark.parametrize('changes, name', [
-    ({}, 'no better than a constant by accuracy'),
+@pytest.mark.parametrize('changes, name', [({}, 'no better than a constant by accuracy'),
     ({'accuracy': 0.93}, None),
     ({'accuracy': 0.92, 'balanced_accuracy': 0.5}, 'no better than a constant'),
     ({'accuracy': None, 'balanced_accuracy': float('nan')},

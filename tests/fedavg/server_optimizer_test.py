@@ -69,8 +69,7 @@ def test_schedules_rise_and_fall_as_they_say():
   rise = [0.5, 1.0, 1.5, 2.0]
   assert rates('linear_warmup') == [*rise, 2, 2, 2, 2, 2]
   np.testing.assert_allclose(rates('linear_decay'), [*rise, 2, 1.5, 1, 0.5, 0])
-  np.testing.assert_allclose(
-      rates('cosine'),
+  np.testing.assert_allclose(rates('cosine'),
       [*rise, *(1 + math.cos(math.pi * i / 4) for i in range(5))], atol=1e-6)
   # Each of the planned rounds moves the model, without a warm-up too.
   for schedule in settings_lib.SERVER_SCHEDULES[1:]:

@@ -91,8 +91,7 @@ def test_every_setting_of_privacy_reaches_the_plan():
     return plan_lib.build(TrainSettings(**changes), dimension=100, population=200,
                           metrics=metrics, silos=silos)
 
-  given = dict(
-      noise_multiplier=1.7, delta=1e-4, clip=0.4, cohort_size=30.0, rounds=7,
+  given = dict(noise_multiplier=1.7, delta=1e-4, clip=0.4, cohort_size=30.0, rounds=7,
       sampling='fixed', fixed_adjacency='zero-out', adaptive_clipping=True,
       target_quantile=0.7, clip_learning_rate=0.3, clip_count_stddev=4.0, bits=20,
       rotation='dft', beta=0.2, k_stddevs=3.0, min_honest_fraction=0.8,
@@ -157,8 +156,7 @@ def test_number_that_is_not_finite_is_refused_even_if_unused(mechanism, value, n
 
 
 # Values that differ from the defaults.
-VALUES = {
-    'clip': 0.1, 'bits': 16, 'beta': 0.1, 'epsilon': 1.0, 'delta': 0.1,
+VALUES = {'clip': 0.1, 'bits': 16, 'beta': 0.1, 'epsilon': 1.0, 'delta': 0.1,
     'noise_multiplier': 2.0, 'sampling': 'fixed', 'rounds': 2, 'cohort_size': 10.0,
     'k_stddevs': 3.0, 'min_honest_fraction': 0.5, 'assumed_colluders': 3,
     'rotation': 'dft', 'target_quantile': 0.7, 'clip_count_stddev': 3.0,
@@ -171,8 +169,7 @@ NOISE = {'clip', 'epsilon', 'delta', 'noise_multiplier', 'amplification', 'accou
 ADAPTIVE = {'target_quantile', 'clip_count_stddev', 'clip_learning_rate'}
 
 
-@pytest.mark.parametrize('others, unused', [
-    ({'mechanism': 'skellam'}, ADAPTIVE),
+@pytest.mark.parametrize('others, unused', [({'mechanism': 'skellam'}, ADAPTIVE),
     ({'mechanism': 'discrete_gaussian'}, ADAPTIVE),
     ({'mechanism': 'skellam_central'}, SHARES | ADAPTIVE),
     ({'mechanism': 'gaussian'}, GRID | SHARES | ADAPTIVE),

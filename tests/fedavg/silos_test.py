@@ -64,8 +64,7 @@ def _moved(output):
       np.ravel(old - new) for new, old in zip(output['state']['weights'], WEIGHTS)])
 
 
-FACTORIES = {
-    'skellam': lambda: distributed_sum.DistributedSumFactory(FINE.over_silos(3)),
+FACTORIES = {'skellam': lambda: distributed_sum.DistributedSumFactory(FINE.over_silos(3)),
     'gaussian': lambda: central_sum.CentralSumFactory(clip=CLIP, noise_multiplier=1e-6)}
 
 
@@ -223,8 +222,7 @@ def _hospitals(tmp_path_factory):
         'epsilon     4.0000 at delta 0.001 against all but the silo that holds it',
         'neighbours  one record']),
     (['--protect=person', '--person_field=patient', '--epsilon=4',
-      '--private_evaluation=1'], [
-          '4.0000 against another silo, one of 3',
+      '--private_evaluation=1'], ['4.0000 against another silo, one of 3',
           'neighbours  one person is added or removed, with all its records in one silo']),
     (['--protect=record', '--mechanism=silo_noise', '--epsilon=4'], [
         'epsilon     4.0000 at delta 0.001 against all but the silo that holds it']),

@@ -57,8 +57,7 @@ def test_files_of_keras_give_their_weights(tmp_path, model, name):
 
 
 @pytest.mark.parametrize('name', NAMES)
-@pytest.mark.parametrize('units, message', [
-    ([5], 'Shape mismatch|Layer count mismatch'),
+@pytest.mark.parametrize('units, message', [([5], 'Shape mismatch|Layer count mismatch'),
     ([3, 3], '8 arrays, the model 4|Layer count mismatch')])  # The first would fit.
 def test_files_of_other_networks_are_one_line(tmp_path, model, name, units, message):
   path = _saved(tmp_path, _network(*map(keras.Dense, units)), name)

@@ -8,8 +8,7 @@ from tff_pipelines.common import files
 from tff_pipelines.fedmd import run
 from tff_pipelines.fedmd.settings import FedMdSettings
 
-_TINY = {
-    'rounds': 1, 'num_clients': 2, 'records_per_client': 30, 'public_per_round': 20,
+_TINY = {'rounds': 1, 'num_clients': 2, 'records_per_client': 30, 'public_per_round': 20,
     'pretrain_epochs': 1, 'initial_epochs': 1, 'architectures': ('dense2',), 'seed': 7}
 
 
@@ -24,8 +23,7 @@ def _start():
 class TestExperiment(contract.ExperimentContract):
 
   commits = 2
-  in_vain = (
-      ('bits', 16, {}), ('logit_bound', 3.0, {}), ('epsilon', 1.0, {'delta': 0.1}),
+  in_vain = (('bits', 16, {}), ('logit_bound', 3.0, {}), ('epsilon', 1.0, {'delta': 0.1}),
       ('subset_size', 3, {'mode': 'np'}), ('data_path', 'x', {}),
       ('digest_epochs', 3, {'mode': 'centralized'}))
 

@@ -28,8 +28,7 @@ def _fit(images, targets, epochs, *, kind='labels', weights=None, key=KEY,
   return party_lib.fit(
       ARCHITECTURE, tf.constant(weights), tf.constant(images),
       tf.constant(targets), tf.constant(epochs), key, kind=kind,
-      config=FitConfig(learning_rate=rate, batch_size=batch),
-      rate_factor=factor).numpy()
+      config=FitConfig(learning_rate=rate, batch_size=batch), rate_factor=factor).numpy()
 
 
 def _targets(kind, count):

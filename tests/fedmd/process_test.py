@@ -31,8 +31,7 @@ def _mean(**changes):
 
 def _build(mean=None, **changes):
   return fedmd.build(ARCHITECTURES, image_shape=SHAPE, mean=mean or _mean(), **{
-      'initial_epochs': INITIAL_EPOCHS, 'private': PRIVATE, 'digest': DIGEST,
-      **changes})
+      'initial_epochs': INITIAL_EPOCHS, 'private': PRIVATE, 'digest': DIGEST, **changes})
 
 
 @pytest.fixture(scope='module', name='process')
@@ -52,10 +51,8 @@ def _parties(count):
 def _data(count, weight=1):
   rng = np.random.default_rng(9)
   return [collections.OrderedDict(
-      images=_images(5 + i, i),
-      labels=rng.integers(CLASSES, size=5 + i).astype(np.int32),
-      weight=np.int32(weight))
-          for i in range(count)]
+      images=_images(5 + i, i), labels=rng.integers(CLASSES, size=5 + i).astype(np.int32),
+      weight=np.int32(weight)) for i in range(count)]
 
 
 def _announced(number, *, share=True):
@@ -87,8 +84,7 @@ def _by_hand(mean, rounds):
     for i, architecture in enumerate(ARCHITECTURES):
       key, party_keys[i] = keys.derive(party_keys[i], 0), keys.derive(party_keys[i], 1)
 
-      def own(weights, epochs, purpose, config, i=i, key=key,
-              architecture=architecture):
+      def own(weights, epochs, purpose, config, i=i, key=key, architecture=architecture):
         return fedmd.fit(
             architecture, weights, tf.constant(data[i]['images']),
             tf.constant(data[i]['labels']), tf.constant(epochs),

@@ -32,8 +32,7 @@ def test_learning_rates_fall_in_equal_steps():
     ('noise', 'laplace', dict(mode='nfdp')),
     ('delta', 0.1, {}),
     ('cache_dir', 'x', dict(task='cifar', data_path='x')),
-    ('records_per_client', 3, dict(
-        task='mnist_letters', data_path='x', split='noniid'))])
+    ('records_per_client', 3, dict(task='mnist_letters', data_path='x', split='noniid'))])
 def test_setting_without_effect_is_refused(name, value, others):
   with pytest.raises(ValueError, match=f'^{name} is not used with'):
     FedMdSettings(**{name: value}, **others)

@@ -39,8 +39,7 @@ def test_without_a_wish_every_owner_answers_once_with_the_whole_budget():
 
 @pytest.mark.parametrize('mechanism', PURE)
 @pytest.mark.parametrize('answers, total', [(1, 5.0), (3, 0.7), (10, 1.1), (49, 8.0)])
-def test_a_shared_total_is_never_exceeded_and_next_to_all_used(
-    mechanism, answers, total):
+def test_a_shared_total_is_never_exceeded_and_next_to_all_used(mechanism, answers, total):
   plan = _plan(mechanism, epsilon=total, answers_per_client=answers)
   assert plan.epsilon_per_query * answers <= total
   assert total * (1 - 1e-12) < plan.epsilon(answers) <= total
@@ -201,8 +200,7 @@ def test_answers_of_a_set_of_records_are_at_most_what_the_plan_says(holdings, si
     (dict(epsilon=1.0, epsilon_per_query=2.0), 'less than one answer costs'),
     (dict(mechanism='gaussian', epsilon=1.0, epsilon_per_query=2.0),
      'less than one answer costs'),
-    (dict(clients_per_query=3),
-     'clients_per_query must divide num_clients=40, found 3')])
+    (dict(clients_per_query=3), 'clients_per_query must divide num_clients=40, found 3')])
 def test_budgets_that_can_not_be_had_are_named(arguments, message):
   with pytest.raises(ValueError, match=message):
     _plan(**arguments)

@@ -74,8 +74,7 @@ def test_active_choice_takes_the_least_sure_and_random_choice_any():
   candidates = np.arange(100, 130)
   p = RNG.dirichlet(np.ones(K), size=30)
   active = algorithm.choose_queries(
-      candidates, 5, sampling='active', probabilities=p,
-      random=np.random.default_rng(0))
+      candidates, 5, sampling='active', probabilities=p, random=np.random.default_rng(0))
   assert set(active) == set(candidates[np.argsort(p.max(axis=1))[:5]])
   one, again, other = (algorithm.choose_queries(
       candidates, 5, sampling='random', probabilities=p,

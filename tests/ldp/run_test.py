@@ -204,7 +204,6 @@ def test_a_resumed_run_is_the_same_and_its_ledger_has_the_summarys_epsilon(
 def test_public_images_are_in_the_fingerprint():
   one, other, again = (
       ldp_run.LdpExperiment(settings).identity(ldp_run.Prepared(settings))
-      for settings in (LdpSettings(data_seed=0), LdpSettings(data_seed=1),
-                       LdpSettings()))
+      for settings in (LdpSettings(data_seed=0), LdpSettings(data_seed=1), LdpSettings()))
   assert one['data_fingerprint'] != other['data_fingerprint']
   assert one == again

@@ -20,8 +20,7 @@ def settings(**changes):
       mechanisms=('skellam',), delta=1e-5, clip=10.0, k_stddevs=2.0,
       beta=math.exp(-0.5), repeats=2, seed=1)
   values.update(changes)
-  if not set(values['mechanisms']) & {
-      'skellam', 'discrete_gaussian', 'skellam_central'}:
+  if not set(values['mechanisms']) & {'skellam', 'discrete_gaussian', 'skellam_central'}:
     values = {name: value for name, value in values.items()
               if name in changes or name not in ('bits', 'beta', 'k_stddevs')}
   return MeanSettings(**values)

@@ -41,8 +41,7 @@ def _agrees(row):
     # A quarter of the error is rounding, on a coarse grid.
     dict(bits=(10,), num_clients=(300,), epsilon=(8.0,)),
     dict(mechanisms=('discrete_gaussian',), bits=(12,)),
-    dict(mechanisms=('skellam_central',), bits=(14,)),
-    dict(mechanisms=('gaussian',)),
+    dict(mechanisms=('skellam_central',), bits=(14,)), dict(mechanisms=('gaussian',)),
 ], ids=['table', 'rounding', 'discrete_gaussian', 'skellam_central', 'gaussian'])
 @pytest.mark.slow
 def test_measured_error_is_the_predicted_one(changes):

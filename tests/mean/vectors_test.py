@@ -13,8 +13,7 @@ from tests import statistics_lib
 def test_vectors_have_the_norm_and_follow_from_the_seed(vectors):
   def build(**changes):
     return vectors_lib.clients(**{**dict(
-        num_clients=50, dimension=20, radius=3.0, seed=7, vectors=vectors),
-                                  **changes})
+        num_clients=50, dimension=20, radius=3.0, seed=7, vectors=vectors), **changes})
 
   built = build()
   assert built.shape == (50, 20) and built.dtype == np.float32

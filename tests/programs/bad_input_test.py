@@ -94,8 +94,7 @@ def finished(shared_context, tmp_path_factory):
 def _snapshot(folder):
   # The lock is taken and left, empty.
   return {path: (path.name != files.LOCK and path.stat().st_mtime_ns,
-                 path.is_file() and path.read_bytes())
-          for path in folder.rglob('*')}
+                 path.is_file() and path.read_bytes()) for path in folder.rglob('*')}
 
 
 @pytest.mark.parametrize('arguments, message', [

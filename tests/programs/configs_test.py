@@ -15,10 +15,8 @@ from tff_pipelines.fedavg.sweep_settings import SweepSettings
 FOLDER = pathlib.Path(train.__file__).parent / 'configs'
 # Parameters of the model, and clients of TFF's data sets.
 SIZES = {
-    'emnist': (1_018_174, 3_400),
-    'shakespeare': (820_522, 715),
-    'stackoverflow_tag': (5_000_500, 342_477),
-    'stackoverflow_word': (4_050_748, 342_477)}
+    'emnist': (1_018_174, 3_400), 'shakespeare': (820_522, 715),
+    'stackoverflow_tag': (5_000_500, 342_477), 'stackoverflow_word': (4_050_748, 342_477)}
 SWEEPS = sorted(path.name for path in FOLDER.glob('sweep_*.flags'))
 
 

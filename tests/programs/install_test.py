@@ -33,8 +33,7 @@ def installed(tmp_path_factory):
                'requirements.txt'):
     _run('cp', '-r', modules.ROOT / name, source)
   _run(sys.executable, '-m', 'pip', 'install', '--quiet', '--no-deps',
-       '--no-build-isolation', '--disable-pip-version-check', '--target', target,
-       source)
+       '--no-build-isolation', '--disable-pip-version-check', '--target', target, source)
   (base / 'work').mkdir()
   return target, base / 'work'
 

@@ -69,10 +69,7 @@ def test_mistakes_are_one_line_and_write_nothing(
 
 # Baselines.
 
-BASELINES = {
-    'dp_sgd': ['--rounds=3'],
-    'dp_fl': ['--rounds=2'],
-    'pate': ['--answers=40']}
+BASELINES = {'dp_sgd': ['--rounds=3'], 'dp_fl': ['--rounds=2'], 'pate': ['--answers=40']}
 
 
 @pytest.fixture(scope='module')

@@ -119,8 +119,7 @@ def test_flag_names_a_function_whose_source_identifies_the_run(tmp_path, monkeyp
     ({'noise_multiplier': 1.0}, {'aggregation': _robust()},
      'noise_multiplier is not used with mechanism=own'),
     ({'mechanism': 'own'}, {}, 'mechanism=own needs aggregation')])
-def test_mistakes_are_one_line_and_nothing_is_written(
-    tmp_path, changes, given, message):
+def test_mistakes_are_one_line_and_nothing_is_written(tmp_path, changes, given, message):
   with pytest.raises(ValueError, match=message) as raised:
     api.train(_settings(tmp_path / 'run', **changes), **given)
   assert '\n' not in str(raised.value) and not (tmp_path / 'run').exists()

@@ -22,8 +22,7 @@ def examples(count: int, seed: int) -> dict[str, np.ndarray]:
 
 def build(*, num_clients: int = 8) -> Task:
   return Task(
-      name='blobs', privacy_unit='one simulated person',
-      model=Model.from_keras(
+      name='blobs', privacy_unit='one simulated person', model=Model.from_keras(
           network, tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
           class_names=('left', 'middle', 'right')),
       train=ArraysByClient(

@@ -13,8 +13,7 @@ TRAIN = 'tff_pipelines.train'
 SMALL = ('--cohort_size=4', '--vocabulary_size=30', '--num_clients=40', '--seed=5')
 RUNS = {
     'shakespeare': ['--task=shakespeare', '--cohort_size=4', '--num_clients=40',
-                    '--sequence_length=20',
-                    '--rounds=1', '--max_examples_per_client=2'],
+                    '--sequence_length=20', '--rounds=1', '--max_examples_per_client=2'],
     'word': ['--task=stackoverflow_word', '--rounds=1', *SMALL],
     'tag': ['--task=stackoverflow_tag', '--rounds=2', '--mechanism=gaussian',
             '--num_labels=6', *SMALL]}

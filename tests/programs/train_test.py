@@ -90,8 +90,7 @@ def test_nothing_tells_who_participated_unless_asked_for(runs, name):
   assert sorted(_checkpoint(folder).metrics) == sorted(columns[1:])
   ledger = (folder / 'ledger.jsonl').read_text()
   assert {key for line in ledger.splitlines()[1:] for key in json.loads(line)} == {
-      'round', 'event', 'outcome', 'starts', 'time', 'configuration', 'previous',
-      'hash'}
+      'round', 'event', 'outcome', 'starts', 'time', 'configuration', 'previous', 'hash'}
   # Of what is written once for all rounds, only what is configured is a number.
   assert len({json.dumps(json.loads(line)['event'])
               for line in ledger.splitlines()[1:]}) == 1

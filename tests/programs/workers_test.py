@@ -30,8 +30,7 @@ def _workers():
   return found
 
 
-def test_a_run_whose_workers_all_die_ends_in_one_line_and_is_resumed(
-    programs, tmp_path):
+def test_a_run_whose_workers_all_die_ends_in_one_line_and_is_resumed(programs, tmp_path):
   kept, ended = set(_workers()), threading.Event()
 
   def kill_all():

@@ -60,8 +60,7 @@ def round_trip(programs, folder, tmp_path, data, *party):
               name: list(spec.values()) for name, spec in described['inputs'].items()}
   outputs = alone.served(tmp_path / 'export' / 'saved_model', **examples)
   assert {name: list(spec.values()) for name, spec in described['outputs'].items()} == {
-      name: [array.dtype.name, list(array.shape[1:])]
-      for name, array in outputs.items()}
+      name: [array.dtype.name, list(array.shape[1:])] for name, array in outputs.items()}
   if 'value' in outputs:
     np.testing.assert_allclose(
         outputs['value'].ravel(), [float(row['value']) for row in table], rtol=1e-6)

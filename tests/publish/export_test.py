@@ -75,8 +75,7 @@ def _predicted(tmp_path, monkeypatch, output):
   source = types.SimpleNamespace(
       client_ids=CLIENTS, examples=lambda client: tiny_task.examples(3, len(client)))
   model = dataclasses.replace(
-      tiny_task.MODEL,
-      predict=lambda weights, batch: {
+      tiny_task.MODEL, predict=lambda weights, batch: {
           **tiny_task.predict(weights, batch), '=column': -batch['x'][:, 0]},
       breakdown=task_lib.Breakdown(kind='class', names=CLASSES, count=lambda *_: {}))
   serving = task_lib.Serving(

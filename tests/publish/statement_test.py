@@ -66,8 +66,7 @@ def test_private_run_states_both_numbers_rounded_up(tmp_path):
 
 # Changes of settings, of the summary, and words of the broken rules; none if private.
 VERDICTS = {
-    'private': ({}, {}, []),
-    'seeded': ({'seed': 4}, {}, ['noise is predictable']),
+    'private': ({}, {}, []), 'seeded': ({'seed': 4}, {}, ['noise is predictable']),
     'no noise': ({'mechanism': 'none'}, {}, ['without a mechanism']),
     'delta of 1/N': ({'delta': 1 / 8}, {}, ['delta is not known to be below 1 over the number']),
     'delta that is rounded to 1/N': ({'delta': 0.12499}, {}, ['below 1 over']),
@@ -81,8 +80,7 @@ VERDICTS = {
     'clients of unknown number': ({}, {'population': None}, ['below 1 over']),
     'unbounded': ({}, {'epsilon': None}, ['no finite epsilon']),
     'epsilon that hides no one': ({'noise_multiplier': 0.2}, {}, ['may detect everyone']),
-    'diagnostics': ({'diagnostics': True}, {}, []),
-    'stopped by diagnostics': (
+    'diagnostics': ({'diagnostics': True}, {}, []), 'stopped by diagnostics': (
         {'diagnostics': True}, {'caveats': 'stopped early'}, [statement.STOPPED]),
     'warm start': ({}, {'caveats': 'warm start outside the guarantee'}, ['a text']),
     'stated aggregation': ({}, {'caveats': 'aggregation as stated'}, ['a text']),

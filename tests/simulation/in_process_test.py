@@ -151,11 +151,9 @@ _BIG = np.arange(2 * 100, dtype=np.float32).reshape([100, 2])
 
 # Name -> computation and arguments.
 CASES = {
-    'scalar of Python': (_plus_one, [3]),
-    'scalar of NumPy': (_plus_one, [np.int32(3)]),
+    'scalar of Python': (_plus_one, [3]), 'scalar of NumPy': (_plus_one, [np.int32(3)]),
     'narrower integer': (_plus_one, [np.int16(3)]),
-    'tensor': (_plus_one, [tf.constant(3)]),
-    'functions as arguments': (_plus_two, [1]),
+    'tensor': (_plus_one, [tf.constant(3)]), 'functions as arguments': (_plus_two, [1]),
     'names, nesting, unused arguments': (_last_first, [1, [1.0, 2.0], [5]]),
     'other byte order': (_last_first, [1, np.array([1, 2], '>f4'), [5]]),
     'every other element': (_last_first, [1, _BIG[:2, 1], [5]]),
@@ -222,8 +220,7 @@ def test_what_the_worker_refuses_is_refused(
     ({'y': 1, 'x': 2}, [('x', np.int32), ('y', np.int32)],
      "an element must be named 'x', found 'y'"),
     ([1, 2], [('x', np.int32)], 'must have 1 elements, found 2')])
-def test_an_error_tells_the_place_the_rule_and_what_was_found(
-    value, type_spec, message):
+def test_an_error_tells_the_place_the_rule_and_what_was_found(value, type_spec, message):
   with pytest.raises(TypeError, match=message):
     values_lib.ingested(value, tff.to_type(type_spec))
 

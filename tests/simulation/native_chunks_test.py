@@ -24,8 +24,7 @@ from tff_pipelines.simulation import contexts, native_chunks
 COHORT = 5
 TASK = tiny_task.task(num_clients=COHORT)
 UPDATE = local_training.client_update(
-    tiny_task.loss, local_training.LocalConfig(
-        learning_rate=0.3, batch_size=3, epochs=1))
+    tiny_task.loss, local_training.LocalConfig(learning_rate=0.3, batch_size=3, epochs=1))
 
 
 def _params(**changes):
@@ -198,8 +197,7 @@ def test_sums_are_decoded_to_the_bits_of_the_graph(
 @pytest.mark.parametrize('factory', [
     AdaptiveClipSumFactory(_params(), AdaptiveClipParams(count_stddev=1.0)),
     DistributedSumFactory(_params(rotation='dft')),
-    DistributedSumFactory(_params(bits=26)),
-    type('Other', (DistributedSumFactory,), {
+    DistributedSumFactory(_params(bits=26)), type('Other', (DistributedSumFactory,), {
         'contribute': lambda *_: None})(_params())], ids=lambda f: type(f).__name__)
 def test_other_contributions_have_no_marks(factory):
   assert factory.native_params is None

@@ -38,8 +38,7 @@ def total_of_table(size):
       lambda table, i: table[i], (table_type, tff.TensorType(np.int32)))
 
   @tff.federated_computation(
-      tff.FederatedType(table_type, tff.SERVER),
-      tff.FederatedType(np.int32, tff.CLIENTS))
+      tff.FederatedType(table_type, tff.SERVER), tff.FederatedType(np.int32, tff.CLIENTS))
   def total(table, indices):  # pylint: disable=redefined-outer-name
     return tff.federated_sum(tff.federated_map(
         look_up, (tff.federated_broadcast(table), indices)))

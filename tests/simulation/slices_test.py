@@ -25,8 +25,7 @@ def test_number_of_slices_grows_with_the_clients_alone():
 
 
 @pytest.mark.parametrize('after, has_grown', [(130, False), (155, False), (157, True)])
-def test_a_worker_has_grown_by_a_fifth_of_what_it_had_when_it_was_warm(
-    after, has_grown):
+def test_a_worker_has_grown_by_a_fifth_of_what_it_had_when_it_was_warm(after, has_grown):
   memory = transports.Memory()
   for resident in (100, *[130] * (transports.WARM - 1)):
     memory.record(resident)

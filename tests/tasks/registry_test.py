@@ -62,9 +62,7 @@ def test_lists_agree_with_what_the_task_has():
   assert set(registry.OPTIONS) == set(registry.TASKS)
   assert registry.MODELS['emnist'] == tuple(sorted(emnist.MODELS))
   assert registry.DATA_SOURCES == emnist.SOURCES
-  data_options = {
-      name for source in emnist.SOURCES
-      for name in emnist.options_of(source)}
+  data_options = {name for source in emnist.SOURCES for name in emnist.options_of(source)}
   assert set(registry.OPTIONS['emnist']) == data_options | {'model', 'data_source'}
 
 

@@ -82,8 +82,7 @@ def test_a_grid_has_small_integers_and_keeps_neighbours(task):
   seen = vote_features.map_records(task, _fit(task, 'pca', dimensions=20))
   grid = vote_features.as_grid(seen)
   most = voting_knn.largest_feature(20)
-  for x in (grid.public, *(grid.agents.examples(a)['x']
-                           for a in grid.agents.client_ids)):
+  for x in (grid.public, *(grid.agents.examples(a)['x'] for a in grid.agents.client_ids)):
     assert x.dtype == np.int8 and np.abs(x.astype(int)).max() <= most
   assert np.abs(grid.public.astype(int)).max() == most
   near = [((t.public.astype(float)[:, None] - t.test['x'].astype(float)[None])**2

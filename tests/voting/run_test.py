@@ -35,8 +35,7 @@ def _task(*agents):
       public=rng.normal(size=(30, D)).astype(np.float32),
       public_labels=np.zeros(30, np.int32),
       test={'x': rng.normal(size=(9, D)).astype(np.float32),
-            'y': np.arange(9, dtype=np.int32) % C},
-      privacy_unit='one agent')
+            'y': np.arange(9, dtype=np.int32) % C}, privacy_unit='one agent')
 
 
 def _settings(algorithm='knn', **changes):
@@ -65,10 +64,8 @@ def check_task(monkeypatch):
 # Pairs of tasks that differ by the last record of the last agent.
 OTHERS = (_records(9, 1), _records(K, 2))
 NEIGHBOURS = {
-    'k records or one less': _records(K, 3),
-    'less than k': _records(2, 4),
-    'the only record': _records(1, 5),
-    'more than k': _records(K + 1, 7)}
+    'k records or one less': _records(K, 3), 'less than k': _records(2, 4),
+    'the only record': _records(1, 5), 'more than k': _records(K + 1, 7)}
 
 
 def _pair(name):

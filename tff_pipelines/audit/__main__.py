@@ -1,4 +1,4 @@
-"""Measures a lower bound of epsilon beside the proved upper one.
+"""Measures a lower bound of epsilon alongside the proved upper one.
 
   python -m tff_pipelines.audit
   python -m tff_pipelines.audit --mechanism=skellam-kernels,krr-answer \\

@@ -38,7 +38,7 @@ def epsilon_of(true, false, trials: int, delta: float, level: float):
     true, false: Positives among `trials` outputs with the client, and without it.
     trials: Outputs of each kind.
     delta: In [0, 1).
-    level: Of both limits together, such as 0.95.
+    level: Confidence of both limits together, for example 0.95.
   """
   each = 1 - (1 - level) / 2
   gained = least_rate(true, trials, each) - delta
@@ -48,7 +48,7 @@ def epsilon_of(true, false, trials: int, delta: float, level: float):
 
 def _refuted(epsilon: float, canaries: int, guesses: int, right: int,
              delta: float) -> float:
-  """Probability of so many right guesses at most, if (epsilon, delta) holds."""
+  """Upper bound on the probability of `right` guesses, if (epsilon, delta) holds."""
   law = stats.binom(guesses, special.expit(epsilon))
   tail = law.sf(right - 1)
   if not delta:

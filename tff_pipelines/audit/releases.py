@@ -37,7 +37,7 @@ class Setting:
   Attributes:
     epsilon, delta: Target of the calibrated noise; pure mechanisms have no delta.
     clients: Clients of a sum, or agents of a vote.
-    dimension, bits: Of the vectors of a sum.
+    dimension, bits: Coordinates of a vector, and bits of a sum.
     rate: Probability with which a record or a client is sampled, where it is.
   """
 
@@ -56,7 +56,7 @@ class Release:
   Attributes:
     name: Its mechanism.
     form: KERNELS or GRAPH.
-    event: What is claimed of it.
+    event: The event that is claimed.
     delta: Delta of the claim.
     draw: (whether the client is there, number of trials, generator) -> statistics,
       float [trials] or [trials, statistics].

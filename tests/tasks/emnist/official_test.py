@@ -121,8 +121,7 @@ def test_bad_clients_are_skipped_and_counted(tmp_path):
   with pytest.raises(task.BadClientError, match="'f0007_00'.* found 62"):
     emnist_task.load(data_source='official', cache_dir=tmp_path, only_digits=True)
   data = emnist_task.load(
-      data_source='official', cache_dir=tmp_path, only_digits=True,
-      skip_bad_clients=True)
+      data_source='official', cache_dir=tmp_path, only_digits=True, skip_bad_clients=True)
   assert len(data.held_out['test_examples']['y']) == 1
   assert list(data.skips.clients) == ['f0007_00']
   assert 'found 62' in data.skips.describe()

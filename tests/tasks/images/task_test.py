@@ -162,8 +162,7 @@ def test_ink_ends_up_near_255(dtype, paper, ink):
     (np.full([2, 784], 1.5), [0, 1], r'image: pixels must be in \[0, 1\], found 1.5'),
     (np.full([2, 784], np.nan), [0, 1], r'image: pixels must be in \[0, 1\], found nan'),
     (np.zeros([2, 784]), [0, 10], r'label must be in \[0, 10\), found 10 in example 1'),
-    (np.zeros([2, 784]), [-1, 1], r'label must be in \[0, 10\), found -1 in example 0'),
-])
+    (np.zeros([2, 784]), [-1, 1], r'label must be in \[0, 10\), found -1 in example 0'),])
 def test_bad_values_are_named_and_fail_in_graphs_too(pixels, labels, message):
   with pytest.raises(task_lib.BadClientError, match="client 'c': " + message):
     _converted(pixels, labels).examples('c')

@@ -13,8 +13,7 @@ SPECIAL = text_models.Special(6)
 PADDING, UNKNOWN, BEGIN, END = 0, 7, 8, 9
 ROWS = np.array([
     [BEGIN, 1, 2, 3, 4, END], [BEGIN, 5, UNKNOWN, END, PADDING, PADDING],
-    [BEGIN, 1, 1, 1, 1, 6], [BEGIN, END, PADDING, PADDING, PADDING, PADDING]],
-    np.int32)
+    [BEGIN, 1, 1, 1, 1, 6], [BEGIN, END, PADDING, PADDING, PADDING, PADDING]], np.int32)
 
 
 def _network(**changes):

@@ -160,8 +160,7 @@ def _damage_client(path, client):
 
 def _prepared(path):
   population = populations.Clients({
-      client: {'n': np.arange(3) + number}
-      for number, client in enumerate('abcdef')})
+      client: {'n': np.arange(3) + number} for number, client in enumerate('abcdef')})
   return populations.prepared(path, population, population)
 
 

@@ -131,8 +131,7 @@ def _converted(given: fuzz_inputs.Input) -> str:
         'refused for a client')
   for text in (*skips.clients.values(), *skips.records):
     _check_message(text, given, paths)
-  if (skips.clients or skips.records) and (
-      not given.skip or given.expected is not None):
+  if (skips.clients or skips.records) and (not given.skip or given.expected is not None):
     raise _Wrong('skipped what is not to be skipped', repr(skips))
   _check_copy(given, list(parts), counts, skips)
   return 'copied' + (', some skipped' if skips.clients or skips.records else '')
@@ -248,8 +247,7 @@ def run(format_: str, *, inputs: int, first: int = 0, seed: int = 0) -> list[str
       outcomes += map(json.loads, lines)
       if len(lines) < len(numbers):
         status = process.exitcode
-        if repeated == len(outcomes) or status not in (
-            -signal.SIGALRM, _TOO_MUCH_MEMORY):
+        if repeated == len(outcomes) or status not in (-signal.SIGALRM, _TOO_MUCH_MEMORY):
           output = (folder / 'output').read_bytes()[-300:]
           outcomes.append(f'{_FINDING}a process ended with status {status}: {output!r}')
         else:

@@ -276,15 +276,13 @@ _COLUMNS: tuple[Callable[[int], pyarrow.Array], ...] = (
     _from_integers(_A.timestamp('ms', 'UTC'), 2**63 - 1, 0),
     _from_integers(_A.timestamp('us', 'No/Where'), 1, 2),
     _from_integers(_A.timestamp('us', '+25:99'), 1, 2),
-    _from_integers(_A.time64('ns'), 1, 2**62),
-    _from_integers(_A.time32('ms'), 2**31 - 1),
+    _from_integers(_A.time64('ns'), 1, 2**62), _from_integers(_A.time32('ms'), 2**31 - 1),
     _from_integers(_A.duration('us'), 2**63 - 1), _from_integers(_A.duration('ns'), 7),
     _typed(_A.binary(), b'x', b'\xff'), _typed(_A.large_binary(), b'', None),
     _typed(_A.binary(3), b'abc'), _typed(_A.large_string(), 'x', '7', None),
     _typed(_A.string(), 'x' * 3000, '\0', ''), _typed(_A.string(), None, 'a'),
     lambda count: _typed(_A.string(), 'a', 'b')(count).dictionary_encode(),
-    _typed(_A.list_(_A.int64()), [1], [2, 3], [], None),
-    _typed(_A.list_(_A.int64()), []),
+    _typed(_A.list_(_A.int64()), [1], [2, 3], [], None), _typed(_A.list_(_A.int64()), []),
     _typed(_A.list_(_A.string()), ['a', 'b'], ['|'], []),
     _typed(_A.list_(_A.list_(_A.float64())), [[1.0], [2.0]], [[3.0], None]),
     _typed(_A.list_(_A.null()), [None]), _typed(_A.list_(_A.int64(), 2), [1, 2]),
@@ -299,8 +297,7 @@ def _schema_metadata(rng: random.Random) -> dict[bytes, bytes] | None:
   """Metadata of a column that may select an extension type of Arrow."""
   return rng.choice((None, None, None, {
       b'ARROW:extension:name': rng.choice((
-          b'arrow.py_extension_type', b'arrow.fixed_shape_tensor', b'x',
-          b'arrow.bool8')),
+          b'arrow.py_extension_type', b'arrow.fixed_shape_tensor', b'x', b'arrow.bool8')),
       b'ARROW:extension:metadata': rng.choice((
           pickle.dumps(_Executed()), b'{"shape":[2]}', b'', b'{', b'\xff'))}))
 

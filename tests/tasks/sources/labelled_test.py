@@ -20,8 +20,7 @@ def _arrays(**changes):
       'writer_train': np.array([7, 7, 3, 3, 7, 9], np.int16),
       'x_test': rng.integers(0, 256, [3, 28, 28]).astype(np.uint8),
       'y_test': np.array([2, 0, 1], np.uint8),
-      'writer_test': np.array([1, 3, 3], np.int16),
-      **changes}
+      'writer_test': np.array([1, 3, 3], np.int16), **changes}
   return {name: a for name, a in arrays.items() if a is not None}
 
 

@@ -102,8 +102,7 @@ def clients_folder(folder, population):
 def npz(folder, population):
   rows = interleaved(population)
   np.savez(folder / 'data.npz', client_train=np.array([c for c, _ in rows]),
-           **{f'{key}_train': np.array([r[key] for _, r in rows])
-              for key in rows[0][1]})
+           **{f'{key}_train': np.array([r[key] for _, r in rows]) for key in rows[0][1]})
   return dict(data_source='npz', data_path=str(folder / 'data.npz'))
 
 

@@ -59,8 +59,7 @@ def test_what_changes_the_files_or_what_is_read_makes_a_copy_of_its_own(tmp_path
   options = populations.plain_jsonl(tmp_path, populations.POPULATION)
   path = pathlib.Path(options['data_path'])
   changes = (
-      lambda: None,
-      lambda: path.write_text(path.read_text().replace('-3', '-4')),
+      lambda: None, lambda: path.write_text(path.read_text().replace('-3', '-4')),
       lambda: os.utime(path, ns=(0, 0)),
       lambda: (path.rename(tmp_path / 'x'), path.write_text(
           (tmp_path / 'x').read_text()), os.utime(path, ns=(0, 0))))

@@ -17,8 +17,7 @@ from tests import data_dir
 from tests.tasks.sources import populations
 
 SPEECHES = {
-    'hamlet/GHOST': ['Swear.'],
-    'hamlet/HAMLET': ['To be, or not to be.', 'x' * 300],
+    'hamlet/GHOST': ['Swear.'], 'hamlet/HAMLET': ['To be, or not to be.', 'x' * 300],
     'macbeth/ROSS': ['No.', 'Words, words, words.', 'Ay.', 'Ha!', 'So it will.'],
     'macbeth/SON': ['Mother?']}
 

@@ -19,8 +19,7 @@ POSTS = {
         ('No.', 'How to sort?', ['java', 'list', 'sorting']),
         ('The null is here', None, None),
         ('The the string', 'What is a string', ['java', 'string'][:1 + i % 2]),
-        ('Last lastword', 'Title', ['java', 'string']),
-    ] for i in range(12)}
+        ('Last lastword', 'Title', ['java', 'string']),] for i in range(12)}
 
 
 @pytest.fixture(name='path')

@@ -110,8 +110,7 @@ def test_most_frequent_first_and_ties_by_the_alphabet():
 def test_vocabulary_file_keeps_what_it_was_made_from(tmp_path):
   path = tmp_path / 'vocabulary.json'
   vocabulary = vocabulary_lib.Vocabulary(
-      words=('naïve', '"'), labels=('c#',),
-      made_from=vocabulary_lib.TRAINING_CLIENTS)
+      words=('naïve', '"'), labels=('c#',), made_from=vocabulary_lib.TRAINING_CLIENTS)
   path.write_text(vocabulary.dumps(), encoding='utf-8')
   assert vocabulary_lib.read(path) == vocabulary
 

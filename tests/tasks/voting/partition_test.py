@@ -12,8 +12,7 @@ LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), SIZES))
 
 def _deal(**changes):
   return partition.few_classes(LABELS, **{**dict(
-      num_clients=100, labels_per_client=6, records_per_client=60, seed=0),
-                                                 **changes})
+      num_clients=100, labels_per_client=6, records_per_client=60, seed=0), **changes})
 
 
 @pytest.mark.parametrize('num_clients, classes, records', [

@@ -14,11 +14,9 @@ def _records(labels):
 
 def _task(labels=(0, 1, 2), public=4, classes=3):
   return voting.VotingTask(
-      name='tiny', num_classes=classes,
-      agents=voting.AgentRecords(
+      name='tiny', num_classes=classes, agents=voting.AgentRecords(
           {'1': _records(labels[1::2]), '0': _records(labels[::2])}),
-      public=np.zeros((public, 2), np.float32),
-      public_labels=np.zeros(public, np.int32),
+      public=np.zeros((public, 2), np.float32), public_labels=np.zeros(public, np.int32),
       test={'x': np.zeros((3, 2), np.float32), 'y': np.zeros(3, np.int32)},
       privacy_unit='one agent')
 
@@ -60,8 +58,7 @@ def test_no_agents_records_are_the_servers():
   assert len(of_agents & of_server) <= 5
 
 
-@pytest.mark.parametrize('target, public, test', [
-    ('webcam', 206, 89), ('dslr', 110, 47)])
+@pytest.mark.parametrize('target, public, test', [('webcam', 206, 89), ('dslr', 110, 47)])
 def test_office_has_a_domain_each(target, public, test):
   folder = data_dir.require('office_caltech10_surf.npz').parent
   task = voting.build('office', data_path=str(folder), target=target)

@@ -278,8 +278,8 @@ class Records(Poisson):
 
   Attributes:
     silos: Number of silos, >= 1.
-    neighbours, column: As of `events.SampledRecords`; as many records as there are
-      weights have all turns, so that a record is drawn with so many times the rate.
+    neighbours, column: Those of `events.SampledRecords`; with b weights a record has
+      every b-th turn, and is sampled in it with b times the rate.
   """
 
   name = 'records'
