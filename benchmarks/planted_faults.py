@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     release = build()
     if flags.quick and release.is_slow:
       continue
-    found = run.examine(release, int((20_000 if flags.quick else flags.trials) * share))
+    found = run.examine(release, int((60_000 if flags.quick else flags.trials) * share))
     ratio = '–' if found.variance_ratio is None else '{:.3f} to {:.3f}'.format(
         *found.variance_ratio)
     by = list(found.problems)

@@ -13,6 +13,9 @@ from scipy import optimize, special, stats
 
 # Thresholds of each statistic that are compared on the first half of the trials.
 _THRESHOLDS = 400
+# Level of the limits by which a test is chosen: few outputs beyond a threshold must not win
+# by luck, as the second half would not repeat it.
+_LEVEL_OF_CHOICE = 0.9999
 # Epsilons at which a bound of guesses is looked for.
 _STEP = 0.02
 
@@ -139,7 +142,8 @@ def lower_bound(present: np.ndarray, absent: np.ndarray, delta: float,
     for below in (False, True):
       counts = [_positives(x, thresholds, below) for x in first]
       for swapped in (False, True):
-        found = epsilon_of(*counts[::-1 if swapped else 1], half, delta, level)
+        found = epsilon_of(
+            *counts[::-1 if swapped else 1], half, delta, _LEVEL_OF_CHOICE)
         index = int(np.argmax(found))
         if best is None or found[index] > best[0]:
           best = found[index], statistic, thresholds[index], below, swapped
