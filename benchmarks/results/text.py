@@ -38,15 +38,16 @@ def _rows(task: str):
   setting = TASKS[task]
 
   def row(key, label, kind='poisson', tuned='', **flags):
-    flags = dict(_COMMON, **setting['flags'], sampling=kind, **setting[kind], **flags)
+    flags = {**_COMMON, **setting['flags'], 'sampling': kind, **setting[kind], **flags}
     flags['rounds_per_evaluation'] = flags['rounds']
     if flags['mechanism'] == 'none':
       del flags['clip']
     return Row(name=f'{task}/{key}', label=label, data=setting['data'], flags=flags,
                grid=() if tuned else GRIDS[task], tuned_as=tuned and f'{task}/{tuned}')
 
-  yield row('none', 'no privacy', mechanism='none')
-  yield row('none-turns', 'no privacy, in turns', kind='turns', mechanism='none')
+  # Rounds cost nothing without privacy.
+  yield row('none', 'no privacy, 200 rounds', mechanism='none', rounds=200)
+  yield row('none-turns', 'no privacy, 200 rounds in turns', kind='turns', mechanism='none')
   for epsilon in EPSILONS if task != 'words' else (8,):
     poisson = dict(epsilon=epsilon, tuned=f'gaussian-{epsilon}')
     turns = dict(kind='turns', epsilon=epsilon)
@@ -91,7 +92,7 @@ def _table(task: str) -> Table:
 
 
 def _correlated(task: str, title: str) -> Table:
-  names = {f'{task}/none': 'no privacy, Poisson cohorts of 200, 40 rounds',
+  names = {f'{task}/none': 'no privacy, Poisson cohorts of 200, 200 rounds',
            f'{task}/none-turns': 'no privacy, in turns, 200 rounds',
            **{f'{task}/rows-skellam-{epsilon}': 'Skellam, correlated noise'
               for epsilon in EPSILONS},
