@@ -70,6 +70,8 @@ def sizes(every: Mapping[str, modules_lib.Module]) -> dict[str, int]:
                      m.tree) for name, m in library.items()),
       'audit: lines': sum(
           m.lines for name, m in every.items() if name.startswith(AUDIT)),
+      'library and audit: lines': sum(
+          m.lines for name, m in every.items() if name.startswith(LIBRARY)),
       'tests: lines': sum(
           m.lines for name, m in every.items() if name.startswith('tests/')),
       'library: modules': sum(not m.is_package for m in library.values()),

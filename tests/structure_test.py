@@ -164,7 +164,7 @@ _ARROWS = {
     _GUARANTEES: (COMMON, *_NUMBERS, _DIVERGENCES, _EVENTS, _SAMPLING),
     'tff_pipelines/simulation/': (COMMON, 'aggregators/'),
     'tff_pipelines/experiment/': _BELOW_EXPERIMENT,
-    'tff_pipelines/fedavg/': _BELOW_FAMILIES,
+    'tff_pipelines/fedavg/': (*_BELOW_FAMILIES, 'tff_pipelines/audit/'),
     BASELINES: (*_BELOW_FAMILIES, 'tff_pipelines/fedavg/'),
     'tff_pipelines/audit/': (*_BELOW_EXPERIMENT, 'tff_pipelines/experiment/'),
     **{f'tff_pipelines/{family}/': (
@@ -300,7 +300,7 @@ def test_the_project_does_not_outgrow_its_readers():
   assert found['library: lines'] <= 44_000
   assert found['library: lines of code'] <= 25_600
   assert found['audit: lines'] <= 5000
-  assert found['tests: lines'] <= found['library: lines']
+  assert found['tests: lines'] <= found['library and audit: lines']
 
 
 def test_no_library_code_validates_by_assert():

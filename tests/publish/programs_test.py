@@ -91,7 +91,7 @@ def test_statement_has_the_numbers_of_the_summary_and_no_other_keys(trained, exp
         'epsilon_server_person', 'delta', 'adjacency', 'adjacency_in_words',
         'privacy_unit', 'observers', 'observers_server', 'observers_participant',
         'least_cohort', 'sampling', 'trust_model', 'secure_aggregation', 'accountant',
-        'amplification', 'source', 'sampler', 'about', 'earlier', 'caveats'}
+        'amplification', 'source', 'sampler', 'about', 'earlier', 'audit', 'caveats'}
     assert content['private'] and content['reasons'] == []
     for name in ('epsilon', 'epsilon_server', 'epsilon_server_any_cohorts', 'delta',
                  'source', 'observers'):

@@ -16,8 +16,8 @@ _THRESHOLDS = 400
 # Level of the limits by which a test is chosen: few outputs beyond a threshold must not win
 # by luck, as the second half would not repeat it.
 _LEVEL_OF_CHOICE = 0.9999
-# Epsilons at which a bound of guesses is looked for.
-_STEP = 0.02
+# Epsilons at which a bound of guesses is looked for, by so many blocks.
+_STEP, _BLOCKS = 0.02, 300
 
 
 def least_rate(count, trials: int, level: float):
@@ -49,16 +49,20 @@ def epsilon_of(true, false, trials: int, delta: float, level: float):
     return np.log(np.maximum(gained, 1e-300) / most_rate(false, trials, each)).clip(0)
 
 
-def _refuted(epsilon: float, canaries: int, guesses: int, right: int,
-             delta: float) -> float:
-  """Upper bound on the probability of `right` guesses, if (epsilon, delta) holds."""
-  law = stats.binom(guesses, special.expit(epsilon))
-  tail = law.sf(right - 1)
-  if not delta:
-    return float(tail)
-  i = np.arange(1, right + 1)
-  between = (law.sf(right - i - 1) - tail) / i
-  return float(tail + 2 * canaries * delta * between.max(initial=0.0))
+def _not_refuted(epsilon, canaries: int, guesses: int, right: int, delta: float,
+                 last: np.ndarray):
+  """Upper bound on the probability of `right` guesses, if (epsilon, delta) holds.
+
+  Over i the maximum of P[right > B >= right - i] / i is taken from above: in a block of i,
+  which end at `last`, it is that of its last over its first.
+  """
+  q = special.expit(np.asarray(epsilon, np.float64))[..., np.newaxis]
+  above = lambda count: np.where(count < 0, 1.0, special.bdtrc(
+      np.maximum(count, 0), guesses, q))
+  tail = above(np.array([right - 1.0]))
+  first = np.concatenate([[1], last[:-1] + 1])
+  between = (above(right - last - 1.0) - tail) / first
+  return tail[..., 0] + 2 * canaries * delta * between.max(axis=-1)
 
 
 def epsilon_of_guesses(canaries: int, guesses: int, right: int, delta: float,
@@ -77,14 +81,20 @@ def epsilon_of_guesses(canaries: int, guesses: int, right: int, delta: float,
   if not 0 <= right <= guesses <= canaries:
     raise ValueError('right, guesses and canaries must be 0 <= right <= guesses <= '
                      f'canaries, found {right}, {guesses} and {canaries}')
-  excess = lambda epsilon: _refuted(epsilon, canaries, guesses, right, delta) - 1 + level
-  if not guesses or excess(0.0) > 0:
+  every = np.arange(1, right + 1)
+  excess = lambda epsilon, last=every: _not_refuted(
+      epsilon, canaries, guesses, right, delta, last) - 1 + level
+  # At delta 0 the bound is this, where a rate is not refuted.
+  most = special.logit(float(least_rate(right, guesses, level))) if right else 0.0
+  if most <= 0 or excess(0.0) > 0:
     return 0.0
   # The smallest that is not refuted: the bound may fall again where delta is large.
-  low = 0.0
-  while excess(low + _STEP) <= 0:
-    low += _STEP
-  return float(optimize.brentq(excess, low, low + _STEP, xtol=1e-9))
+  steps = np.append(np.arange(0.0, most, _STEP), most + 1e-9)
+  above = int(np.argmax(excess(steps, np.unique(
+      np.geomspace(1, right, _BLOCKS).astype(int))) > 0))
+  while excess(steps[above]) <= 0:
+    above += 1
+  return float(optimize.brentq(excess, steps[above - 1], steps[above], xtol=1e-9))
 
 
 class Bound(NamedTuple):

@@ -3,6 +3,7 @@
 import atexit
 import dataclasses
 import json
+import pathlib
 import time
 from typing import Any
 
@@ -10,8 +11,9 @@ import numpy as np
 
 from aggregators import tff_internals
 from tff_pipelines.accounting.guarantees import accountant
-from tff_pipelines.audit import lower_bounds, releases
+from tff_pipelines.audit import guesses, lower_bounds, releases
 from tff_pipelines.audit.settings import AuditSettings, GRAPH_SHARE
+from tff_pipelines.experiment import measured
 
 atexit.register(tff_internals.forget_default_context)
 
@@ -94,7 +96,9 @@ def examine(release: releases.Release, trials: int,
 
 
 def audit(settings: AuditSettings) -> int:
-  """Audits releases and prints what is found; 1 if a claim is refuted, else 0."""
+  """Audits releases or a run and prints what is found; 1 if a claim is refuted, else 0."""
+  if settings.run is not None:
+    return _audit_run(settings)
   setting = releases.Setting(
       epsilon=settings.epsilon, delta=settings.delta, clients=settings.clients,
       dimension=settings.dimension, bits=settings.bits)
@@ -116,3 +120,18 @@ def audit(settings: AuditSettings) -> int:
   if not is_text:
     print(json.dumps([one.to_json() for one in findings], indent=2))
   return int(any(one.problems for one in findings))
+
+
+def _audit_run(settings: AuditSettings) -> int:
+  """Audits the run in a folder by its canaries; returns as `audit`."""
+  findings = guesses.of_folder(pathlib.Path(settings.run))
+  found = [one.to_json() for one in findings]
+  if settings.format == 'json':
+    print(json.dumps(found, indent=2))
+    return int(any(one.refutes for one in findings))
+  for line, one in zip(measured.lines(found), findings):
+    print(f'{"REFUTED " * one.refutes}{line}')
+    estimate = '' if one.estimate is None else (
+        f'; epsilon about {one.estimate:.3g} by a normal fit, which proves nothing')
+    print(f'  area under the ROC curve {one.area:.3f}{estimate}')
+  return int(any(one.refutes for one in findings))

@@ -1,4 +1,4 @@
-"""Settings of an audit of single releases."""
+"""Settings of an audit of single releases, or of a run."""
 
 import dataclasses
 
@@ -23,12 +23,14 @@ _audit = declarations.group('audit')
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AuditSettings(settings.Settings):
-  """Which releases are audited, at which claim, with how many trials."""
+  """Settings of an audit: releases, their claim and number of trials; or a run."""
 
   mechanism: tuple[str, ...] | None = _audit(
       None, 'Releases, separated by commas. kernels, graph: the form of an encoding. '
       'rows: with correlated noise. records: with a hidden sample.', choices=RELEASES,
       essential=True, otherwise='all')
+  run: str | None = _audit(
+      None, 'Folder of a run with canaries, audited in place of releases.', essential=True)
   epsilon: float = _audit(2.0, 'Target that the noise is calibrated to.', above=0,
                           essential=True)
   delta: float = _audit(0.01, 'Delta of the claim, of what is not pure. Smaller ones '
@@ -40,3 +42,9 @@ class AuditSettings(settings.Settings):
   dimension: int = _audit(15, 'Coordinates of a vector.', low=1, high=2**20)
   bits: int = _audit(18, 'Bits of a sum.', low=2, high=30)
   format: str = _audit('text', 'Format of the output.', choices=('text', 'json'))
+
+  def unused(self):
+    yield from super().unused()
+    if self.run is not None:
+      for name in declarations.declared(AuditSettings).keys() - {'run', 'format'}:
+        yield name, 'run'

@@ -11,7 +11,7 @@ from typing import Any
 
 from tff_pipelines.common import files
 from tff_pipelines.experiment import (
-    configurations, metrics, page_document as document, report)
+    configurations, measured, metrics, page_document as document, report)
 from tff_pipelines.experiment.page_document import Curve, Run, Verdict
 
 # Columns that index the rows of a table, the first one that is there.
@@ -31,8 +31,9 @@ def read(folder: str | os.PathLike[str], verdict: Verdict, *,
   tables = sorted(path.glob('*.csv'), key=lambda table: table.name != files.METRICS)
   return Run(name=name or path.absolute().name, summary=summary,
              settings=configuration.get('settings', {}), verdict=verdict,
-             curves=[curve for table in tables if (rows := metrics.rows(table))
-                     for curve in _curves(rows, summary)])
+             curves=[*(curve for table in tables if (rows := metrics.rows(table))
+                       for curve in _curves(rows, summary)),
+                     *measured.curves(summary['details'].get('audit'))])
 
 
 def write(path: pathlib.Path, runs: Sequence[Run]) -> None:

@@ -17,6 +17,7 @@ from tff_pipelines.accounting.guarantees.bounds import Bound
 from tff_pipelines.accounting.guarantees.guarantee import (
     DRAWN, Guarantee, detected, in_words as number_in_words)
 from tff_pipelines.common import decimals
+from tff_pipelines.experiment import measured
 
 VERSION = 1
 JSON, TEXT = 'privacy.json', 'PRIVACY.md'
@@ -31,7 +32,7 @@ _COPIED = (
     'adjacency_in_words', 'privacy_unit', 'observers', 'observers_server',
     'observers_participant', 'least_cohort', 'sampling', 'trust_model',
     'secure_aggregation', 'sampler', 'accountant', 'amplification', 'source', 'about')
-KEYS = ('version', 'private', 'reasons', 'rules', *_COPIED, 'earlier', 'caveats')
+KEYS = ('version', 'private', 'reasons', 'rules', *_COPIED, 'earlier', 'audit', 'caveats')
 
 # Beginnings of caveats about files and metrics of the operator, which are no part of an
 # export.
@@ -95,7 +96,8 @@ def _rules(summary: Mapping[str, Any], earlier: Mapping | None) -> dict[str, lis
 
 
 def statement(summary: Mapping[str, Any], not_private: Sequence[str] = (),
-              earlier: Mapping[str, Any] | None = None) -> dict[str, Any]:
+              earlier: Mapping[str, Any] | None = None,
+              audit: Sequence[Mapping[str, Any]] | None = None) -> dict[str, Any]:
   """The statement of a finished run's summary as JSON; its keys are KEYS.
 
   Args:
@@ -105,7 +107,10 @@ def statement(summary: Mapping[str, Any], not_private: Sequence[str] = (),
     earlier: The ledgers of earlier releases about the same people, their number as
       `count`, with `epsilon` and `delta` of all releases together; None if none are
       stated.
+    audit: Findings of a run of the same settings with canaries; None for the summary's
+      own, if it has any.
   """
+  findings = summary['details'].get('audit') if audit is None else audit
   rules = _rules(summary, earlier)
   reasons = list(dict.fromkeys([*itertools.chain(*rules.values()),
                                 *map(str, not_private)]))
@@ -114,7 +119,9 @@ def statement(summary: Mapping[str, Any], not_private: Sequence[str] = (),
              if not name.startswith(_OF_THE_OPERATOR)]
   return {'version': VERSION, 'private': not reasons, 'reasons': reasons,
           'rules': {rule: not broken for rule, broken in rules.items()},
-          **{name: summary[name] for name in _COPIED}, 'earlier': earlier,
+          **{name: summary[name] for name in _COPIED}, 'earlier': earlier, 'audit': findings and [
+              {key: value for key, value in found.items() if key != 'curve'}
+              for found in findings],
           'caveats': caveats}
 
 
@@ -180,6 +187,12 @@ def parts(content: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
       yield 'text', 'What the training guarantees apart from that:'
     yield from (('item', line) for line in _bounds(content))
     yield 'text', Guarantee.from_json(content).meaning()
+    if content['audit']:
+      yield 'heading', 'Measured'
+      yield 'text', ('Canaries, made-up clients each in or out by a coin, were added to a '
+                     'run of these settings, and guessed from what it released. A faulty '
+                     'implementation may be found so; that none was found proves nothing.')
+      yield from (('item', line) for line in measured.lines(content['audit']))
     yield 'heading', 'Releases before'
     yield 'text', _before(content)
   yield 'heading', 'Who held raw rows'

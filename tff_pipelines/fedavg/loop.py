@@ -17,7 +17,7 @@ from tasks import task as task_lib
 from tasks.task import Task
 from tff_pipelines.accounting.sampling import schemes
 from tff_pipelines.experiment import failures, rounds as rounds_lib
-from tff_pipelines.fedavg import evaluation, process as process_lib
+from tff_pipelines.fedavg import audit as audit_lib, evaluation, process as process_lib
 from tff_pipelines.simulation import contexts, failures as computations
 
 
@@ -196,6 +196,8 @@ class FedAvgRounds(rounds_lib.Rounds):
       that lacks all of its records would tell more of one of them than its clip.
     in_turn: As of `ClientReader`.
     set_cohort_size: (state of the process, number of selected clients) -> state.
+    audit: The `audit.Audit` of the task's canaries, whose process shows its sums; None
+      without canaries.
   """
 
   process: tff.templates.IterativeProcess
@@ -212,6 +214,7 @@ class FedAvgRounds(rounds_lib.Rounds):
   in_turn: Callable[[str, task_lib.Examples, int], task_lib.Examples] = (
       lambda client_id, examples, index: examples)
   set_cohort_size: Callable[[Any, int], Any] = lambda state, _: state
+  audit: audit_lib.Audit | None = None
 
   # `set_cohort_size` sets it before each round.
   derived = ('noise_table',)
@@ -232,6 +235,8 @@ class FedAvgRounds(rounds_lib.Rounds):
     if self._validates:
       state['best'] = {'weights': list(state['process']['weights']),
                        'loss': np.float64(np.inf), 'round': np.int64(0)}
+    if self.audit is not None:
+      state['canaries'] = self.audit.initial_state(state['process']['weights'])
     return state
 
   def step(self, state: dict[str, Any], index: int) -> rounds_lib.Step:
@@ -244,6 +249,9 @@ class FedAvgRounds(rounds_lib.Rounds):
         index)
     metrics, suppressed = _measured(output['metrics'])
     after = {**state, 'scheme': scheme.state()}
+    if self.audit is not None:
+      after['canaries'] = self.audit.observed(
+          state['canaries'], output['metrics']['sum'], reporting)
     # Checkpoints must not tell how many clients participated.
     new = self.set_cohort_size(output['state'], round(scheme.expected_cohort))
     if not all(np.all(np.isfinite(w)) for w in new['weights']):

@@ -147,7 +147,8 @@ def build_chunked(
     client_update: local_training.ClientUpdate, element_spec, *,
     initial_weights: list[np.ndarray], sum_factory: ClientSumFactory,
     expected_cohort_size: float, server: ServerConfig,
-    read_in_graph: Callable | None = None) -> tff.templates.IterativeProcess:
+    read_in_graph: Callable | None = None,
+    shows_sum: bool = False) -> tff.templates.IterativeProcess:
   """Builds the process whose clients are chunks.
 
   A chunk is a list of clients whose data are concatenated. One call trains them one
@@ -166,6 +167,7 @@ def build_chunked(
     server: Parameters of the optimizer's step on minus the mean update.
     read_in_graph: See `tasks.task.reader_in_graph`. With it, chunks are of ids, and a
       call holds the examples of one client at a time.
+    shows_sum: Whether the metrics have the released sum, as `sum`.
   """
   seeded, diagnostics = sum_factory.seeded, sum_factory.diagnostics
   server = Server(initial_weights, server)
@@ -253,6 +255,8 @@ def build_chunked(
         aggregator=sum_factory.measured(public, num_reporting, totals))
     if diagnostics:
       metrics['training'] = tff.federated_sum(sent[3])
+    if shows_sum:
+      metrics['sum'] = result
     return weights, optimizer_state, sum_state, metrics
 
   return server.process(chunks_type, initial_sum, run_round)

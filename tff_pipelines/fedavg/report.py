@@ -12,7 +12,7 @@ from tasks.task import Breakdown, Task, VALIDATION
 from tff_pipelines.accounting.events import base, preliminary
 from tff_pipelines.accounting.guarantees import release_noise
 from tff_pipelines.common import caveats, decimals, files
-from tff_pipelines.experiment import metrics as metrics_lib, report
+from tff_pipelines.experiment import measured as measured_lib, metrics as metrics_lib, report
 from tff_pipelines.fedavg import columns, evaluation, private_evaluation, scores
 from tff_pipelines.fedavg.plan import FedAvgPlan
 from tff_pipelines.fedavg.settings import TrainSettings
@@ -26,6 +26,8 @@ _OUTSIDE = {
 # frequent ones, and in report.txt.
 _MAX_CLASSES, _MAX_PAIRS = 100, 20
 _SHOWN_CLASSES, _SHOWN_PAIRS, _SHOWN_WEAKEST = 10, 5, 3
+_CANARIES = caveats.Caveat('trained with canaries', 'canaries of an audit took part in the '
+                           'training: the model is for the audit alone')
 
 Results = Mapping[str, Mapping[str, float]]
 
@@ -351,7 +353,8 @@ def by_silo(task: Task, weights: Sequence[Any]) -> dict[str, float | None]:
 def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str, Any],
             initial_weights_seed: int, best: Mapping[str, Any] | None = None,
             evaluated: Mapping[str, Any] | None = None, encoder: str | None = None,
-            of_silos: Mapping[str, float | None] | None = None) -> report.Outcome:
+            of_silos: Mapping[str, float | None] | None = None,
+            audit: Sequence[Mapping[str, Any]] | None = None) -> report.Outcome:
   """Outcome of a run.
 
   Args:
@@ -363,6 +366,7 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str,
     evaluated: What `private_evaluation.read` returned; None for no such release.
     encoder: Result of `native_chunks.encoder`; None where no updates are encoded.
     of_silos: Result of `by_silo`, a diagnostic; None for none.
+    audit: Findings about the run's canaries as JSON; None without canaries.
   """
   outside = [name for name in results if _is_outside(name, task)]
   lines = [in_words(name, values) + ', outside the guarantee' * (name in outside)
@@ -399,6 +403,11 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str,
     shown = ', '.join(f'{silo} {_shown(value)}' for silo, value in of_silos.items())
     lines.append(f'{headline} by silo, outside the guarantee: mean '
                  f'{_shown(mean_of_silos)}; {shown}')
+  if audit:
+    lines += measured_lib.lines(audit)
+    figures[measured_lib.FIGURE] = lambda path: report.draw(
+        path, measured_lib.curves(audit), title='guesses which canaries took part',
+        xlabel=measured_lib.OVER, ylabel=measured_lib.METRIC)
   chosen = best and int(best['round'])
   if best is not None:
     lines.append(f'model: that of round {chosen}, of the lowest loss on the public '
@@ -410,7 +419,7 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str,
       lines.append(f'{set_name}: f1 is of {rarer!r}, the rarer class')
   return report.Outcome(
       result=sentences[first], figures=figures, files=(files.METRICS,),
-      caveats=[*constants, *(
+      caveats=[*constants, *[_CANARIES] * bool(audit), *(
           [caveats.Caveat('bad clients skipped', 'clients and records with bad data '
                           'are left out, outside the guarantee')]
           if task.skips.enabled else [])],
@@ -421,7 +430,7 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str,
           'held_out': finite_results(results), 'outside_guarantee': outside,
           'breakdown': breakdown, 'private_evaluation': evaluated, 'details': {
               **details(plan), 'initial_weights_seed': initial_weights_seed,
-              'chosen_round': chosen, 'encoder': encoder, 'by_silo': of_silos,
+              'chosen_round': chosen, 'encoder': encoder, 'by_silo': of_silos, 'audit': audit,
               'mean_of_silos': mean_of_silos,
               'skipped_clients': len(task.skips.clients),
               'skipped_records': len(task.skips.records)}})

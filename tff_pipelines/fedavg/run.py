@@ -24,7 +24,7 @@ from tff_pipelines.common import declarations, files
 from tff_pipelines.experiment import (
     models, records as records_lib, report as report_lib, run as run_lib)
 from tff_pipelines.fedavg import (
-    aggregation, columns, evaluation, local_training, loop, plan as plan_lib, planning,
+    aggregation, audit as audit_lib, columns, evaluation, local_training, loop, plan as plan_lib, planning,
     preliminary, private_evaluation, process as process_lib, report, scores, silos,
     validation, warm_start)
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
@@ -96,14 +96,17 @@ def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
                  local: local_training.LocalConfig, server: ServerConfig,
                  clients_per_call: int | None = None,
                  own: aggregation.Aggregation | None = None,
+                 audit: audit_lib.Audit | None = None,
                  **config: Any) -> loop.FedAvgRounds:
   """Federated averaging of a task under a plan, ready to run.
 
   `initial_weights` are float32 arrays; without `clients_per_call` the cohort decides;
-  `own` is the aggregation of mechanism=own; `config` are further arguments of
-  FedAvgRounds.
+  `own` is the aggregation of mechanism=own; `audit` that of canaries among the task's
+  clients; `config` are further arguments of FedAvgRounds.
   """
   update = local_training.client_update(task.model.loss, local)
+  if audit is not None:
+    update = audit.client_update(update)
   common = dict(initial_weights=initial_weights, server=server)
   if own is not None:
     factory, clients_per_call = own.factory, None
@@ -118,12 +121,13 @@ def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
         update, task.train.element_spec, sum_factory=factory,
         expected_cohort_size=cohort_size,
         read_in_graph=loop.reader_in_graph(task) if config.get('by_id') else None,
-        **common)
+        shows_sum=audit is not None, **common)
   return loop.FedAvgRounds(
       process, task=task, scheme=plan.scheme,
       set_cohort_size=functools.partial(
           process_lib.set_cohort_size, factory=factory),
-      rounds=plan.mechanism.rounds, clients_per_call=clients_per_call, **config)
+      rounds=plan.mechanism.rounds, clients_per_call=clients_per_call, audit=audit,
+      **config)
 
 
 def build_steps(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
@@ -158,6 +162,7 @@ class TrainExperiment(run_lib.Experiment):
   _start: warm_start.WarmStart | None = None
   _evaluated: dict[str, Any] | None = None
   _own: aggregation.Aggregation | None = None
+  _audit: audit_lib.Audit | None = None
   run_line = staticmethod(report.run_line)
 
   def folder_words(self) -> tuple[str, ...]:
@@ -250,7 +255,7 @@ class TrainExperiment(run_lib.Experiment):
     sizes, of_silos = counts, {}
     if not sizes:
       sizes = dict(dimension=task.model.parameter_count(),
-                   population=len(task.train.client_ids))
+                   population=len(task.train.client_ids) + self.settings.canaries)
     if self.settings.protect != 'client' and task is not None:
       unit, is_of_texts = self.settings.protect, 'sequence_length' in (
           registry.OPTIONS.get(self.settings.task, ()))
@@ -350,7 +355,7 @@ class TrainExperiment(run_lib.Experiment):
   def _by_id(self, task: Task) -> bool:
     # Clients of TFF, which those of an aggregation of one's own are, have examples.
     return (self.settings.clients_by_id and self.settings.aggregation is None
-            and loop.reads_by_id(task))
+            and not self.settings.canaries and loop.reads_by_id(task))
 
   def read_by_workers(self, task: Task):
     by_id, proof = self._by_id(task), data_proof(task.train)
@@ -384,9 +389,11 @@ class TrainExperiment(run_lib.Experiment):
         dropout_rate=settings.simulated_dropout_rate, on_bad=self.write_bad())
     if plan.mechanism.silos is not None:
       return build_steps(task, plan, initial, most_records=self._most_records, **common)
+    self._audit = audit_lib.Audit.of_run(
+        self.folder, plan, len(task.train.client_ids)) if settings.canaries else None
     return build_rounds(
-        task, plan, initial,
-        local=local_training.LocalConfig(**declarations.shared(
+        task if self._audit is None else self._audit.with_canaries(task), plan, initial,
+        audit=self._audit, local=local_training.LocalConfig(**declarations.shared(
             local_training.LocalConfig, settings, 'client_')),
         own=self._own, clients_per_call=settings.clients_per_call,
         by_id=self._by_id(task), **common)
@@ -397,13 +404,15 @@ class TrainExperiment(run_lib.Experiment):
       write_bad(client, ValueError(message))
     results = scores.with_scores(
         rounds.results(state), task.model, rounds.model(state), task.held_out)
+    found = self._audit and self._audit.findings(
+        state, plan.guarantee(plan.mechanism.rounds))
     outcome = report.outcome(
         plan, task, results, rounds.breakdown(state),
         self.settings.initial_weights_seed, state.get('best'), self._evaluated,
         plan.params and native_chunks.encoder(sum_factory(plan)),
         report.by_silo(task, rounds.model(state)) if (
             plan.mechanism.silos and plan.diagnostics and task.held_out_of_clients) else (
-                None))
+                None), found)
     return dataclasses.replace(outcome, trained={
         '': models.Trained.of(task.serving, rounds.model(state))})
 

@@ -277,6 +277,10 @@ class TrainSettings(settings.RunSettings, DataSettings):
   allow_degenerate: bool = _grid(False, 'Only warn of a grid too coarse to be useful.')
   diagnostics: bool = _privacy(False, 'Also measure values outside the guarantee: '
       'reporting clients, training loss, fraction clipped, rounding retries.')
+  canaries: int = declarations.setting(0, group='privacy', when={
+      'mechanism': (*_GRID, 'gaussian'), 'adaptive_clipping': (False,), **_CLIENTS}, low=0,
+      high=2**20, unit='canaries', help='Canary clients that join the population, so that '
+      'a lower bound of epsilon is measured. The model is not for use.')
   private_evaluation: float = _noise(0.0, 'Epsilon of noised metrics of the training '
       'clients\' held-out examples after the last round; epsilon includes it. 0: exact '
       'metrics, outside the guarantee.', low=0)
@@ -388,6 +392,10 @@ class TrainSettings(settings.RunSettings, DataSettings):
     if self.mechanism == 'silo_noise' and self.private_evaluation:
       raise ValueError('private_evaluation can\'t be had with mechanism=silo_noise: one '
                        'party would be trusted with the evaluation')
+    for name in ('private_evaluation', 'statistics_epsilon', 'vocabulary_epsilon'):
+      if self.canaries and getattr(self, name):
+        raise ValueError(f'{name}={getattr(self, name)} can\'t be had with canaries: its '
+                         'noise is for clients alone')
     if self.protect == 'person' and self.person_field is None:
       raise ValueError('protect=person needs person_field, the field that names them')
     if (self.population is None) != (self.dimension is None):

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tasks.task import Serving
 from tff_pipelines.accounting.guarantees import ledger_query
 from tff_pipelines.common import files
-from tff_pipelines.experiment import models, statement
+from tff_pipelines.experiment import configurations, models, statement
 from tff_pipelines.fedavg.account_verdict import verdict_on
 from tff_pipelines.publish import numpy_model, run as run_lib
 from tff_pipelines.publish.settings import ExportSettings
@@ -131,7 +131,8 @@ def _write(folder: pathlib.Path, settings: ExportSettings, run: run_lib.Finished
   reasons = [*serving.not_private, *([statement.PARTY] if settings.party else [])]
   # The summary names the models of all parties.
   content = statement.statement(
-      {**run.summary, 'model': trained.name}, reasons, _earlier(settings, run))
+      {**run.summary, 'model': trained.name}, reasons, _earlier(settings, run),
+      _audit(settings, run))
   files.write_json(folder / statement.JSON, content)
   files.write_atomically(folder / statement.TEXT, statement.in_words(content))
   return content
@@ -146,6 +147,21 @@ def _earlier(settings: ExportSettings, run: run_lib.FinishedRun) -> dict | None:
           'delta': answer.delta}
 
 
+def _audit(settings: ExportSettings, run: run_lib.FinishedRun) -> list | None:
+  """The findings of the audit that is given; ValueError if it is of other settings."""
+  if settings.audit is None:
+    return None
+  audit = run_lib.read_finished(settings.audit)
+  own, other = (configurations.read(one.folder)['settings'] for one in (run, audit))
+  if differ := [name for name in sorted({*own, *other} - {'canaries'})
+                if own.get(name) != other.get(name)]:
+    raise ValueError(f'audit={settings.audit} must be a run of the same settings but for '
+                     f'canaries, found other {", ".join(differ)}')
+  if not (findings := audit.summary['details'].get('audit')):
+    raise ValueError(f'audit={settings.audit} must be a run with canaries, found none')
+  return findings
+
+
 def export(settings: ExportSettings) -> pathlib.Path:
   """Exports the model of a run; OSError or ValueError for mistakes of the user."""
   run = run_lib.read_finished(settings.run, settings.party)
@@ -153,6 +169,9 @@ def export(settings: ExportSettings) -> pathlib.Path:
     raise ValueError(f'run={settings.run} is an export: give the folder of its run')
   if not verdict_on(run.folder).proves(run.summary):
     raise ValueError(f'run={settings.run}: its ledger does not prove the guarantee')
+  if run.summary['details'].get('audit'):
+    raise ValueError(f'run={settings.run} trained with canaries, for an audit: export one '
+                     'without, and give this as audit')
   trained = run.trained()
   serving = run.serving(trained)
   if not all(np.isfinite(array).all() for array in trained.weights):

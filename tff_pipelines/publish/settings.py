@@ -45,6 +45,8 @@ class ExportSettings(_ModelSettings):
   output_dir: str | None = _run(None, 'New folder of the export.', essential=True)
   earlier_ledgers: tuple[str, ...] | None = _run(None, 'Ledgers of earlier releases '
       'about the same people, separated by commas: the statement adds them up.')
+  audit: str | None = _run(None, 'Folder of a run with canaries and else the same '
+      'settings, whose measured lower bounds the statement shows.')
 
   def check_paths(self) -> None:
     path = pathlib.Path(self.output_dir)
