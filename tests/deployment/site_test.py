@@ -1,0 +1,132 @@
+"""A site's policy and ledger: what is charged, once, and what is refused."""
+
+import dataclasses
+import datetime
+import json
+import multiprocessing
+
+import pytest
+
+from tests.deployment.federation import Federation
+from tff_pipelines.accounting.events import base
+from tff_pipelines.accounting.guarantees import bounds, observers
+from tff_pipelines.deployment import messages, site
+
+
+@pytest.fixture(name='agreement')
+def _agreement(tmp_path):
+  return Federation(tmp_path / 'federation', rounds=10).agreement
+
+
+def _policy(agreement, **changes):
+  return site.Policy(**{
+      'data_set': 'hearts', 'programs': (agreement.program,), 'least_cohort': 2,
+      'helpers': (agreement.roster.helper.fingerprint,), 'epsilon': 50.0, 'delta': 1e-5,
+      **changes})
+
+
+def _study(agreement, number):
+  return dataclasses.replace(agreement, run=f'run {number}', study=f'study {number}')
+
+
+def _epsilon(agreement, delta=1e-5):
+  return observers.bound(observers.View(base.from_json(agreement.event)), delta,
+                         observers.Method(), bounds.SERVER_ANY_COHORTS).epsilon
+
+
+def test_studies_add_up_and_the_one_above_the_limit_is_refused(agreement, tmp_path):
+  ledger, one = site.SiteLedger(tmp_path / 'ledger.jsonl'), _epsilon(agreement)
+  policy = _policy(agreement, epsilon=1.2 * one)
+  for _ in range(2):  # A restarted client charges nothing more.
+    ledger.allow(policy, agreement)
+  assert ledger.epsilon(policy, datetime.date.today().year) == pytest.approx(one)
+  with pytest.raises(ValueError, match=r"study 'study 2' would bring epsilon of hearts"):
+    ledger.allow(policy, _study(agreement, 2))
+  assert len(ledger.entries()) == 1
+  both = ledger.epsilon(policy, datetime.date.today().year, agreement.event)
+  assert one < both < 2 * one
+  ledger.allow(dataclasses.replace(policy, epsilon=1.01 * both), _study(agreement, 2))
+  # Another data set has a budget of its own, and another year.
+  ledger.allow(dataclasses.replace(policy, data_set='lungs'), _study(agreement, 3))
+  assert ledger.epsilon(policy, 1999) == 0
+  with pytest.raises(ValueError, match='charged under other terms'):
+    ledger.allow(policy, dataclasses.replace(agreement, study='another'))
+
+
+def test_another_year_has_a_limit_of_its_own(agreement, tmp_path, monkeypatch):
+  ledger = site.SiteLedger(tmp_path / 'ledger.jsonl')
+  policy = _policy(agreement, epsilon=1.2 * _epsilon(agreement))
+  for year in (2030, 2031):
+    monkeypatch.setattr(site, '_today', lambda year=year: datetime.date(year, 1, 1))
+    ledger.allow(policy, _study(agreement, year))
+    with pytest.raises(ValueError, match=f'in {year}'):
+      ledger.allow(policy, _study(agreement, 10 * year))
+
+
+@pytest.mark.parametrize('changes, message', [
+    ({'programs': ('cd' * 32,)}, 'program abab.* is not among those'),
+    ({'helpers': ()}, 'helper .* is not among those that the policy trusts'),
+    ({'least_cohort': 3}, 'sums of 2 clients may be opened, and the policy asks for 3')])
+def test_what_the_policy_forbids_is_not_charged(agreement, tmp_path, changes, message):
+  ledger = site.SiteLedger(tmp_path / 'ledger.jsonl')
+  with pytest.raises(ValueError, match=message):
+    ledger.allow(_policy(agreement, **changes), agreement)
+  assert not ledger.entries()
+
+
+def test_a_ledger_that_was_edited_refuses_all(agreement, tmp_path):
+  path = tmp_path / 'ledger.jsonl'
+  ledger, policy = site.SiteLedger(path), _policy(agreement)
+  for number in range(3):
+    ledger.allow(policy, _study(agreement, number))
+  content = path.read_bytes()
+  lines = content.splitlines(keepends=True)
+  for changed in (content.replace(b'study 1', b'study 7'), b''.join(lines[1:]),
+                  lines[0] + lines[2], content[:-1], content + b'{}\n'):
+    path.write_bytes(changed)
+    with pytest.raises(ValueError, match='is damaged'):
+      ledger.allow(policy, _study(agreement, 9))
+  path.write_bytes(content)
+  assert [entry['run'] for entry in ledger.entries()] == ['run 0', 'run 1', 'run 2']
+
+
+def _charge(path, policy, agreement, number):
+  site.SiteLedger(path).allow(policy, _study(agreement, number))
+
+
+def test_runs_that_start_together_are_charged_one_by_one(agreement, tmp_path):
+  path, policy = tmp_path / 'ledger.jsonl', _policy(agreement)
+  context = multiprocessing.get_context('fork')
+  workers = [context.Process(target=_charge, args=(path, policy, agreement, i % 4))
+             for i in range(8)]
+  for worker in workers:
+    worker.start()
+  for worker in workers:
+    worker.join(60)
+  assert sorted(entry['run'] for entry in site.SiteLedger(path).entries()) == [
+      f'run {i}' for i in range(4)]
+
+
+def test_a_client_charges_before_it_computes(agreement, tmp_path):
+  federation = Federation(tmp_path / 'federation', rounds=10)
+  ledger = site.SiteLedger(tmp_path / 'ledger.jsonl')
+  policy = _policy(federation.agreement, epsilon=1e-3)
+  allow = lambda agreement: ledger.allow(policy, agreement)
+  with pytest.raises(messages.MessageError, match='the site refuses: study'):
+    federation.client('site 0', allow=allow).answer(federation.round().message)
+  assert not federation.vectors and not ledger.entries()
+  policy = dataclasses.replace(policy, epsilon=50.0)
+  federation.client('site 0', allow=allow).answer(federation.round().message)
+  federation.client('site 0', allow=allow).answer(federation.round(2).message)
+  assert len(ledger.entries()) == 1
+
+
+def test_a_policy_is_read_strictly(agreement, tmp_path):
+  path, policy = tmp_path / 'policy.json', _policy(agreement)
+  path.write_text(json.dumps(dataclasses.asdict(policy)))
+  assert site.Policy.read(path) == policy
+  path.write_text(json.dumps({**dataclasses.asdict(policy), 'epsilonn': 3}))
+  with pytest.raises(ValueError, match='must have the keys data_set'):
+    site.Policy.read(path)
+  with pytest.raises(ValueError, match='epsilon'):
+    dataclasses.replace(policy, epsilon=float('nan'))
