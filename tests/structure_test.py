@@ -143,8 +143,8 @@ def test_no_library_code_hides_its_imports():
           "importlib.import_module(f'tff_pipelines.{PROGRAMS[name]}')",)}
 
 
-_SHARED = ('accounting', 'audit', 'baselines', 'common', 'configs', 'deployment',
-           'experiment', 'publish', 'simulation')
+_SHARED = ('accounting', 'audit', 'baselines', 'common', 'configs', 'deployed',
+           'deployment', 'experiment', 'publish', 'simulation')
 _FAMILIES = ('fedavg', *sorted({
     name.split('/')[1] for name in MODULES
     if name.startswith('tff_pipelines/') and name.count('/') == 2
@@ -166,6 +166,8 @@ _ARROWS = {
     'tff_pipelines/experiment/': _BELOW_EXPERIMENT,
     'tff_pipelines/fedavg/': (*_BELOW_FAMILIES, 'tff_pipelines/audit/'),
     BASELINES: (*_BELOW_FAMILIES, 'tff_pipelines/fedavg/'),
+    'tff_pipelines/deployed/': (*_BELOW_FAMILIES, 'tff_pipelines/deployment/',
+                                'tff_pipelines/fedavg/'),
     # State machines of the parties: no TFF, and no sockets.
     'tff_pipelines/deployment/': (COMMON, 'aggregators/', ACCOUNTING),
     'tff_pipelines/audit/': (*_BELOW_EXPERIMENT, 'tff_pipelines/experiment/'),

@@ -1,0 +1,101 @@
+"""Rounds of federated averaging at the leader, over the two-server protocol."""
+
+from collections.abc import Iterable, Sequence
+import dataclasses
+import pathlib
+from typing import Any, Protocol
+
+import numpy as np
+
+from tff_pipelines.common import files
+from tff_pipelines.deployed import program as program_lib
+from tff_pipelines.deployment import agreements, identities, leader, messages
+from tff_pipelines.experiment import rounds as rounds_lib
+from tff_pipelines.fedavg import loop
+
+_BEGUN = 'begun'
+
+
+class Carrier(Protocol):
+  """Carries messages; it need not be trusted."""
+
+  def uploads(self, message: bytes, clients: Sequence[str]) -> Iterable[bytes]:
+    """Sends a round's message to clients; yields what they answer, until a deadline."""
+
+  def opened(self, request: bytes) -> bytes | None:
+    """The helper's answer to a request; None if it did not answer in time."""
+
+
+@dataclasses.dataclass(eq=False, kw_only=True)
+class DeployedRounds(loop.FedAvgRounds):
+  """Rounds whose clients are elsewhere.
+
+  A round that is not opened, as too few clients reported, or a server was not there, is
+  suppressed as the plan accounts for: noise alone is released. So is one that was begun
+  before the leader was killed, since clients answer no round twice.
+
+  Attributes:
+    agreement, identity: Those of the run, and of the leader.
+    carrier: Reaches clients and helper.
+    folder: The leader's own, for what it must remember.
+    refused: Round, client and reason of every upload that was refused, for the operator.
+  """
+
+  agreement: agreements.Agreement
+  identity: identities.Identity
+  carrier: Carrier
+  folder: pathlib.Path
+  refused: list[tuple[int, str, str]] = dataclasses.field(default_factory=list)
+
+  def __post_init__(self):
+    super().__post_init__()
+    self._program = program_lib.Program(self.process, self.set_cohort_size)
+    self._shares = np.zeros(0)
+
+  def initial_state(self, resumed: bool) -> dict[str, Any]:
+    params = self.agreement.params
+    return {'process': self.process.initialize(), 'scheme': self.scheme.state(),
+            'shares': np.zeros((len(params.column) - 1, params.padded_dimension),
+                               np.uint32)}
+
+  def step(self, state: dict[str, Any], index: int) -> rounds_lib.Step:
+    self._shares = state['shares']
+    step = super().step(state, index)
+    return dataclasses.replace(step, state={**step.state, 'shares': self._shares})
+
+  def _computed(self, state: Any, clients: Sequence[int], index: int) -> Any:
+    params = self.agreement.params
+    found = self._opened(state, [self.task.train.client_ids[i] for i in clients], index)
+    total = np.zeros([1 + (len(params.column) > 1), params.padded_dimension], np.int32)
+    if found is None:  # Its sum counts as zero in later rows.
+      self._shares = np.concatenate([np.zeros_like(self._shares[:1]), self._shares])[
+          :len(self._shares)]
+    else:
+      total[0], self._shares = found.total, found.history
+    return self._program.updated(
+        state, total.reshape(-1), 0 if found is None else len(clients))
+
+  def _opened(self, state: Any, clients: Sequence[str], index: int
+              ) -> leader.Opened | None:
+    """The opened sum of a round; None if there is none."""
+    begun = self.folder / _BEGUN
+    last = int(begun.read_text()) if begun.exists() else 0
+    if not clients or index <= last:
+      return None
+    files.write_atomically(begun, str(index))
+    own = leader.Round(
+        self.agreement, self.identity, index, clients,
+        self._program.model(state, self.agreement.run, index), self._shares)
+    for upload in self.carrier.uploads(own.message, clients):
+      own.take(upload)
+      if own.reported == len(clients):
+        break
+    found = None
+    try:
+      while found is None and (request := own.request()) is not None and (
+          answer := self.carrier.opened(request)) is not None:
+        found = own.finish(request, answer)
+    except messages.MessageError as error:
+      own.refused.append(('', str(error)))
+    self.refused += [(index, *one) for one in own.refused]
+    return found
