@@ -1,0 +1,220 @@
+"""Messages over gRPC with mutual TLS; sites open connections, and listen nowhere.
+
+The leader listens for sites, the helper for the leader. A site asks for the message of
+the next round and waits, then uploads. Peers are known by the very certificate that they
+pinned; all that is signed is checked by the parties' state machines in any case.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent import futures
+import contextlib
+import queue
+import threading
+import time
+
+import grpc
+
+from tff_pipelines.deployed import tls
+from tff_pipelines.deployment import client as client_lib, messages
+
+_LEADER, _HELPER = 'tff_pipelines.Leader', 'tff_pipelines.Helper'
+# Seconds that a site waits for a round before it asks again, and between attempts.
+_POLL, _BACKOFF = 20.0, (0.2, 5.0)
+# Bytes of a message in addition to its vector: fields of up to a thousand uploads.
+_FIELDS = 2**22
+_OVER = grpc.StatusCode.OUT_OF_RANGE
+
+
+def _options(most: int) -> list[tuple[str, int]]:
+  return [('grpc.max_receive_message_length', most + _FIELDS),
+          ('grpc.max_send_message_length', most + _FIELDS),
+          ('grpc.keepalive_time_ms', 30_000), ('grpc.so_reuseport', 0),
+          ('grpc.ssl_target_name_override', tls.SERVER_NAME)]
+
+
+@contextlib.contextmanager
+def _served(service: str, methods: Mapping[str, Callable], address: str, *,
+            key: bytes, certificate: bytes, peers: Mapping[str, str], most: int
+            ) -> Iterator[str]:
+  """Serves methods of (name of the peer, request, context); yields host:port.
+
+  `peers` are names and certificates of who may connect; `most` is as for `_options`.
+  """
+  names = {_content(pem): name for name, pem in peers.items()}
+
+  def handler(method):
+    def handle(request, context):
+      pem, = context.auth_context().get('x509_pem_cert', [b''])
+      if (name := names.get(_content(pem.decode('ascii', 'replace')))) is None:
+        context.abort(grpc.StatusCode.UNAUTHENTICATED, 'unknown certificate')
+      return method(name, request, context)
+
+    return grpc.unary_unary_rpc_method_handler(handle)
+
+  server = grpc.server(
+      futures.ThreadPoolExecutor(2 * len(peers) + 4), options=_options(most),
+      maximum_concurrent_rpcs=4 * len(peers) + 8, handlers=[
+          grpc.method_handlers_generic_handler(service, {
+              name: handler(method) for name, method in methods.items()})])
+  port = server.add_secure_port(address, grpc.ssl_server_credentials(
+      [(key, certificate)], ''.join(peers.values()).encode('ascii'), True))
+  server.start()
+  try:
+    yield f'{address.rpartition(":")[0]}:{port}'
+  finally:
+    server.stop(1.0).wait()
+
+
+def _content(pem: str) -> str:
+  """A certificate's text without white space, which servers may change."""
+  return ''.join(pem.split())
+
+
+def _channel(address: str, *, key: bytes, certificate: bytes, server: str,
+             most: int) -> grpc.Channel:
+  """A channel to a server whose certificate is pinned."""
+  return grpc.secure_channel(address, grpc.ssl_channel_credentials(
+      server.encode('ascii'), key, certificate), _options(most))
+
+
+def _patiently(call: Callable, request: bytes, seconds: float) -> bytes:
+  """Calls until the server is there; grpc.RpcError if it is not in so many seconds."""
+  end, pause = time.monotonic() + seconds, _BACKOFF[0]
+  while True:
+    try:
+      return call(request, timeout=max(0.1, end - time.monotonic()))
+    except grpc.RpcError as error:
+      if error.code() != grpc.StatusCode.UNAVAILABLE or time.monotonic() + pause > end:
+        raise
+    time.sleep(pause)
+    pause = min(2 * pause, _BACKOFF[1])
+
+
+class LeaderTransport:
+  """The leader's: a `rounds.Carrier` to sites and helper, while `serving`."""
+
+  def __init__(self, *, key: bytes, certificate: bytes, sites: Mapping[str, str],
+               helper: tls.Endpoint, deadline: float, most: int):
+    """Initializes the transport.
+
+    Args:
+      key, certificate: The leader's own, PEM.
+      sites: Name of a client -> its certificate.
+      helper: Certificate and address of the helper.
+      deadline: Seconds that a round waits for sites, and for the helper.
+      most: The largest number of bytes of a vector or a model.
+    """
+    self._own = dict(key=key, certificate=certificate)
+    self._sites, self._helper, self._deadline = sites, helper, deadline
+    self._most, self._changed = most, threading.Condition()
+    self._message, self._waited_for, self._over = b'', set(), False
+    self._uploads: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+  @contextlib.contextmanager
+  def serving(self, address: str) -> Iterator[str]:
+    """Listens for sites within the block; yields host:port."""
+    with _served(_LEADER, {'Next': self._next, 'Upload': self._upload}, address,
+                 peers=self._sites, most=self._most, **self._own) as listening:
+      try:
+        yield listening
+      finally:
+        with self._changed:
+          self._over = True
+          self._changed.notify_all()
+
+  def uploads(self, message: bytes, clients: Sequence[str]) -> Iterator[bytes]:
+    """As of `rounds.Carrier`."""
+    self._uploads = queue.SimpleQueue()
+    with self._changed:
+      self._message, self._waited_for = message, set(clients)
+      self._changed.notify_all()
+    end = time.monotonic() + self._deadline
+    try:
+      for _ in clients:
+        yield self._uploads.get(timeout=max(0.0, end - time.monotonic()))
+    except queue.Empty:
+      pass
+    finally:
+      with self._changed:
+        self._message, self._waited_for = b'', set()
+
+  def opened(self, request: bytes) -> bytes | None:
+    """As of `rounds.Carrier`."""
+    with _channel(self._helper.address, server=self._helper.certificate,
+                  most=self._most, **self._own) as channel:
+      try:
+        return _patiently(channel.unary_unary(f'/{_HELPER}/Open'), request, self._deadline)
+      except grpc.RpcError:
+        return None
+
+  def _next(self, name: str, request: bytes, context: grpc.ServicerContext) -> bytes:
+    del request  # Unused.
+    with self._changed:
+      self._changed.wait_for(
+          lambda: self._over or name in self._waited_for, timeout=_POLL)
+      if self._over:
+        context.abort(_OVER, 'the run is over')
+      return self._message if name in self._waited_for else b''
+
+  def _upload(self, name: str, request: bytes, context: grpc.ServicerContext) -> bytes:
+    with self._changed:
+      if name not in self._waited_for:
+        context.abort(grpc.StatusCode.FAILED_PRECONDITION, 'no round waits for this site')
+      self._waited_for.discard(name)
+      self._uploads.put(request)
+    return b''
+
+
+@contextlib.contextmanager
+def helper_serving(answer: Callable[[bytes], bytes], address: str, *, key: bytes,
+                   certificate: bytes, leader: str, most: int) -> Iterator[str]:
+  """Answers requests of the leader, by its certificate; yields host:port."""
+  one_at_a_time = threading.Lock()
+
+  def opened(name, request, context):
+    del name, context  # Unused.
+    with one_at_a_time:
+      return answer(request)
+
+  with _served(_HELPER, {'Open': opened}, address, key=key, certificate=certificate,
+               peers={'leader': leader}, most=most) as listening:
+    yield listening
+
+
+def take_part(client: client_lib.Client, leader: tls.Endpoint, *, key: bytes,
+              certificate: bytes, most: int, patience: float,
+              log: Callable[[str], None]) -> None:
+  """Answers the rounds of a run until it is over.
+
+  Args:
+    client: The site's state machine.
+    leader: Certificate and address of the leader.
+    key, certificate: The site's own, PEM.
+    most: The largest number of bytes of a vector or a model.
+    patience: Seconds without the leader after which grpc.RpcError is raised.
+    log: Takes lines about rounds that were refused or did not arrive.
+  """
+  with _channel(leader.address, key=key, certificate=certificate,
+                server=leader.certificate, most=most) as channel:
+    ask, send = (channel.unary_unary(f'/{_LEADER}/{name}') for name in ('Next', 'Upload'))
+    while True:
+      try:
+        message = _patiently(ask, b'', patience)
+      except grpc.RpcError as error:
+        if error.code() == _OVER:
+          return
+        if error.code() != grpc.StatusCode.DEADLINE_EXCEEDED:
+          raise
+        continue
+      if not message:
+        continue
+      try:
+        upload = client.answer(message)
+      except messages.MessageError as error:
+        log(f'refused: {error}')
+        time.sleep(_BACKOFF[1])  # The leader may send the same again.
+        continue
+      try:
+        _patiently(send, upload, patience)
+      except grpc.RpcError as error:
+        log(f'upload did not arrive: {error.code().name.lower()}')
