@@ -141,3 +141,23 @@ def test_a_client_takes_its_noise_from_no_message(tmp_path):
       contribution(model, **changes)
   with pytest.raises(ValueError, match='damaged|checkpoint|SHA'):
     contribution(model[:-1])
+
+
+def test_steps_of_silos_are_split_to_the_last_bit():
+  task = tiny_task.task(4, examples_per_client=20)
+  settings = settings_lib.TrainSettings(
+      task=task, rounds=2, protect='record', batch_size=20, mechanism='skellam',
+      noise_multiplier=1.0, seed=5, clip=0.5)
+  plan = plan_lib.build(settings, dimension=task.model.parameter_count(), population=80,
+                        silos=4, privacy_unit='one record')
+  steps = run_lib.build_steps(task, plan, task.model.initial_weights(0),
+                              server=ServerConfig(learning_rate=1.0))
+  program = program_lib.Program(steps.process, steps.set_cohort_size)
+  state = steps.set_cohort_size(steps.initial_state(False)['process'], 4)
+  model, values = program.model(state, 'run', 1), [
+      steps._reader.read(i, 1) for i in range(4)]
+  total = sum(program.contribution(value, model, 'run', 1, 4).astype(np.int64)
+              for value in values) % plan.params.modulus
+  found, expected = (program.updated(state, total.astype(np.int32), 4),
+                     steps.process.next(state, values))
+  assert all(map(np.array_equal, *(tree.flatten(x['state']) for x in (found, expected))))

@@ -1,19 +1,18 @@
 """The two-server protocol: sums are right, and what is not agreed to is refused."""
 
-import pathlib
-import tempfile
+import secrets
 
-import hypothesis
-from hypothesis import stateful, strategies
 import numpy as np
 import pytest
 from scipy import stats
 
+from benchmarks import two_servers
+from tests.deployment import schedules
 from tests.deployment.federation import Federation, params_of
 from tff_pipelines.deployment import agreements, identities, messages, vectors
 from tff_pipelines.deployment.agreements import Agreement
 
-SITES = [f'site {i}' for i in range(4)]
+SITES = schedules.SITES
 
 
 @pytest.fixture(name='federation')
@@ -265,62 +264,32 @@ def test_keys_are_for_their_owner_alone(tmp_path):
   assert keys.opened(sealed, b'round 2') is None and keys.opened(b'x', b'') is None
 
 
-class Schedules(stateful.RuleBasedStateMachine):
-  """A leader that does what it likes, parties that restart, messages in any order."""
-
-  def __init__(self):
-    super().__init__()
-    self._scratch = tempfile.TemporaryDirectory()
-    self.federation = Federation(pathlib.Path(self._scratch.name), rounds=4)
-    self.rounds, self.uploads, self.openings, self.answers = [], [], {}, {}
-
-  def teardown(self):
-    self._scratch.cleanup()
-
-  @stateful.rule(index=strategies.integers(1, 4), model=strategies.sampled_from([b'', b'a']))
-  def describe(self, index, model):
-    self.rounds.append(self.federation.round(index, model=model))
-
-  @stateful.precondition(lambda self: self.rounds)
-  @stateful.rule(data=strategies.data(), name=strategies.sampled_from(SITES))
-  def ask(self, data, name):
-    own = data.draw(strategies.sampled_from(self.rounds))
-    key = (name, messages.read(own.message, 'round', most_payload=9).fields['round'])
-    try:
-      upload = self.federation.client(name).answer(own.message)
-    except messages.MessageError:
-      return
-    assert key not in self.answers  # Never twice in a round.
-    self.answers[key] = self.federation.vectors[key]
-    self.uploads.append((own, upload))
-
-  @stateful.precondition(lambda self: self.uploads)
-  @stateful.rule(data=strategies.data())
-  def take(self, data):
-    own, upload = data.draw(strategies.sampled_from(self.uploads))
-    data.draw(strategies.sampled_from(self.rounds)).take(upload)
-    own.take(upload)
-
-  @stateful.precondition(lambda self: any(own.reported > 1 for own in self.rounds))
-  @stateful.rule(data=strategies.data())
-  def open(self, data):
-    own = data.draw(strategies.sampled_from([
-        own for own in self.rounds if own.reported > 1]))
-    request = own.request()
-    answer = self.federation.helper().answer(request)
-    try:
-      found = own.finish(request, answer)
-    except messages.MessageError:
-      return
-    index = messages.read(own.message, 'round', most_payload=9).fields['round']
-    # One set a round, whichever of its descriptions.
-    assert self.openings.setdefault(index, (request, answer)) == (request, answer)
-    if len(found.clients) == 4:
-      total = sum(self.answers[name, index].astype(np.int64) for name in SITES)
-      np.testing.assert_array_equal(found.total, total % 2**18)
+def test_no_schedule_opens_a_client_twice():
+  schedules.run(25)
 
 
-TestSchedules = Schedules.TestCase
-TestSchedules.settings = hypothesis.settings(
-    max_examples=25, stateful_step_count=30, deadline=None,
-    suppress_health_check=list(hypothesis.HealthCheck))
+def test_costs_are_measured(capsys):
+  assert two_servers.main(['--quick']) == 0
+  assert capsys.readouterr().out.count('| 256 |') == 2
+
+
+def test_no_secret_is_in_a_message_or_a_file_that_others_read(federation, monkeypatch):
+  seeds, sent = [], []
+  draw = secrets.token_bytes
+  monkeypatch.setattr(secrets, 'token_bytes',
+                      lambda size: seeds.append(draw(size)) or seeds[-1])
+  own = federation.round()
+  for name in SITES:
+    sent.append(federation.client(name).answer(own.message))
+    own.take(sent[-1])
+  request = own.request()
+  sent += [own.message, request, federation.helper().answer(request)]
+  sent += [path.read_bytes() for path in federation.folder.rglob('*') if path.is_file()]
+  assert len(seeds) == 4
+  bits = federation.agreement.params.bits
+  for seed, name in zip(seeds, SITES):
+    vector = federation.vectors[name, 1]
+    mask = vectors.expanded(seed, len(vector)) & np.uint32(2**bits - 1)
+    for secret in (seed, seed.hex().encode(), vector.tobytes(), mask.tobytes(),
+                   *(vectors.packed(x, bits) for x in (vector.view(np.uint32), mask))):
+      assert not any(secret in content for content in sent)
