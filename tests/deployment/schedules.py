@@ -1,10 +1,10 @@
 """Random schedules of the two-server protocol, under invariants.
 
-  python -m tests.deployment.schedules 10000
+  python -m tests.deployment.schedules --examples=10000
 """
 
+import argparse
 import pathlib
-import sys
 import tempfile
 
 import hypothesis
@@ -80,5 +80,8 @@ def run(examples: int) -> None:
 
 
 if __name__ == '__main__':
-  run(int(sys.argv[1]))
-  print(f'{sys.argv[1]} schedules: no client was opened twice in a round')
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument('--examples', type=int, default=25)
+  count = parser.parse_args().examples
+  run(count)
+  print(f'{count} schedules: no client was opened twice in a round')
