@@ -12,14 +12,14 @@ from benchmarks import run_audits
 from tests import tiny_task
 from tests.programs import in_process
 from tff_pipelines.audit import canaries as canaries_lib, guesses
-from tff_pipelines.experiment import checkpoints
+from tff_pipelines.experiment import checkpoints, measured, statement
 
 pytestmark = pytest.mark.usefixtures('shared_context')
 TRAIN, AUDIT = 'tff_pipelines.train', 'tff_pipelines.audit'
 SMALL = ('--rounds=4', '--cohort_size=40', '--mechanism=skellam')
 
 
-@pytest.mark.parametrize('count, dimension', [(300, 100), (64, 64), (1, 1)])
+@pytest.mark.parametrize('count, dimension', [(300, 100), (64, 64), (1, 1), (400, 257)])
 def test_one_transform_compares_with_all_directions(count, dimension):
   canaries = canaries_lib.Canaries.draw(count, dimension, seed=1)
   directions = np.stack([canaries.direction(tf.constant(i)) for i in range(count)])
@@ -29,26 +29,27 @@ def test_one_transform_compares_with_all_directions(count, dimension):
   np.testing.assert_allclose(canaries.transformed(parts)[canaries.rows],
                              directions @ vector, atol=1e-5)
   others = directions @ directions.T - np.eye(count)
-  assert np.abs(others).max() < (1e-5 if count == dimension else 0.6)
+  # No worse than random signs, also just above a power of two.
+  assert np.abs(others).max() < (1e-5 if count == dimension else 6 * dimension**-0.5)
   assert count < 50 or 0.3 < canaries.is_in.mean() < 0.7
 
 
 def test_guesses_prove_less_than_the_truth_and_no_little():
-  # Log likelihood ratios of one Gaussian release with noise 1: its epsilon at 1e-3.
+  # Log likelihood ratios of one Gaussian release with noise 1: its epsilon at 1e-6.
   truth = privacy_loss_distribution.from_gaussian_mechanism(
-      1.0).get_epsilon_for_delta(1e-3)
+      1.0).get_epsilon_for_delta(1e-6)
   rng, found = np.random.default_rng(5), []
   for _ in range(40):
     is_in = rng.random(2000) < 0.5
     ratios = rng.normal(np.where(is_in, 0.5, -0.5))
-    found.append(guesses.find('server', ratios, is_in, claimed=truth, delta=1e-3).lower)
+    found.append(guesses.find('server', ratios, is_in, claimed=truth, delta=1e-6).lower)
   assert sum(lower > truth for lower in found) <= stats.binom.ppf(0.999, 40, 0.05)
   assert np.median(found) > 1
   all_right = guesses.find('server', 40 * is_in - 20.0, is_in, claimed=1.0, delta=1e-3)
-  assert all_right.refutes and all_right.lower == all_right.largest
+  assert measured.refutes(all_right.to_json()) and all_right.lower == all_right.largest
   assert all_right.area == 1 and all_right.guesses == all_right.right
   blind = guesses.find('server', np.zeros(2000), is_in, claimed=1.0, delta=1e-3)
-  assert blind.lower == 0 and not blind.refutes and blind.area == 0.5
+  assert blind.lower == 0 and blind.area == 0.5 and blind.estimate is None
 
 
 @pytest.mark.parametrize('one, other', [
@@ -79,6 +80,9 @@ def test_a_run_tells_the_pair_and_is_not_exported(audited):
   folder = audited.parent
   summary = in_process.summary(audited)
   assert summary['population'] == 350 and 'trained with canaries' in summary['caveats']
+  plan = in_process.run(TRAIN, *SMALL, '--epsilon=4', '--canaries=150', '--plan',
+                        folder=folder)
+  assert plan.code == 0 and '350 clients' in plan.stdout, plan.stderr
   finished = in_process.run(AUDIT, '--run=run', '--format=json', folder=folder)
   found = json.loads(finished.stdout)
   assert finished.code == 0 and found == summary['details']['audit']
@@ -94,6 +98,7 @@ def test_a_run_tells_the_pair_and_is_not_exported(audited):
   in_process.check_refused(export('--run=run'), 'trained with canaries')
   plain = _trained(folder, 'plain', '--epsilon=4')
   in_process.check_refused(export('--run=plain', '--audit=plain'), 'found none')
+  in_process.check_refused(export('--run=plain', '--audit=.'), 'must be a finished run')
   other = _trained(folder, 'other', '--epsilon=3', '--canaries=20')
   in_process.check_refused(export('--run=plain', f'--audit={other}'), 'other epsilon')
   assert export(f'--run={plain}', '--audit=run').code == 0
@@ -117,8 +122,8 @@ def test_all_forms_and_resumed_runs_find_the_same(tmp_path, sampling):
   for name in ('released', 'server', 'largest', 'past'):
     np.testing.assert_array_equal(whole[f'canaries/{name}'], single[f'canaries/{name}'])
   for found in map(guesses.of_folder, (tmp_path / 'whole', tmp_path / 'central')):
-    # So little noise hides nobody who took part.
-    assert found[2].right >= found[2].guesses - 1 and found[2].lower > 1 and found[1].lower > 0.3
+    # What little noise there is, is that of other clients.
+    assert found[2].right > 0.8 * found[2].guesses and found[2].lower > 0.3
   assert not np.array_equal(whole['canaries/server'], central['canaries/server'])
   for path in (tmp_path / 'whole/private/checkpoints').iterdir():
     if path.name > 'round_000002':
@@ -140,13 +145,24 @@ def test_faults_of_runs_are_found_and_sound_runs_are_not_refuted(tmp_path, capsy
              for fault, result in found['faults'].items()}
   assert refuted == {'none-300': [False] * 3, 'noise at 0.02-300': [True] * 3}
   assert '| noise at 0.02 | 300 |' in capsys.readouterr().out
+  faulty = tmp_path / 'fault-noise-at-0.02-300'
+  assert in_process.run(AUDIT, f'--run={faulty}', folder=tmp_path).code == 1
+  content = statement.statement(in_process.summary(faulty))
+  assert not content['private'] and measured.REFUTED in content['reasons']
+  # A ledger without its last line is of a run that was interrupted.
+  ledger = faulty / 'ledger.jsonl'
+  ledger.write_bytes(b''.join(ledger.read_bytes().splitlines(keepends=True)[:-1]))
+  in_process.check_refused(in_process.run(AUDIT, f'--run={faulty}', folder=tmp_path),
+                           'is not finished')
 
 
 @pytest.mark.parametrize('flags, message', [
-    (['--canaries=5', '--mechanism=none'], 'canaries is not used with mechanism=none'),
-    (['--canaries=5', '--adaptive_clipping'], 'adaptive_clipping'),
-    (['--canaries=5', '--private_evaluation=1'], 'its noise is for clients alone'),
-    (['--canaries=5', '--protect=record'], 'protect')])
+    (['--canaries=50', '--mechanism=none'], 'canaries is not used with mechanism=none'),
+    (['--canaries=50', '--adaptive_clipping'], 'adaptive_clipping'),
+    (['--canaries=50', '--private_evaluation=1'], 'it counts clients alone'),
+    (['--canaries=50', '--protect=record'], 'protect'),
+    (['--canaries=19'], 'canaries must be at least 20'),
+    (['--canaries=50', '--plan', '--population=99', '--dimension=9'], 'population=99')])
 def test_canaries_are_refused_where_they_measure_nothing(tmp_path, flags, message):
   finished = in_process.run(TRAIN, *flags, '--output_dir=run', folder=tmp_path)
   in_process.check_refused(finished, message)

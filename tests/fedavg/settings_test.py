@@ -105,7 +105,7 @@ def test_every_setting_of_privacy_reaches_the_plan():
   assert len(names) > 20
   for name in names - {'epsilon', 'epsilon_server', 'vocabulary_epsilon',
                        'private_evaluation', 'bands', 'protect', 'batch_size',
-                       'records_per_person'}:
+                       'records_per_person', 'canaries'}:
     assert reached[name] == getattr(settings, name), name
   # Alone with turns: bands become the column.
   turns = build(noise_multiplier=1.7, bands=3, turn_rate=0.5, cohort_size=30.0).mechanism

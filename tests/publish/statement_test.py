@@ -103,7 +103,7 @@ def test_verdict_follows_from_the_rules(tmp_path, name):
   text = statement.in_words(content)
   assert ('Verdict: private' in text) == ('not private' not in text) == (not words)
   assert all(content['rules'].values()) == (not words)
-  assert all(rule in text for rule in content['rules']) and len(content['rules']) == 8
+  assert all(rule in text for rule in content['rules']) and len(content['rules']) == 9
 
 
 def test_page_says_who_held_what_and_what_was_released_before(tmp_path):

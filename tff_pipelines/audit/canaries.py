@@ -27,13 +27,13 @@ FILE = f'{files.PRIVATE}/canaries.npz'
 class Canaries:
   """The canaries of a run.
 
-  Their directions are rows of Hadamard matrices whose columns have random signs, cut to
-  the length of an update: all coordinates have one size, and inner products are those of
-  random directions or, in a matrix of that size, zero. So fast transforms compare a vector
-  with all of them.
+  Their directions are rows of Hadamard matrices, of which each coordinate takes a column in
+  a random order, with random signs: all coordinates have one size, and inner products are
+  about those of random directions or, in a matrix of an update's size, zero. So fast
+  transforms compare a vector with all of them.
 
   Attributes:
-    key: int64 [2], of the signs.
+    key: int64 [2], of the signs and the order of the columns.
     rows: int64 [count], different rows of the matrices, one below the other.
     is_in: bool [count], the coins.
     dimension: Length of an update.
@@ -70,11 +70,31 @@ class Canaries:
 
   @functools.cached_property
   def _signs(self) -> np.ndarray:
-    """float32 [matrices, padded], 1 and -1, or 0 behind the dimension."""
+    """float32 [matrices, padded], 1 and -1, or 0 of a column that is not used."""
     padded = _padded(self.dimension)
-    signs = np.stack([1 - 2 * self._flips(tf.constant(matrix), self.dimension).numpy()
-                      for matrix in range(int(self.rows.max()) // padded + 1)])
-    return np.pad(signs, ((0, 0), (0, padded - self.dimension))).astype(np.float32)
+    matrices = int(self.rows.max()) // padded + 1
+    signs = np.zeros([matrices, padded], np.float32)
+    for matrix in range(matrices):
+      signs[matrix, self._columns] = 1 - 2 * self._flips(
+          tf.constant(matrix), self.dimension).numpy()
+    return signs
+
+  @functools.cached_property
+  def _polynomial(self) -> tuple[int, int, int]:
+    """Coefficients of a permutation modulo powers of two: constant, odd, even."""
+    constant, odd, even = np.random.default_rng(self.key.tolist()).integers(2**20, size=3)
+    return int(constant), 2 * int(odd) + 1, 2 * int(even)
+
+  @functools.cached_property
+  def _columns(self) -> np.ndarray:
+    """The columns of the coordinates, int64 [dimension]."""
+    return self._ordered(np.arange(self.dimension))
+
+  def _ordered(self, places):
+    """The columns of coordinates, int64; also in graph."""
+    constant, odd, even = self._polynomial
+    # Products wrap around at 2^64, which the padded length divides.
+    return (constant + places * (odd + even * places)) % _padded(self.dimension)
 
   def _flips(self, matrix: tf.Tensor, count: int) -> tf.Tensor:
     """In graph: whether signs of a matrix's first columns are flipped; int32 0 or 1."""
@@ -83,7 +103,7 @@ class Canaries:
 
   def direction(self, index: tf.Tensor) -> tf.Tensor:
     """In graph: the direction of a canary; float32 [dimension] of norm 1."""
-    places = tf.range(self.dimension)
+    places = tf.cast(self._ordered(tf.range(self.dimension, dtype=tf.int64)), tf.int32)
     row = tf.gather(tf.constant(self.rows.astype(np.int32)), index)
     # Columns are below the padded length: only their bits of the row count.
     ones = tf.raw_ops.PopulationCount(x=tf.bitwise.bitwise_and(row, places))
@@ -98,7 +118,8 @@ class Canaries:
     `parts` are the arrays of an update, in their order.
     """
     flat = np.concatenate([np.ravel(part) for part in parts])
-    vector = np.pad(flat, (0, self._signs.shape[1] - len(flat)))
+    vector = np.zeros(self._signs.shape[1], np.float32)
+    vector[self._columns] = flat
     return np.concatenate([rotation.walsh_hadamard(
         tf.constant(vector * signs), self.dimension**-0.5).numpy()
                            for signs in self._signs])

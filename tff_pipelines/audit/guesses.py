@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from scipy import optimize, special, stats
 
-from tff_pipelines.accounting.guarantees import bounds, ledger_query
+from tff_pipelines.accounting.guarantees import bounds, ledger as ledger_lib, ledger_query
 from tff_pipelines.accounting.guarantees.guarantee import Guarantee
-from tff_pipelines.audit import lower_bounds
+from tff_pipelines.audit import canaries as canaries_lib, lower_bounds
 from tff_pipelines.common import files
 from tff_pipelines.experiment import checkpoints, configurations, measured
 
@@ -32,7 +32,7 @@ class Finding:
     canaries, guesses, right: Numbers of canaries, of guesses and of right ones.
     estimate: Epsilon of two normal distributions that fit the scores of canaries that
       are in and out (arXiv 2302.03098): no bound. None for the server.
-    area: Area under the ROC curve of the guesses.
+    area: Area under the ROC curve of the guesses; None if all canaries are in, or none.
     curve: Points of that curve, (false positive rate, true positive rate).
   """
 
@@ -45,15 +45,11 @@ class Finding:
   guesses: int
   right: int
   estimate: float | None
-  area: float
+  area: float | None
   curve: Sequence[tuple[float, float]]
 
   def to_json(self) -> dict[str, Any]:
     return dataclasses.asdict(self)
-
-  @property
-  def refutes(self) -> bool:
-    return self.claimed is not None and self.lower > self.claimed
 
 
 def ratios_of_model(moved: np.ndarray, variance: float, expected: float,
@@ -108,13 +104,15 @@ def find(observer: str, ratios: np.ndarray, is_in: np.ndarray, *, claimed: float
   count, order = len(ratios), np.argsort(-np.abs(ratios), kind='stable')
   sure = np.cumsum(special.expit(np.abs(ratios[order])))
   ks = np.unique(np.geomspace(1, count, _COMPARED).astype(int))
-  bound = lambda k, right: lower_bounds.epsilon_of_guesses(count, k, right, delta, measured.LEVEL)
+  bound = lambda k, right: lower_bounds.epsilon_of_guesses(
+      count, k, right, delta, measured.LEVEL, is_fixed=False)
   guesses = max(ks.tolist(), key=lambda k: (bound(k, int(sure[k - 1])), -k))
   right = int(np.sum((ratios > 0)[order[:guesses]] == is_in[order[:guesses]]))
   estimate = None
-  if scores is not None and 1 < is_in.sum() < count - 1:
-    estimate = epsilon_of_normals(*((part.mean(), part.std() or 1e-300) for part in (
-        scores[is_in], scores[~is_in])), delta)
+  laws = [] if scores is None else [
+      (part.mean(), part.std()) for part in (scores[is_in], scores[~is_in]) if len(part)]
+  if len(laws) == 2 and all(deviation > 0 for _, deviation in laws):
+    estimate = epsilon_of_normals(*laws, delta)
   thresholds = np.unique(np.quantile(ratios, np.linspace(0, 1, _POINTS)))[::-1]
   curve = [(0.0, 0.0), *(
       tuple(float(np.mean(part >= t)) if len(part) else 0.0
@@ -123,7 +121,8 @@ def find(observer: str, ratios: np.ndarray, is_in: np.ndarray, *, claimed: float
       observer=observer, claimed=claimed, delta=delta, lower=bound(guesses, right),
       largest=max(bound(k, k) for k in ks.tolist()), canaries=count, guesses=guesses,
       right=right, estimate=estimate if estimate is None else files.finite(estimate),
-      area=float(np.trapz(*np.array(curve).T[::-1])), curve=curve)
+      area=float(np.trapz(*np.array(curve).T[::-1])) if 0 < is_in.sum() < count else None,
+      curve=curve)
 
 
 def of_run(canaries: Any, state: Mapping[str, Any], weights: Sequence[np.ndarray],
@@ -154,22 +153,33 @@ def of_run(canaries: Any, state: Mapping[str, Any], weights: Sequence[np.ndarray
 
 
 def of_folder(folder: pathlib.Path) -> list[Finding]:
-  """The findings of the run in a folder, from its last checkpoint and its ledger."""
-  from tff_pipelines.audit import canaries as canaries_lib  # pylint: disable=g-import-not-at-top
+  """The findings of the run in a folder, from its last checkpoint and its ledger.
+
+  Raises ValueError if it has no canaries, is not finished, or its ledger is damaged.
+  """
   configuration = configurations.read(folder)
   settings = (configuration or {}).get('settings', {})
   if not settings.get('canaries'):
     raise ValueError(f'run={folder} must be the folder of a run with canaries')
-  _, latest = max(checkpoints.list_all(folder / files.PRIVATE / 'checkpoints'))
-  arrays = checkpoints.read(latest).arrays
+  kept = checkpoints.list_all(folder / files.PRIVATE / 'checkpoints')
+  ledger = ledger_lib.Ledger(folder / files.LEDGER)
+  if problems := ledger.verify():
+    raise ValueError(f'run={folder}: {"; ".join(problems)}')
+  lines = ledger.lines()
+  checkpoint = checkpoints.read(kept[0][1]) if kept else None
+  # Rounds that a stop left out, and those that were lost and run again, are charged too.
+  unused = sum(line['outcome'] == ledger_lib.UNUSED for line in lines)
+  if checkpoint is None or checkpoint.rounds + unused != settings['rounds'] or (
+      len(lines) != settings['rounds'] + len(checkpoint.lost)):
+    raise ValueError(f'run={folder} is not finished: continue it with --resume')
+  arrays, plan, rounds = checkpoint.arrays, configuration['plan'], checkpoint.rounds
   part = lambda name: {path.removeprefix(name): array for path, array in arrays.items()
                        if path.startswith(name)}
-  weights = part('process/weights/')
-  plan = configuration['plan']
+  # With a validation set the run ends with the best model.
+  weights = part('best/weights/') or part('process/weights/')
   canaries = canaries_lib.Canaries.of_run(
       folder, resumed=True, dimension=plan['dimension'])
-  rounds = settings['rounds']
   return of_run(
       canaries, part('canaries/'), [weights[name] for name in sorted(weights, key=int)],
-      ledger_query.answer(folder / files.LEDGER, delta=plan['delta']), rounds=rounds,
+      ledger_query.answer(ledger.path, delta=plan['delta']), rounds=rounds,
       expected=rounds * settings['cohort_size'] / plan['population'])

@@ -18,6 +18,8 @@ _THRESHOLDS = 400
 _LEVEL_OF_CHOICE = 0.9999
 # Epsilons at which a bound of guesses is looked for, by so many blocks.
 _STEP, _BLOCKS = 0.02, 300
+# Share of the error that is set aside for delta where the number of guesses is chosen.
+_OF_DELTA = 0.4
 
 
 def least_rate(count, trials: int, level: float):
@@ -49,11 +51,11 @@ def epsilon_of(true, false, trials: int, delta: float, level: float):
     return np.log(np.maximum(gained, 1e-300) / most_rate(false, trials, each)).clip(0)
 
 
-def _not_refuted(epsilon, canaries: int, guesses: int, right: int, delta: float,
-                 last: np.ndarray):
-  """Upper bound on the probability of `right` guesses, if (epsilon, delta) holds.
+def _tails(epsilon, canaries: int, guesses: int, right: int, delta: float,
+           last: np.ndarray):
+  """Two parts of a bound on the probability of `right` guesses, at (epsilon, delta).
 
-  Over i the maximum of P[right > B >= right - i] / i is taken from above: in a block of i,
+  The binomial tail of the guesses, and what delta adds to it. Over i the maximum of P[right > B >= right - i] / i is taken from above: in a block of i,
   which end at `last`, it is that of its last over its first.
   """
   q = special.expit(np.asarray(epsilon, np.float64))[..., np.newaxis]
@@ -62,11 +64,11 @@ def _not_refuted(epsilon, canaries: int, guesses: int, right: int, delta: float,
   tail = above(np.array([right - 1.0]))
   first = np.concatenate([[1], last[:-1] + 1])
   between = (above(right - last - 1.0) - tail) / first
-  return tail[..., 0] + 2 * canaries * delta * between.max(axis=-1)
+  return tail[..., 0], 2 * canaries * delta * between.max(axis=-1)
 
 
 def epsilon_of_guesses(canaries: int, guesses: int, right: int, delta: float,
-                       level: float = 0.95) -> float:
+                       level: float = 0.95, *, is_fixed: bool = True) -> float:
   """The lower bound of epsilon by one run with canaries (arXiv 2305.08846, Theorem 5.2).
 
   Every canary is in the run with probability 1/2, independently. Of some of them it is
@@ -77,13 +79,21 @@ def epsilon_of_guesses(canaries: int, guesses: int, right: int, delta: float,
     guesses, right: Number of guesses, and of right ones.
     delta: In [0, 1).
     level: Probability with which the true epsilon is at least the bound.
+    is_fixed: Whether the number of guesses was, before anything was released. Else it may
+      follow from that, though not from who is in: then each part of the bound has a share
+      of the error of its own, as delta may act on outputs of one number of guesses alone.
   """
   if not 0 <= right <= guesses <= canaries:
     raise ValueError('right, guesses and canaries must be 0 <= right <= guesses <= '
                      f'canaries, found {right}, {guesses} and {canaries}')
   every = np.arange(1, right + 1)
-  excess = lambda epsilon, last=every: _not_refuted(
-      epsilon, canaries, guesses, right, delta, last) - 1 + level
+
+  def excess(epsilon, last=every):
+    tail, more = _tails(epsilon, canaries, guesses, right, delta, last)
+    if is_fixed or not delta:
+      return tail + more - 1 + level
+    return np.maximum(tail / (1 - _OF_DELTA), more / _OF_DELTA) - 1 + level
+
   # At delta 0 the bound is this, where a rate is not refuted.
   most = special.logit(float(least_rate(right, guesses, level))) if right else 0.0
   if most <= 0 or excess(0.0) > 0:

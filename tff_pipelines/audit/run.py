@@ -124,14 +124,16 @@ def audit(settings: AuditSettings) -> int:
 
 def _audit_run(settings: AuditSettings) -> int:
   """Audits the run in a folder by its canaries; returns as `audit`."""
-  findings = guesses.of_folder(pathlib.Path(settings.run))
-  found = [one.to_json() for one in findings]
+  found = [one.to_json() for one in guesses.of_folder(pathlib.Path(settings.run))]
+  refuted = int(any(map(measured.refutes, found)))
   if settings.format == 'json':
     print(json.dumps(found, indent=2))
-    return int(any(one.refutes for one in findings))
-  for line, one in zip(measured.lines(found), findings):
-    print(f'{"REFUTED " * one.refutes}{line}')
-    estimate = '' if one.estimate is None else (
-        f'; epsilon about {one.estimate:.3g} by a normal fit, which proves nothing')
-    print(f'  area under the ROC curve {one.area:.3f}{estimate}')
-  return int(any(one.refutes for one in findings))
+    return refuted
+  for line, one in zip(measured.lines(found), found):
+    further = [] if one['area'] is None else [
+        f'area under the ROC curve {one["area"]:.3f}']
+    if one['estimate'] is not None:
+      further.append(f'epsilon about {one["estimate"]:.3g} by a normal fit, which proves '
+                     'nothing')
+    print('\n  '.join([line, *further]))
+  return refuted

@@ -15,6 +15,13 @@ OBSERVERS = {'final': 'the final model', 'models': 'all models',
 FIGURE = 'audit.png'
 METRIC, OVER = 'true positive rate', 'false positive rate'
 
+REFUTED = 'an audit measured more than the epsilon that is stated: the run is faulty'
+
+
+def refutes(found: Mapping[str, Any]) -> bool:
+  """Whether a finding refutes the epsilon that it is compared with."""
+  return found['claimed'] is not None and found['lower'] > found['claimed']
+
 
 def lines(findings: Sequence[Mapping[str, Any]]) -> list[str]:
   """The pair of bounds of each finding, a line each."""
@@ -23,7 +30,8 @@ def lines(findings: Sequence[Mapping[str, Any]]) -> list[str]:
       f'from {OBSERVERS[found["observer"]]}: epsilon {proved(found["claimed"])}at least '
       f'{found["lower"]:.3g} (measured, {LEVEL:.0%} confidence): {found["right"]:,} of '
       f'{found["guesses"]:,} guesses right about {found["canaries"]:,} canaries, which '
-      f'can show {found["largest"]:.3g} at most' for found in findings]
+      f'can show {found["largest"]:.3g} at most; at delta {found["delta"]:.3g}'
+      + ': REFUTED' * refutes(found) for found in findings]
 
 
 def curves(findings: Sequence[Mapping[str, Any]] | None) -> list[Curve]:

@@ -33,7 +33,7 @@ _LABEL = 12
 _COMMAND = 'next'
 _WHOLE = (_COMMAND, 'caveats', 'epsilon', '')
 # These are named before any other, so that a short list has them.
-_FIRST = ('seeded: not private', 'suppressed rounds', 'no finite epsilon', 'no privacy',
+_FIRST = ('refuted by its audit', 'seeded: not private', 'suppressed rounds', 'no finite epsilon', 'no privacy',
           'secure aggregation simulated', 'epsilon of ideal distributions',
           'approximate amplification', 'server: ideal distributions',
           'restarts cost epsilon', 'vote repeated', 'delta not below 1/records',

@@ -58,7 +58,8 @@ def _named(summary: Mapping[str, Any]) -> dict[str, str]:
   return dict(zip(summary['caveats'], summary['warnings'], strict=True))
 
 
-def _rules(summary: Mapping[str, Any], earlier: Mapping | None) -> dict[str, list[str]]:
+def _rules(summary: Mapping[str, Any], earlier: Mapping | None,
+           audit: Sequence[Mapping[str, Any]] | None) -> dict[str, list[str]]:
   """The rules of the verdict, each with the reasons why a summary breaks it."""
   named, delta = _named(summary), summary['delta']
   is_seeded, has_noise = 'seeded: not private' in named, bool(summary['adjacency'])
@@ -90,6 +91,8 @@ def _rules(summary: Mapping[str, Any], earlier: Mapping | None) -> dict[str, lis
           f'{FALSE_ALARMS:.0%} false alarms may detect everyone'] if certain else [],
       'all that reached the model is in epsilon': [
           text for name, text in named.items() if name in _OUTSIDE],
+      'no audit refutes epsilon': [
+          measured.REFUTED] * any(map(measured.refutes, audit or ())),
       'the mechanism is one of this project': [
           text for name, text in named.items() if name == 'aggregation as stated'],
       'no unprotected metric decided when to stop': [STOPPED] * bool(stopped)}
@@ -111,7 +114,7 @@ def statement(summary: Mapping[str, Any], not_private: Sequence[str] = (),
       own, if it has any.
   """
   findings = summary['details'].get('audit') if audit is None else audit
-  rules = _rules(summary, earlier)
+  rules = _rules(summary, earlier, findings)
   reasons = list(dict.fromkeys([*itertools.chain(*rules.values()),
                                 *map(str, not_private)]))
   caveats = [{'name': name, 'text': _IN_PUBLIC.get(name, text)}
@@ -190,8 +193,9 @@ def parts(content: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if content['audit']:
       yield 'heading', 'Measured'
       yield 'text', ('Canaries, made-up clients each in or out by a coin, were added to a '
-                     'run of these settings, and guessed from what it released. A faulty '
-                     'implementation may be found so; that none was found proves nothing.')
+                     'run of these settings, and guessed from what it released. The bounds '
+                     'and deltas are of that run. Such an audit may find a fault, and '
+                     'never proves that there is none.')
       yield from (('item', line) for line in measured.lines(content['audit']))
     yield 'heading', 'Releases before'
     yield 'text', _before(content)

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from tasks.task import Task
-from tff_pipelines.accounting.guarantees.guarantee import Guarantee
-from tff_pipelines.audit import canaries as canaries_lib, guesses
+from tff_pipelines.audit import canaries as canaries_lib
 from tff_pipelines.common import files
 from tff_pipelines.experiment import checkpoints
 from tff_pipelines.fedavg import plan as plan_lib
@@ -24,8 +23,12 @@ class Audit:
   first: int
 
   @classmethod
-  def of_run(cls, folder: pathlib.Path, plan: plan_lib.FedAvgPlan, first: int) -> 'Audit':
+  def of_run(cls, folder: pathlib.Path, plan: plan_lib.FedAvgPlan, first: int, *,
+             is_planned: bool) -> 'Audit':
     """The audit of the run in a folder; draws its canaries at its first start."""
+    if is_planned:  # The folder is left alone.
+      return cls(canaries_lib.Canaries.draw(
+          plan.population - first, plan.mechanism.dimension, plan.seed), plan, first)
     return cls(canaries_lib.Canaries.of_run(
         folder, count=plan.population - first, dimension=plan.mechanism.dimension,
         seed=plan.seed, resumed=bool(checkpoints.list_all(
@@ -50,10 +53,3 @@ class Audit:
         rate=1.0 if self.plan.scheme.hides_nothing else (
             mechanism.cohort_size / self.plan.population))
 
-  def findings(self, state: dict[str, Any], guarantee: Guarantee) -> list[dict[str, Any]]:
-    """The findings after the last round, as JSON."""
-    mechanism = self.plan.mechanism
-    return [found.to_json() for found in guesses.of_run(
-        self.canaries, state['canaries'], state['process']['weights'], guarantee,
-        rounds=mechanism.rounds,
-        expected=mechanism.rounds * mechanism.cohort_size / self.plan.population)]

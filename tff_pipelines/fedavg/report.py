@@ -26,8 +26,11 @@ _OUTSIDE = {
 # frequent ones, and in report.txt.
 _MAX_CLASSES, _MAX_PAIRS = 100, 20
 _SHOWN_CLASSES, _SHOWN_PAIRS, _SHOWN_WEAKEST = 10, 5, 3
-_CANARIES = caveats.Caveat('trained with canaries', 'canaries of an audit took part in the '
-                           'training: the model is for the audit alone')
+_CANARIES = caveats.Caveat(
+    'trained with canaries', 'canaries of an audit took part in the training: the model is '
+    'for the audit alone; delta is of clients and canaries, and the canaries\' shares of '
+    'the noise are counted on')
+_REFUTED = caveats.Caveat('refuted by its audit', measured_lib.REFUTED)
 
 Results = Mapping[str, Mapping[str, float]]
 
@@ -419,7 +422,8 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str,
       lines.append(f'{set_name}: f1 is of {rarer!r}, the rarer class')
   return report.Outcome(
       result=sentences[first], figures=figures, files=(files.METRICS,),
-      caveats=[*constants, *[_CANARIES] * bool(audit), *(
+      caveats=[*constants, *[_CANARIES] * bool(audit),
+                *[_REFUTED] * any(map(measured_lib.refutes, audit or ())), *(
           [caveats.Caveat('bad clients skipped', 'clients and records with bad data '
                           'are left out, outside the guarantee')]
           if task.skips.enabled else [])],

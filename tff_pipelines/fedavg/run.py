@@ -20,6 +20,7 @@ from tasks.sources import ids, open_source
 from tasks.task import (
     DamagedDataError, data_proof, is_roster, Serving, Task, VALIDATION)
 from tff_pipelines.accounting.events import preliminary as preliminary_lib
+from tff_pipelines.audit import guesses
 from tff_pipelines.common import declarations, files
 from tff_pipelines.experiment import (
     models, records as records_lib, report as report_lib, run as run_lib)
@@ -390,7 +391,8 @@ class TrainExperiment(run_lib.Experiment):
     if plan.mechanism.silos is not None:
       return build_steps(task, plan, initial, most_records=self._most_records, **common)
     self._audit = audit_lib.Audit.of_run(
-        self.folder, plan, len(task.train.client_ids)) if settings.canaries else None
+        self.folder, plan, len(task.train.client_ids),
+        is_planned=settings.plan) if settings.canaries else None
     return build_rounds(
         task if self._audit is None else self._audit.with_canaries(task), plan, initial,
         audit=self._audit, local=local_training.LocalConfig(**declarations.shared(
@@ -404,8 +406,7 @@ class TrainExperiment(run_lib.Experiment):
       write_bad(client, ValueError(message))
     results = scores.with_scores(
         rounds.results(state), task.model, rounds.model(state), task.held_out)
-    found = self._audit and self._audit.findings(
-        state, plan.guarantee(plan.mechanism.rounds))
+    found = self._audit and [one.to_json() for one in guesses.of_folder(self.folder)]
     outcome = report.outcome(
         plan, task, results, rounds.breakdown(state),
         self.settings.initial_weights_seed, state.get('best'), self._evaluated,

@@ -62,6 +62,8 @@ _data, _privacy, _training, _run = declarations.groups(
 _noise = declarations.group('privacy', mechanism=_PRIVATE)
 _silos = declarations.group('privacy', protect=OF_SILOS)
 _person = declarations.group('privacy', protect=('person',))
+# Fewer canaries can refute nothing.
+_LEAST_CANARIES = 20
 _CLIENTS = {'protect': ('client',)}
 _local = declarations.group('training', **_CLIENTS)
 _of_clients = declarations.group('run', **_CLIENTS)
@@ -392,10 +394,15 @@ class TrainSettings(settings.RunSettings, DataSettings):
     if self.mechanism == 'silo_noise' and self.private_evaluation:
       raise ValueError('private_evaluation can\'t be had with mechanism=silo_noise: one '
                        'party would be trusted with the evaluation')
-    for name in ('private_evaluation', 'statistics_epsilon', 'vocabulary_epsilon'):
-      if self.canaries and getattr(self, name):
-        raise ValueError(f'{name}={getattr(self, name)} can\'t be had with canaries: its '
-                         'noise is for clients alone')
+    if 0 < self.canaries < _LEAST_CANARIES:
+      raise ValueError(f'canaries must be at least {_LEAST_CANARIES}, of which something can '
+                       f'be proved, or 0, found {self.canaries}')
+    for name, value in (('private_evaluation', self.private_evaluation), ('vocabulary', (
+        self.vocabulary == registry.PRIVATE_COUNTS)), ('population', self.population),
+                        ('statistics_epsilon', self.statistics_epsilon)):
+      if self.canaries and value:
+        raise ValueError(f'{name}={getattr(self, name)} can\'t be had with canaries: it '
+                         'counts clients alone')
     if self.protect == 'person' and self.person_field is None:
       raise ValueError('protect=person needs person_field, the field that names them')
     if (self.population is None) != (self.dimension is None):

@@ -151,7 +151,14 @@ def _audit(settings: ExportSettings, run: run_lib.FinishedRun) -> list | None:
   """The findings of the audit that is given; ValueError if it is of other settings."""
   if settings.audit is None:
     return None
-  audit = run_lib.read_finished(settings.audit)
+  try:
+    audit = run_lib.read_finished(settings.audit)
+    is_run = not audit.is_export and verdict_on(audit.folder).proves(audit.summary)
+  except ValueError as error:
+    raise ValueError(f'audit={settings.audit} must be a finished run: {error}') from error
+  if not is_run:
+    raise ValueError(f'audit={settings.audit} must be a run whose ledger proves its '
+                     'guarantee')
   own, other = (configurations.read(one.folder)['settings'] for one in (run, audit))
   if differ := [name for name in sorted({*own, *other} - {'canaries'})
                 if own.get(name) != other.get(name)]:
