@@ -143,10 +143,6 @@ class Canaries:
 
     return update
 
-  def source(self, source: Any) -> '_Source':
-    """A source of clients with the canaries behind them."""
-    return _Source(source, self.is_in)
-
   def initial_state(self, weights: Sequence[np.ndarray], bands: int) -> dict[str, Any]:
     """The state that a run keeps about its canaries, before its first round.
 
@@ -198,7 +194,7 @@ def _padded(dimension: int) -> int:
   return 1 << (dimension - 1).bit_length()
 
 
-class _Source:
+class OfClients:
   """Clients, and behind them canaries; an example of a canary has no content."""
 
   def __init__(self, source: Any, is_in: np.ndarray):
@@ -222,3 +218,23 @@ class _Source:
     return {name: np.full((count, *shape), number + 1, dtype) if name == FEATURE else
                   np.zeros((count, *shape), dtype)
             for name, (dtype, shape) in self.element_spec.items()}
+
+
+class OfRecords:
+  """Silos with canaries among their records; a canary has no content."""
+
+  def __init__(self, source: Any, is_in: np.ndarray):
+    self._source, self.client_ids = source, source.client_ids
+    if FEATURE in source.element_spec:
+      raise ValueError(f'canaries can\'t be had with a feature {FEATURE!r}')
+    numbers = np.arange(1, len(is_in) + 1) * np.where(is_in, 1, -1)
+    self._numbers = {silo: numbers[i::len(self.client_ids)].astype(np.int32)
+                     for i, silo in enumerate(self.client_ids)}
+    self.element_spec = {**source.element_spec, FEATURE: (np.dtype(np.int32), ())}
+
+  def examples(self, client_id: str) -> dict[str, np.ndarray]:
+    own, numbers = self._source.examples(client_id), self._numbers[client_id]
+    count = len(next(iter(own.values())))
+    return {**{name: np.concatenate([values, np.zeros(
+        (len(numbers), *values.shape[1:]), values.dtype)]) for name, values in own.items()},
+            FEATURE: np.concatenate([np.zeros(count, np.int32), numbers])}

@@ -126,7 +126,8 @@ def find(observer: str, ratios: np.ndarray, is_in: np.ndarray, *, claimed: float
 
 
 def of_run(canaries: Any, state: Mapping[str, Any], weights: Sequence[np.ndarray],
-           guarantee: Guarantee, *, expected: float, rounds: int) -> list[Finding]:
+           guarantee: Guarantee, *, expected: float, rounds: int,
+           descends: bool = False) -> list[Finding]:
   """The findings of a run's canaries, one of each observer.
 
   Args:
@@ -135,8 +136,9 @@ def of_run(canaries: Any, state: Mapping[str, Any], weights: Sequence[np.ndarray
     weights: Those of the final model.
     guarantee: Numbers to compare with.
     expected, rounds: Expected number of rounds of a client, and of all.
+    descends: Whether the model moves against what is contributed, gradients.
   """
-  moved = canaries.transformed(weights) - state['initial']
+  moved = (canaries.transformed(weights) - state['initial']) * (-1 if descends else 1)
   own = moved[canaries.rows].astype(np.float64)
   ratios = {'final': ratios_of_model(
       own, float(np.mean(np.square(moved, dtype=np.float64))), expected, rounds),
@@ -182,4 +184,5 @@ def of_folder(folder: pathlib.Path) -> list[Finding]:
   return of_run(
       canaries, part('canaries/'), [weights[name] for name in sorted(weights, key=int)],
       ledger_query.answer(ledger.path, delta=plan['delta']), rounds=rounds,
-      expected=rounds * settings['cohort_size'] / plan['population'])
+      expected=max(1.0, rounds * (settings['batch_size'] or settings['cohort_size'])
+                   / plan['population']), descends=settings['protect'] == 'record')

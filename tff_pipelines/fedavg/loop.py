@@ -16,8 +16,9 @@ import tree
 from tasks import task as task_lib
 from tasks.task import Task
 from tff_pipelines.accounting.sampling import schemes
+from tff_pipelines.audit import training as audit_lib
 from tff_pipelines.experiment import failures, rounds as rounds_lib
-from tff_pipelines.fedavg import audit as audit_lib, evaluation, process as process_lib
+from tff_pipelines.fedavg import evaluation, process as process_lib
 from tff_pipelines.simulation import contexts, failures as computations
 
 
@@ -196,7 +197,7 @@ class FedAvgRounds(rounds_lib.Rounds):
       that lacks all of its records would tell more of one of them than its clip.
     in_turn: As of `ClientReader`.
     set_cohort_size: (state of the process, number of selected clients) -> state.
-    audit: The `audit.Audit` of the task's canaries, whose process shows its sums; None
+    audit: The audit of the task's canaries, whose process shows its sums; None
       without canaries.
   """
 

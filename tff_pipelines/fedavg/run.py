@@ -20,12 +20,12 @@ from tasks.sources import ids, open_source
 from tasks.task import (
     DamagedDataError, data_proof, is_roster, Serving, Task, VALIDATION)
 from tff_pipelines.accounting.events import preliminary as preliminary_lib
-from tff_pipelines.audit import guesses
+from tff_pipelines.audit import guesses, training as audit_lib
 from tff_pipelines.common import declarations, files
 from tff_pipelines.experiment import (
     models, records as records_lib, report as report_lib, run as run_lib)
 from tff_pipelines.fedavg import (
-    aggregation, audit as audit_lib, columns, evaluation, local_training, loop, plan as plan_lib, planning,
+    aggregation, columns, evaluation, local_training, loop, plan as plan_lib, planning,
     preliminary, private_evaluation, process as process_lib, report, scores, silos,
     validation, warm_start)
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
@@ -133,18 +133,18 @@ def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
 
 def build_steps(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
                 server: ServerConfig, most_records: int | None = None,
-                **config: Any) -> loop.FedAvgRounds:
+                audit: audit_lib.Audit | None = None, **config: Any) -> loop.FedAvgRounds:
   """Steps of silos under a plan, ready to run; arguments as for `build_rounds`."""
   factory, scheme = RecordSumFactory(sum_factory(plan)), plan.scheme
   turns = silos.Turns(len(scheme.column))
   process = silos.build(
       task.model.loss, task.train.element_spec, initial_weights=initial_weights,
-      factory=factory, server=server, units=silos.Units(
+      factory=factory, server=server, audit=audit, units=silos.Units(
           sampling_rate=scheme.sampling_rate, expected=plan.mechanism.cohort_size,
           room=silos.room(silos.most_in_turn(task.train, turns, most_records),
                           scheme.sampling_rate), most_records=most_records))
   return loop.FedAvgRounds(
-      process, task=task, scheme=scheme, unit_is_client=False, in_turn=turns.of,
+      process, task=task, scheme=scheme, audit=audit, unit_is_client=False, in_turn=turns.of,
       set_cohort_size=functools.partial(process_lib.set_cohort_size, factory=factory),
       rounds=plan.mechanism.rounds, **config)
 
@@ -262,9 +262,10 @@ class TrainExperiment(run_lib.Experiment):
           registry.OPTIONS.get(self.settings.task, ()))
       if unit == 'record' and is_of_texts:
         unit = 'sequence that the task makes of a text'
-      of_silos = dict(silos=sizes['population'], privacy_unit=f'one {unit}')
+      of_silos = dict(silos=len(task.train.client_ids), privacy_unit=f'one {unit}')
       sizes['population'] = sum(silos.unit_counts(
-          task.train, self._most_records, task.held_out_of_clients))
+          task.train, self._most_records, task.held_out_of_clients)) + (
+              self.settings.canaries)
       if not 1 <= (self.settings.batch_size or 1) <= sizes['population']:
         raise ValueError(f'batch_size must be in [1, {sizes["population"]}], the number of '
                          f'{self.settings.protect}s, found {self.settings.batch_size!r}')
@@ -388,14 +389,15 @@ class TrainExperiment(run_lib.Experiment):
     common = dict(
         server=self.server, rounds_per_evaluation=settings.rounds_per_evaluation,
         dropout_rate=settings.simulated_dropout_rate, on_bad=self.write_bad())
+    if settings.canaries:
+      self._audit = audit_lib.Audit.of_run(
+          self.folder, plan, len(task.train.client_ids), settings.canaries,
+          is_planned=settings.plan)
+      task, common['audit'] = self._audit.with_canaries(task), self._audit
     if plan.mechanism.silos is not None:
       return build_steps(task, plan, initial, most_records=self._most_records, **common)
-    self._audit = audit_lib.Audit.of_run(
-        self.folder, plan, len(task.train.client_ids),
-        is_planned=settings.plan) if settings.canaries else None
     return build_rounds(
-        task if self._audit is None else self._audit.with_canaries(task), plan, initial,
-        audit=self._audit, local=local_training.LocalConfig(**declarations.shared(
+        task, plan, initial, local=local_training.LocalConfig(**declarations.shared(
             local_training.LocalConfig, settings, 'client_')),
         own=self._own, clients_per_call=settings.clients_per_call,
         by_id=self._by_id(task), **common)

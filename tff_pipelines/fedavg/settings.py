@@ -280,9 +280,10 @@ class TrainSettings(settings.RunSettings, DataSettings):
   diagnostics: bool = _privacy(False, 'Also measure values outside the guarantee: '
       'reporting clients, training loss, fraction clipped, rounding retries.')
   canaries: int = declarations.setting(0, group='privacy', when={
-      'mechanism': (*_GRID, 'gaussian'), 'adaptive_clipping': (False,), **_CLIENTS}, low=0,
-      high=2**20, unit='canaries', help='Canary clients that join the population, so that '
-      'a lower bound of epsilon is measured. The model is not for use.')
+      'mechanism': _PRIVATE, 'adaptive_clipping': (False,),
+      'protect': ('client', 'record')}, low=0, high=2**20, unit='canaries', help='Canaries '
+      'that join the clients, or records, so that a lower bound of epsilon is measured. '
+      'The model is not for use.')
   private_evaluation: float = _noise(0.0, 'Epsilon of noised metrics of the training '
       'clients\' held-out examples after the last round; epsilon includes it. 0: exact '
       'metrics, outside the guarantee.', low=0)

@@ -7,7 +7,7 @@ and contributes to a sum (`aggregators.record_sum`); the server takes one step o
 import collections
 from collections.abc import Callable, Sequence
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -194,8 +194,8 @@ def gradients(loss: Callable, weights, batches, counts: tf.Tensor) -> tf.Tensor:
 
 
 def build(loss: Callable, element_spec, *, initial_weights: list[np.ndarray],
-          factory: RecordSumFactory, units: Units,
-          server: ServerConfig) -> tff.templates.IterativeProcess:
+          factory: RecordSumFactory, units: Units, server: ServerConfig,
+          audit: Any = None) -> tff.templates.IterativeProcess:
   """Builds the process, whose clients are silos.
 
   Formal guarantees: a step is a `SampledRecords` event of the factory's sum. A silo takes
@@ -208,8 +208,10 @@ def build(loss: Callable, element_spec, *, initial_weights: list[np.ndarray],
     factory: Sum over silos of their units' gradients.
     units: What is sampled.
     server: Parameters of the optimizer's step on the mean gradient.
+    audit: The audit of canaries among the records; None without canaries.
   """
   seeded, diagnostics = factory.seeded, factory.diagnostics
+  of_units = gradients if audit is None else audit.gradients(gradients)
   server = process_lib.Server(initial_weights, server)
   row = structures.FlatLayout(server.weights_type)
   block, dimension = block_size(row.size), row.size
@@ -234,7 +236,7 @@ def build(loss: Callable, element_spec, *, initial_weights: list[np.ndarray],
 
     def several(first, end):
       end = tf.maximum(end, first + 1)  # Some models have no gradients of no unit.
-      vectors = gradients(
+      vectors = of_units(
           loss, weights, {name: x[first:end] for name, x in batches.items()},
           counts[first:end])
       return (tf.ensure_shape(vectors, [None, dimension]),
@@ -287,7 +289,8 @@ def build(loss: Callable, element_spec, *, initial_weights: list[np.ndarray],
     weights, optimizer_state = tff.federated_map(
         step_server, (state['weights'], state['optimizer'], result))
     totals = tff.federated_sum(measured) if diagnostics else None
+    shown = {} if audit is None else {'sum': result}
     return weights, optimizer_state, sum_state, collections.OrderedDict(
-        aggregator=factory.measured(public, num_reporting, totals))
+        aggregator=factory.measured(public, num_reporting, totals), **shown)
 
   return server.process(clients_type, initial_sum, run_round)
