@@ -1,6 +1,6 @@
 """Vectors of integers modulo 2^bits: their bytes, and shares of two servers."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from cryptography.hazmat.primitives.ciphers import algorithms, Cipher, modes
 import numpy as np
@@ -11,6 +11,9 @@ from tff_pipelines.deployment import messages
 SEED_BYTES = 32
 # Bits that are stored in the first part.
 _LOW = 16
+# Numbers of a block, a multiple of 8.
+_BLOCK = 2**14
+_ZEROS = memoryview(bytes(4 * _BLOCK))
 
 
 def _high_bits(bits: int) -> int:
@@ -24,20 +27,27 @@ def packed_size(length: int, bits: int) -> int:
   return 2 * length + (-(-length * high // 8))
 
 
-def packed(vector: np.ndarray, bits: int) -> bytes:
-  """The bytes of uint32 [length] in [0, 2^bits): low halves, then the higher bits."""
-  low = vector.astype('<u2')
-  if not (high := _high_bits(bits)):
-    return low.tobytes()
+def _parts(vector: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
+  """The low halves of uint32 [length], and the higher bits as bytes."""
+  low, high = vector.astype('<u2'), _high_bits(bits)
   above = vector >> np.uint32(_LOW)
-  if high >= 8:
-    return low.tobytes() + above.astype(f'<u{high // 8}').tobytes()
+  if high in (0, 8, 16):
+    return low, above.astype(f'<u{high // 8}').view(np.uint8) if high else (
+        np.zeros(0, np.uint8))
   per = 8 // high
-  parts = np.pad(above.astype(np.uint8), (0, -len(vector) % per)).reshape(-1, per)
+  parts = above.astype(np.uint8)
+  if len(vector) % per:
+    parts = np.pad(parts, (0, -len(vector) % per))
+  parts = parts.reshape(-1, per)
   result = parts[:, 0].copy()
   for index in range(1, per):
     result |= parts[:, index] << np.uint8(index * high)
-  return low.tobytes() + result.tobytes()
+  return low, result
+
+
+def packed(vector: np.ndarray, bits: int) -> bytes:
+  """The bytes of uint32 [length] in [0, 2^bits): low halves, then the higher bits."""
+  return b''.join(part.tobytes() for part in _parts(vector, bits))
 
 
 def unpacked(content: bytes, length: int, bits: int) -> np.ndarray:
@@ -60,13 +70,22 @@ def unpacked(content: bytes, length: int, bits: int) -> np.ndarray:
   return vector
 
 
+def _blocks(seed: bytes, length: int) -> Iterator[tuple[slice, np.ndarray]]:
+  """Yields places and numbers of a mask, in blocks that a processor's cache holds."""
+  cipher = Cipher(algorithms.AES(seed), modes.CTR(bytes(16))).encryptor()
+  buffer = bytearray(4 * _BLOCK + 15)
+  for start in range(0, length, _BLOCK):
+    size = min(_BLOCK, length - start)
+    cipher.update_into(_ZEROS[:4 * size], buffer)
+    yield slice(start, start + size), np.frombuffer(buffer, '<u4', size)
+
+
 def expanded(seed: bytes, length: int) -> np.ndarray:
   """A mask, uint32 [length], uniform given a seed that is: AES-256 in counter mode."""
-  cipher = Cipher(algorithms.AES(seed), modes.CTR(bytes(16))).encryptor()
-  result = np.zeros(length, np.uint32)
-  cipher.update_into(memoryview(result).cast('B'), memoryview(
-      buffer := bytearray(4 * length + 15)))
-  return np.frombuffer(buffer, '<u4', length)
+  result = np.empty(length, np.uint32)
+  for places, numbers in _blocks(seed, length):
+    result[places] = numbers
+  return result
 
 
 def added(vectors: Iterable[np.ndarray], length: int, bits: int) -> np.ndarray:
@@ -83,9 +102,16 @@ def shared(vector: np.ndarray, seed: bytes, bits: int) -> bytes:
 
   The share is uniform, and independent of the vector, to who does not have the seed.
   """
-  share = expanded(seed, len(vector)) + vector.view(np.uint32)
-  share &= np.uint32(2**bits - 1)
-  return packed(share, bits)
+  length = len(vector)
+  result = np.empty(packed_size(length, bits), np.uint8)
+  low, above = result[:2 * length].view('<u2'), result[2 * length:]
+  for places, numbers in _blocks(seed, length):
+    share = numbers + vector[places].view(np.uint32)
+    share &= np.uint32(2**bits - 1)
+    low[places], high = _parts(share, bits)
+    first = places.start * _high_bits(bits) // 8
+    above[first:first + len(high)] = high
+  return result.tobytes()
 
 
 def row_of(own: np.ndarray, history: np.ndarray, params: DistributedSumParams

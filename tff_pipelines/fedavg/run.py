@@ -363,8 +363,8 @@ class TrainExperiment(run_lib.Experiment):
     by_id, proof = self._by_id(task), data_proof(task.train)
     if is_roster(task.train) and not (self._on_ray and by_id):
       raise ValueError(f'data_path={self.settings.data_path} is a roster: its clients '
-                       'must travel as ids (clients_by_id, without skip_bad_clients), '
-                       'with engine=ray')
+                       'must travel as ids (clients_by_id, without skip_bad_clients or '
+                       'canaries), with engine=ray')
     if not (self._on_ray and by_id):
       return ()
     if proof is None:
