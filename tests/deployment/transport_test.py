@@ -61,7 +61,7 @@ def _stack():
 
 
 def test_rounds_are_opened_whoever_leaves_and_all_sites_end_with_the_run(tmp_path, stack):
-  network = Network(tmp_path, stack, deadline=3.0)
+  network = Network(tmp_path, stack, deadline=6.0)
   names = list(network.federation.identities)
   threads = [network.site(name) for name in names[:3]]
   found = network.round(1)  # The fourth site is not there: noise in its place.
