@@ -30,7 +30,7 @@ RUNS = {'no privacy': dict(mechanism='none'),
         'ε = 8': dict(mechanism='skellam', epsilon=8.0, clip=0.3),
         'ε = 1': dict(mechanism='skellam', epsilon=1.0, clip=0.3,
                       server_learning_rate=0.5)}
-# False positive rate at which the true positive rate is told.
+# False positive rate at which the true positive rate is printed.
 _FALSE = 0.01
 
 

@@ -55,7 +55,7 @@ FAULTS: dict[str, Callable[[], contextlib.AbstractContextManager]] = {
 def settings(folder: pathlib.Path, data_path: str | None, writers: int, *,
              epsilon: float, canaries: int, rounds: int,
              seed: int = 0) -> settings_lib.TrainSettings:
-  """The settings of a run with so many canaries among so many writers."""
+  """The settings of a run with this number of canaries among its writers."""
   population = writers + canaries
   data = dict(data_source='npz', data_path=data_path) if data_path else {}
   return settings_lib.TrainSettings(

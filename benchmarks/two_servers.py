@@ -24,7 +24,7 @@ BITS = 18
 
 
 def measure(count: int, dimension: int, column: tuple[int, ...]) -> dict[str, float]:
-  """Milliseconds and bytes of one round of so many clients."""
+  """Milliseconds and bytes of one round of `count` clients."""
   mechanism = mechanisms.SumMechanism(
       mechanism='skellam', noise_multiplier=1.0, rounds=2, cohort_size=count,
       population=count * len(column), bits=BITS, dimension=dimension, clip=1.0,

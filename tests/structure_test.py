@@ -143,13 +143,14 @@ def test_no_library_code_hides_its_imports():
           "importlib.import_module(f'tff_pipelines.{PROGRAMS[name]}')",)}
 
 
-_SHARED = ('accounting', 'audit', 'baselines', 'common', 'configs', 'deployed',
-           'deployment', 'experiment', 'publish', 'simulation')
+_SHARED = ('accounting', 'audit', 'baselines', 'common', 'configs', 'deployment',
+           'experiment', 'publish', 'simulation')
 _FAMILIES = ('fedavg', *sorted({
     name.split('/')[1] for name in MODULES
     if name.startswith('tff_pipelines/') and name.count('/') == 2
 } - {*_SHARED, 'fedavg'}))
 COMMON, BASELINES = 'tff_pipelines/common/', 'tff_pipelines/baselines/'
+ENGINE = 'tff_pipelines/deployment/engine/'
 # What a folder's modules may import besides each other: folders, or modules.
 _NUMBERS = ('aggregators/noises', 'aggregators/params', 'aggregators/prediction_params',
             'aggregators/share_tables', 'aggregators/voting_params')
@@ -166,8 +167,7 @@ _ARROWS = {
     'tff_pipelines/experiment/': _BELOW_EXPERIMENT,
     'tff_pipelines/fedavg/': (*_BELOW_FAMILIES, 'tff_pipelines/audit/'),
     BASELINES: (*_BELOW_FAMILIES, 'tff_pipelines/fedavg/'),
-    'tff_pipelines/deployed/': (*_BELOW_FAMILIES, 'tff_pipelines/deployment/',
-                                'tff_pipelines/fedavg/'),
+    ENGINE: (*_BELOW_FAMILIES, 'tff_pipelines/deployment/', 'tff_pipelines/fedavg/'),
     # State machines of the parties: no TFF, and no sockets.
     'tff_pipelines/deployment/': (COMMON, 'aggregators/', ACCOUNTING),
     'tff_pipelines/audit/': (*_BELOW_EXPERIMENT, 'tff_pipelines/experiment/'),
@@ -184,12 +184,22 @@ _ARROWS = {
 def test_imports_follow_the_arrows(importer):
   allowed = (importer, *_ARROWS[importer])
   wrong = [f'{m.name} imports {imported}' for m in _within(importer)
+           # The engine, alone in a folder of another with arrows of its own.
+           if importer == 'tff_pipelines/' or (
+               m.name.startswith(ENGINE) == (importer == ENGINE))
            for imported in sorted(m.imports)
-           if not imported.endswith('/__init__') and not any(
-               imported.startswith(a) if a.endswith('/') else imported == a
-               for a in allowed)]
+           if not imported.endswith('/__init__') and (
+               (imported.startswith(ENGINE) and importer == 'tff_pipelines/deployment/')
+               or not any(imported.startswith(a) if a.endswith('/') else imported == a
+                          for a in allowed))]
   assert _within(importer)
   assert not wrong
+
+
+def test_the_protocol_knows_no_transport():
+  core = [m for m in _within('tff_pipelines/deployment/') if not m.name.startswith(ENGINE)]
+  assert core and not any(
+      m.third_party & {'tensorflow_federated', 'grpc'} for m in core)
 
 
 def test_every_folder_of_the_library_has_its_arrows():

@@ -1,4 +1,4 @@
-"""Canaries: what a run keeps of them, what guesses prove, and who is told."""
+"""Canaries: state of a run, bounds by guesses, and reports."""
 
 import json
 

@@ -8,7 +8,7 @@ import tree
 
 from tests import tiny_task
 from tests.deployment.federation import Federation
-from tff_pipelines.deployed import program as program_lib, rounds as rounds_lib
+from tff_pipelines.deployment.engine import program as program_lib, rounds as rounds_lib
 from tff_pipelines.deployment import agreements, client as client_lib, messages
 from tff_pipelines.experiment import checkpoints
 from tff_pipelines.fedavg import (

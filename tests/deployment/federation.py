@@ -13,7 +13,7 @@ MODEL = b'model'
 
 
 def params_of(count: int, *, dimension: int = 15, rounds: int = 5, **changes):
-  """A mechanism of so many silos, all of which are in a round."""
+  """A mechanism of `count` silos, all of which are in a round."""
   return mechanisms.SumMechanism(**{
       'mechanism': 'skellam', 'noise_multiplier': 1.0, 'rounds': rounds,
       'cohort_size': count, 'population': count, 'sampling': 'none', 'clip': 0.3,
@@ -24,7 +24,7 @@ class Federation:
   """Parties with keys and folders.
 
   Attributes:
-    agreement, folder: Those of all parties.
+    agreement, folder: The agreement and the folder of all parties.
     identities: Name of a client -> its keys; and `leader_keys` and `helper_keys`.
     vectors: (client, round) -> the vector that it contributed.
   """

@@ -73,7 +73,7 @@ class Schedules(stateful.RuleBasedStateMachine):
 
 
 def run(examples: int) -> None:
-  """Runs so many schedules of up to 30 steps; raises if an invariant is broken."""
+  """Runs `examples` schedules of up to 30 steps; raises if an invariant is broken."""
   stateful.run_state_machine_as_test(Schedules, settings=hypothesis.settings(
       max_examples=examples, stateful_step_count=30, deadline=None, database=None,
       suppress_health_check=list(hypothesis.HealthCheck)))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.deployment.federation import Federation
-from tff_pipelines.deployed import tls, transport
+from tff_pipelines.deployment.engine import tls, transport
 from tff_pipelines.deployment import identities, messages
 
 MOST = 10**6

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tff_pipelines.common import files
-from tff_pipelines.deployed import program as program_lib
+from tff_pipelines.deployment.engine import program as program_lib
 from tff_pipelines.deployment import agreements, identities, leader, messages
 from tff_pipelines.experiment import rounds as rounds_lib
 from tff_pipelines.fedavg import loop

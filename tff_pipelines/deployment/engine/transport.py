@@ -14,7 +14,7 @@ import time
 
 import grpc
 
-from tff_pipelines.deployed import tls
+from tff_pipelines.deployment.engine import tls
 from tff_pipelines.deployment import client as client_lib, messages
 
 _LEADER, _HELPER = 'tff_pipelines.Leader', 'tff_pipelines.Helper'
