@@ -66,6 +66,7 @@ def test_epsilon_of_normals_is_that_of_their_densities(one, other):
 def _trained(folder, name, *flags):
   finished = in_process.run(TRAIN, *SMALL, *flags, f'--output_dir={name}', folder=folder)
   assert finished.code == 0, finished.stderr
+  (folder / name / 'stdout').write_text(finished.stdout)
   return folder / name
 
 
@@ -83,6 +84,8 @@ def test_a_run_tells_the_pair_and_is_not_exported(audited):
   plan = in_process.run(TRAIN, *SMALL, '--epsilon=4', '--canaries=150', '--plan',
                         folder=folder)
   assert plan.code == 0 and '350 clients' in plan.stdout, plan.stderr
+  _, _, command = (audited / 'stdout').read_text().rpartition('next')
+  assert command.split() == ['python', '-m', AUDIT, '--run=run']
   finished = in_process.run(AUDIT, '--run=run', '--format=json', folder=folder)
   found = json.loads(finished.stdout)
   assert finished.code == 0 and found == summary['details']['audit']

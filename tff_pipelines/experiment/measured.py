@@ -36,6 +36,6 @@ def lines(findings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def curves(findings: Sequence[Mapping[str, Any]] | None) -> list[Curve]:
   """The ROC curves of guesses; none without findings."""
-  return [Curve(label=OBSERVERS[found['observer']], metric=METRIC, over=OVER,
+  return [Curve(label=OBSERVERS[found['observer']], metric=METRIC, over=OVER, main=False,
                 x=[x for x, _ in found['curve']], y=[y for _, y in found['curve']])
           for found in findings or ()]

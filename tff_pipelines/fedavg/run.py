@@ -4,6 +4,7 @@ from collections.abc import Mapping
 import dataclasses
 import functools
 import hashlib
+import shlex
 from typing import Any
 
 import numpy as np
@@ -416,7 +417,9 @@ class TrainExperiment(run_lib.Experiment):
         report.by_silo(task, rounds.model(state)) if (
             plan.mechanism.silos and plan.diagnostics and task.held_out_of_clients) else (
                 None), found)
-    return dataclasses.replace(outcome, trained={
+    audit = 'python -m tff_pipelines.audit ' + shlex.quote(
+        f'--run={report_lib.folder_name(self.folder)}')
+    return dataclasses.replace(outcome, next=audit if found else None, trained={
         '': models.Trained.of(task.serving, rounds.model(state))})
 
 
