@@ -15,7 +15,7 @@ import tff_pipelines
 PROGRAMS = {
     'train': 'train', 'vote': 'vote', 'fedmd': 'fedmd.__main__', 'ldp': 'ldp.__main__',
     'ldp_baselines': 'ldp_baselines', 'estimate_mean': 'estimate_mean', 'sweep': 'sweep',
-    'account': 'account', 'audit': 'audit.__main__',
+    'account': 'account', 'deploy': 'deploy', 'audit': 'audit.__main__',
     'prepare_data': 'prepare_data', 'report': 'report', 'export': 'export',
     'evaluate': 'evaluate', 'predict': 'predict'}
 

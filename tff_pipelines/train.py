@@ -13,4 +13,4 @@ that was stopped, in whatever way, continues with --resume.
 from tff_pipelines.experiment import cli
 from tff_pipelines.fedavg.settings import TrainSettings
 
-main = cli.program(__name__, TrainSettings, 'tff_pipelines.fedavg.run:train')
+main = cli.program(__name__, TrainSettings, 'tff_pipelines.deployment.engine.train:train')

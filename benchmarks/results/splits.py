@@ -217,7 +217,7 @@ DATA = {
     **{f'digits_{count}': Data(
         files={'mnist.npz': _in_silos(count, True)},
         tables={'mnist.npz': _in_silos(count, False)},
-        trials='60 of the 539 training writers') for count in (1, 4, 10, 50)},
+        trials='60 of the 539 training writers') for count in (1, 4, 10, 20, 50)},
     'mnist': Data(files={'mnist.npz': _npz(lambda arrays: by_writer(arrays, 60))},
                   trials='60 of the 539 training writers'),
     'letters62': Data(

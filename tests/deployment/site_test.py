@@ -22,7 +22,7 @@ def _policy(agreement, **changes):
   return site.Policy(**{
       'data_set': 'hearts', 'programs': (agreement.program,), 'least_cohort': 2,
       'helpers': (agreement.roster.helper.fingerprint,), 'epsilon': 50.0, 'delta': 1e-5,
-      **changes})
+      'units': ('client',), **changes})
 
 
 def _study(agreement, number):
@@ -66,6 +66,7 @@ def test_another_year_has_a_limit_of_its_own(agreement, tmp_path, monkeypatch):
 @pytest.mark.parametrize('changes, message', [
     ({'programs': ('cd' * 32,)}, 'program abab.* is not among those'),
     ({'helpers': ()}, 'helper .* is not among those that the policy trusts'),
+    ({'units': ('record', 'person')}, 'protects a client, and the policy allows record, p'),
     ({'least_cohort': 3}, 'sums of 2 clients may be opened, and the policy asks for 3')])
 def test_what_the_policy_forbids_is_not_charged(agreement, tmp_path, changes, message):
   ledger = site.SiteLedger(tmp_path / 'ledger.jsonl')

@@ -178,7 +178,7 @@ def test_infinite_epsilon_is_null_in_json_and_said():
 def test_caveats_are_those_of_plan_events_and_numbers_each_once():
   note = guarantee.Caveat('grid', 'the grid is coarse')
   plan = ExamplePlan(noise=0.1, caveats=(note, note), delta=0.5,
-      terms=dataclasses.replace(TERMS, secure_aggregation=True))
+      terms=dataclasses.replace(TERMS, secure_aggregation='simulated'))
   result = plan.guarantee(30)
   names = [caveat.name for caveat in result.caveats]
   assert names == ['secure aggregation simulated', 'grid', 'cohorts assumed to be hidden',

@@ -35,6 +35,9 @@ class Agreement:
     roster: The parties.
     event: Event of the whole run, as JSON, against either server: what a site's ledger
       is charged with.
+    unit: Unit that it protects: client, record or person.
+    seed: Seed of the run, which makes noise predictable: for tests. None for none.
+    configuration: Further settings, by which each party builds the same program.
   """
 
   run: str
@@ -45,6 +48,9 @@ class Agreement:
   cohort_size: int | None
   roster: identities.Roster
   event: Mapping[str, Any]
+  unit: str = 'client'
+  seed: int | None = None
+  configuration: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def __post_init__(self):
     if not self.params.has_shares or self.params.noise_multiplier <= 0:
@@ -62,7 +68,8 @@ class Agreement:
                for field in dataclasses.fields(self)},
             'params': dataclasses.asdict(self.params) | {
                 'column': list(self.params.column)},
-            'roster': self.roster.to_json(), 'event': dict(self.event)}
+            'roster': self.roster.to_json(), 'event': dict(self.event),
+            'configuration': dict(self.configuration)}
 
   @classmethod
   def from_json(cls, value: Mapping[str, Any]) -> 'Agreement':

@@ -22,6 +22,8 @@ from tff_pipelines.deployment.agreements import Agreement
 
 _KEYS = ('data_set', 'agreement', 'run', 'study', 'program', 'event', 'date', 'before')
 
+UNITS = ('client', 'record', 'person')
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Policy:
@@ -31,22 +33,28 @@ class Policy:
     data_set: Its name.
     programs: Digests of the programs that may run.
     helpers: Fingerprints of the keys of helpers that are trusted.
+    units: Units that runs may protect: client, record or person.
     least_cohort: Minimum number of clients of an opened sum.
     epsilon, delta: Limit for a record, or whatever is protected, over all runs of a year
       (UTC), against either server.
+    seeded: Whether runs may be seeded, whose noise is predictable: for tests.
   """
 
   data_set: str
   programs: tuple[str, ...]
   helpers: tuple[str, ...]
+  units: tuple[str, ...]
   least_cohort: int
   epsilon: float
   delta: float
+  seeded: bool = False
 
   def __post_init__(self):
     validate.positive(epsilon=self.epsilon)
     validate.open_unit_interval(delta=self.delta)
     validate.integer(least_cohort=self.least_cohort, low=1)
+    for unit in self.units:
+      validate.one_of(UNITS, units=unit)
 
   @classmethod
   def read(cls, path: pathlib.Path) -> 'Policy':
@@ -103,26 +111,32 @@ class SiteLedger:
   def allow(self, policy: Policy, agreement: Agreement) -> None:
     """Charges a run, unless it was; ValueError if the policy forbids it."""
     with self._locked():
-      entries = self.entries()
-      if any(entry['agreement'] == agreement.digest for entry in entries):
+      if self.check(policy, agreement):
         return
-      if any(entry['run'] == agreement.run for entry in entries):
-        raise ValueError(f'run {agreement.run!r} was charged under other terms: a changed '
-                         'run needs a new name')
-      self._check(policy, agreement)
       line = messages.canonical(dict(
           data_set=policy.data_set, agreement=agreement.digest, run=agreement.run,
           study=agreement.study, program=agreement.program, event=dict(agreement.event),
-          date=_today().isoformat(), before=self._last(entries)))
+          date=_today().isoformat(), before=self._last(self.entries())))
       files.append(self._path, line + b'\n', durable=True)
 
-  def _check(self, policy: Policy, agreement: Agreement) -> None:
-    """Raises ValueError, for the administrator, if the policy forbids a run."""
+  def check(self, policy: Policy, agreement: Agreement) -> bool:
+    """Whether a run was charged; ValueError, for the administrator, if it is forbidden."""
+    entries = self.entries()
+    if any(entry['agreement'] == agreement.digest for entry in entries):
+      return True
+    if any(entry['run'] == agreement.run for entry in entries):
+      raise ValueError(f'run {agreement.run!r} was charged under other terms: a changed '
+                       'run needs a new name')
     if agreement.program not in policy.programs:
       raise ValueError(f'program {agreement.program[:16]} is not among those that the '
                        'policy allows')
     if (helper := agreement.roster.helper.fingerprint) not in policy.helpers:
       raise ValueError(f'helper {helper[:16]} is not among those that the policy trusts')
+    if agreement.unit not in policy.units:
+      raise ValueError(f'the run protects a {agreement.unit}, and the policy allows '
+                       f'{", ".join(policy.units) or "nothing"}')
+    if agreement.seed is not None and not policy.seeded:
+      raise ValueError('the run is seeded: its noise is predictable')
     least = agreement.least(agreement.cohort_size or 1)
     if least < policy.least_cohort:
       raise ValueError(f'sums of {least} clients may be opened, and the policy asks for '
@@ -135,6 +149,7 @@ class SiteLedger:
           f'study {agreement.study!r} would bring epsilon of {policy.data_set} in {year} '
           f'from {decimals.epsilon(spent)} to {decimals.epsilon(total)}, above the limit '
           f'{policy.epsilon:g}')
+    return False
 
   def _last(self, entries: list[dict[str, Any]]) -> str:
     return messages.digest(messages.canonical(entries[-1])) if entries else ''

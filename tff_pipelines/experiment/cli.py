@@ -172,8 +172,8 @@ def _resuming(doc: str, arguments: Sequence[str], folder: pathlib.Path) -> str:
   added = [flag for flag in (f'--output_dir={folder}', '--resume')
            if not any(argument.split('=')[0].lstrip('-') == flag.split('=')[0][2:]
                       for argument in arguments)]
-  module = re.search(r'python -m (\S+)', doc)
-  program_words = ['-m', module[1]] if module else sys.argv[:1]
+  module = re.search(r'python -m (\S+( [a-z]+)?)', doc)
+  program_words = ['-m', *module[1].split()] if module else sys.argv[:1]
   return shlex.join(['python', *program_words, *arguments, *added])
 
 

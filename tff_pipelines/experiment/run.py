@@ -181,6 +181,16 @@ class Experiment(abc.ABC):
       return self._run()
 
   @property
+  def where(self) -> dict[str, Any]:
+    """Keyword arguments of `simulation.contexts.started`."""
+    return getattr(self.settings, 'where', {})
+
+  @property
+  def raw_rows(self) -> str:
+    """Who can read clients' rows, for the privacy statement."""
+    return _RAW_ROWS[self._on_ray]
+
+  @property
   def _on_ray(self) -> bool:
     return getattr(self.settings, 'engine', 'local') == 'ray'
 
@@ -216,12 +226,12 @@ class Experiment(abc.ABC):
     records = records_lib.RunRecords(
         self.folder, configuration, header, resume=self.settings.resume,
         replace=recorded is not None and self._adds_rounds(recorded),
-        engine='ray' if self._on_ray else 'local')
+        engine=getattr(self.settings, 'engine', 'local'))
     files.write_json(self.folder / files.PATHS, self.settings.paths())
     self._print('\n'.join(report.plan_lines(description, planned, self.folder)))
     task = self.released(task, plan, records)
     self.keep(task)
-    with contexts.simulation(**getattr(self.settings, 'where', {}), data=data):
+    with contexts.simulation(**self.where, data=data):
       rounds = self.build_rounds(task, plan)
       if isinstance(rounds, rounds_lib.ChargedRounds):
         last = charged_records.ChargedRecords(records, self.kept_as)
@@ -294,7 +304,7 @@ class Experiment(abc.ABC):
         starts=records.starts, configuration=records.configuration['hash'], about={
             'unit_name': self.settings.unit_name,
             'data_description': self.settings.data_description,
-            'raw_rows': _RAW_ROWS[self._on_ray], 'version': tff_pipelines.__version__,
+            'raw_rows': self.raw_rows, 'version': tff_pipelines.__version__,
             'date': configurations.begun_on(self.folder)})
     for name, trained in outcome.trained.items():
       trained.write(self.folder / name)

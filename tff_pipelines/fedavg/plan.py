@@ -16,7 +16,8 @@ from tff_pipelines.accounting.events import base, combinators, preliminary
 from tff_pipelines.accounting.guarantees import (
     accountant, bounds, calibration, mechanisms, noise_budget, observers,
     plan as guarantee, release_noise)
-from tff_pipelines.accounting.guarantees.guarantee import APPROXIMATE, CLOSED
+from tff_pipelines.accounting.guarantees.guarantee import (
+    APPROXIMATE, BY_SIMULATION, CLOSED)
 from tff_pipelines.accounting.sampling import cohorts, schemes
 from tff_pipelines.common import declarations, validate
 from tff_pipelines.fedavg import columns, settings as settings_lib
@@ -337,7 +338,7 @@ class FedAvgPlan(guarantee.Plan):
           observers_participant=shares and (
               'another silo, which knows its own sample and share of the noise') or None,
           sampling=mechanism.sampling, trust_model=trust, sampler=sampler,
-          source=self.event(1).source, secure_aggregation=self.params is not None)
+          source=self.event(1).source, secure_aggregation=self.params and BY_SIMULATION)
     return guarantee.Terms(
         privacy_unit=self.privacy_unit,
         observers='those who see the released models and learn neither who nor how '
@@ -361,7 +362,7 @@ class FedAvgPlan(guarantee.Plan):
                 *_sources(self.released(1)),
                 *[self.event(1).source] * mechanism.has_bands]))) or None,
         sampler=sampler,
-        secure_aggregation=self.params is not None)
+        secure_aggregation=self.params and BY_SIMULATION)
 
   def notes(self) -> list[guarantee.Caveat]:
     mechanism, params = self.mechanism, self.params

@@ -53,7 +53,7 @@ def error(plan: plan_lib.FedAvgPlan, server: Any,
 def seconds_of_round(experiment: Any, task: Task, plan: plan_lib.FedAvgPlan) -> float:
   """Seconds of a round of an experiment, computed twice and not released."""
   settings = experiment.settings
-  with contexts.simulation(**settings.where, data=experiment.read_by_workers(task)):
+  with contexts.simulation(**experiment.where, data=experiment.read_by_workers(task)):
     rounds = experiment.build_rounds(task, plan)
     state = rounds.initial_state(False)
     rounds.step(state, 1)  # Is traced.

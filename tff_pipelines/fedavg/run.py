@@ -134,16 +134,21 @@ def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
 
 def build_steps(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
                 server: ServerConfig, most_records: int | None = None,
+                most_units: int | None = None,
                 audit: audit_lib.Audit | None = None, **config: Any) -> loop.FedAvgRounds:
-  """Steps of silos under a plan, ready to run; arguments as for `build_rounds`."""
+  """Steps of silos under a plan, ready to run; arguments as for `build_rounds`.
+
+  `most_units` is the largest number of units of a silo; None for that of the task.
+  """
   factory, scheme = RecordSumFactory(sum_factory(plan)), plan.scheme
   turns = silos.Turns(len(scheme.column))
   process = silos.build(
       task.model.loss, task.train.element_spec, initial_weights=initial_weights,
       factory=factory, server=server, audit=audit, units=silos.Units(
           sampling_rate=scheme.sampling_rate, expected=plan.mechanism.cohort_size,
-          room=silos.room(silos.most_in_turn(task.train, turns, most_records),
-                          scheme.sampling_rate), most_records=most_records))
+          room=silos.room(most_units or silos.most_in_turn(
+              task.train, turns, most_records), scheme.sampling_rate),
+          most_records=most_records))
   return loop.FedAvgRounds(
       process, task=task, scheme=scheme, audit=audit, unit_is_client=False, in_turn=turns.of,
       set_cohort_size=functools.partial(process_lib.set_cohort_size, factory=factory),
@@ -165,6 +170,7 @@ class TrainExperiment(run_lib.Experiment):
   _evaluated: dict[str, Any] | None = None
   _own: aggregation.Aggregation | None = None
   _audit: audit_lib.Audit | None = None
+  _most_units: int | None = None
   run_line = staticmethod(report.run_line)
 
   def folder_words(self) -> tuple[str, ...]:
@@ -236,7 +242,8 @@ class TrainExperiment(run_lib.Experiment):
       identity['aggregation_source'] = aggregation.source(self.settings.aggregation)
     if self.settings.warm_start is not None:
       self._start = warm_start.read(self.settings.warm_start, task.model)
-    return {**identity, 'warm_start': self._start and self._start.digest}
+    return {**identity, 'warm_start': self._start and self._start.digest,
+            'agreement': None}  # Of a run whose clients are elsewhere.
 
   def targets(self) -> dict[str, float]:
     targets = super().targets()
@@ -396,7 +403,8 @@ class TrainExperiment(run_lib.Experiment):
           is_planned=settings.plan)
       task, common['audit'] = self._audit.with_canaries(task), self._audit
     if plan.mechanism.silos is not None:
-      return build_steps(task, plan, initial, most_records=self._most_records, **common)
+      return build_steps(task, plan, initial, most_records=self._most_records,
+                         most_units=self._most_units, **common)
     return build_rounds(
         task, plan, initial, local=local_training.LocalConfig(**declarations.shared(
             local_training.LocalConfig, settings, 'client_')),

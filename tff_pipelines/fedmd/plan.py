@@ -14,6 +14,7 @@ from aggregators.prediction_params import PredictionMeanParams
 from tff_pipelines.accounting.events import base, kinds as events
 from tff_pipelines.accounting.guarantees import (
     accountant, bounds, calibration, plan as guarantee)
+from tff_pipelines.accounting.guarantees.guarantee import BY_SIMULATION
 from tff_pipelines.common import decimals
 from tff_pipelines.common.caveats import Caveat
 from tff_pipelines.fedmd.settings import FedMdSettings
@@ -200,7 +201,8 @@ class FedMdPlan(guarantee.Plan):
         observers=_OBSERVERS.get(mode, 'no one'), against='all but the party itself',
         trust_model=_TRUST[mode], source=getattr(event, 'event', event).source,
         sampler=f'{self.mean.noise}, in floating point: no bound on its deviation is '
-        'proved' if self.mean.has_noise else None, secure_aggregation=self.has_consensus)
+        'proved' if self.mean.has_noise else None, 
+        secure_aggregation=BY_SIMULATION if self.has_consensus else None)
 
   def notes(self) -> list[Caveat]:
     settings, worst = self.settings, 1 / max(self.records)

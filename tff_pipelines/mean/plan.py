@@ -16,6 +16,7 @@ from scipy import stats
 from tff_pipelines.accounting.events import base, kinds as events
 from tff_pipelines.accounting.guarantees import (
     calibration, mechanisms, plan as guarantee)
+from tff_pipelines.accounting.guarantees.guarantee import BY_SIMULATION
 from tff_pipelines.fedavg.plan import FedAvgPlan
 from tff_pipelines.mean.settings import KEY, MeanSettings, SUMS
 
@@ -209,7 +210,8 @@ class MeanPlan(guarantee.Plan):
         trust_model=each(family.trust_model for family in families),
         source=each(step.event.source for step in self.steps),
         sampler=each(cell.plan.terms.sampler for cell in self.cells),
-        secure_aggregation=any(family.params for family in families))
+        secure_aggregation=BY_SIMULATION if any(
+            family.params for family in families) else None)
 
   def header(self, rounds: int, more: Iterable[str] = ()) -> dict[str, Any]:
     return super().header(rounds, (*more, _MORE))

@@ -42,6 +42,8 @@ def started(*, local_workers: int = 0, engine: str = 'local',
   Raises ValueError for numbers below 0, or a cluster that must not be used; OSError if
   no worker can be started.
   """
+  if engine not in ('local', 'ray'):
+    raise ValueError(f'engine must be local or ray in a simulation, found {engine!r}')
   if local_workers < 0:
     raise ValueError(f'local_workers must be at least 0, found {local_workers}')
   cores = os.cpu_count() or 1

@@ -11,6 +11,7 @@ from tff_pipelines.accounting.events import (
     base, kinds as events, voting as voting_accounting)
 from tff_pipelines.accounting.guarantees import (
     calibration, mechanisms, plan as guarantee, votes as votes_lib)
+from tff_pipelines.accounting.guarantees.guarantee import BY_SIMULATION
 from tff_pipelines.common import caveats, files, validate
 
 _NO_BOUND = caveats.Caveat('published epsilon is no bound', 'epsilon by the published '
@@ -90,7 +91,7 @@ class VotePlan(guarantee.Plan):
         trust_model=mechanisms.MECHANISMS[
             'ae_vote' if shares else 'gaussian'].trust_model,
         source=self.vote.source, sampler=self.params.sampler_in_words,
-        secure_aggregation=shares)
+        secure_aggregation=BY_SIMULATION if shares else None)
 
   def degeneracy(self) -> str | None:
     stddev, most = self.params.noise_stddev, self.params.agents * self.params.max_weight

@@ -19,6 +19,12 @@ SEEDED = Caveat(
     'seeded: not private', 'seeded run: no privacy guarantee (noise is predictable)')
 SIMULATED = Caveat('secure aggregation simulated', 'secure aggregation is simulated: '
                    'the sums that a protocol would open are computed in the clear')
+UNAUDITED = Caveat('two servers, not audited', 'epsilon holds while one of the two servers '
+                   'is honest, and none holds against both together; others have not '
+                   'audited protocol and code')
+# Ways in which secure aggregation is computed, and their caveat.
+BY_SIMULATION, TWO_SERVERS = 'simulated', 'two servers, not audited'
+AGGREGATED = {BY_SIMULATION: SIMULATED, TWO_SERVERS: UNAUDITED}
 SUPPRESSED = Caveat(
     'suppressed rounds',
     'rounds were suppressed for outsiders, but the server saw their sums with less '
@@ -65,7 +71,7 @@ class Terms:
     source: Source of the bounds, with theorems' numbers.
     sampler: Sampler of the noise; None if there is no noise.
     adjacency: Neighbouring inputs, where those of the event are too general, or None.
-    secure_aggregation: Whether sums are meant to be computed under it.
+    secure_aggregation: How it is computed, a key of AGGREGATED; None without it.
   """
 
   privacy_unit: str
@@ -80,7 +86,7 @@ class Terms:
   source: str | None
   sampler: str | None = None
   adjacency: str | None = None
-  secure_aggregation: bool = False
+  secure_aggregation: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -201,7 +207,7 @@ class Guarantee:
         'accountant': outsiders.accountant, 'order': files.finite(outsiders.order),
         'amplification': outsiders.amplification,
         'skellam_as_gaussian': list(self.certificates) or None,
-        'secure_aggregation': 'simulated' if terms.secure_aggregation else None}
+        'secure_aggregation': terms.secure_aggregation}
 
   @property
   def certificates(self) -> tuple[dict[str, float], ...]:
@@ -332,7 +338,7 @@ class Guarantee:
                     f'{decimals.rounded_up(outsiders.consumed_delta, 3)} of delta')
       lines.append(f'noise: {terms.sampler}{consumed}')
     if terms.secure_aggregation:
-      lines.append('secure aggregation: simulated')
+      lines.append(f'secure aggregation: {terms.secure_aggregation}')
     return lines
 
   def meaning(self) -> str:

@@ -17,7 +17,7 @@ from tff_pipelines.accounting.guarantees import (
     accountant, bounds, groups, ledger as ledger_lib, observers)
 from tff_pipelines.accounting.guarantees.bounds import Bound
 from tff_pipelines.accounting.guarantees.guarantee import (
-    Caveat, Guarantee, SEEDED, SIMULATED, SUPPRESSED, Terms)
+    AGGREGATED, Caveat, Guarantee, SEEDED, SUPPRESSED, Terms)
 from tff_pipelines.common import declarations
 
 _AT_SMALL_DELTA = ('epsilon_at_delta_1e-6', 'epsilon_server_at_delta_1e-6')
@@ -146,7 +146,7 @@ class Plan(abc.ABC):
     """
     notes = [SEEDED] if self.seed is not None else []
     if self.terms.secure_aggregation:
-      notes.append(SIMULATED)
+      notes.append(AGGREGATED[self.terms.secure_aggregation])
     if not self.is_private:
       return Guarantee(terms=self.terms, delta=self.delta,
                        further=dict.fromkeys(_AT_SMALL_DELTA),

@@ -1,6 +1,6 @@
 """Rounds of federated averaging at the leader, over the two-server protocol."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 import dataclasses
 import pathlib
 from typing import Any, Protocol
@@ -38,14 +38,14 @@ class DeployedRounds(loop.FedAvgRounds):
     agreement, identity: Those of the run, and of the leader.
     carrier: Reaches clients and helper.
     folder: The leader's own, for what it must remember.
-    refused: Round, client and reason of every upload that was refused, for the operator.
+    log: Takes a line about each upload, or request, that was refused.
   """
 
   agreement: agreements.Agreement
   identity: identities.Identity
   carrier: Carrier
   folder: pathlib.Path
-  refused: list[tuple[int, str, str]] = dataclasses.field(default_factory=list)
+  log: Callable[[str], None]
 
   def __post_init__(self):
     super().__post_init__()
@@ -54,6 +54,7 @@ class DeployedRounds(loop.FedAvgRounds):
 
   def initial_state(self, resumed: bool) -> dict[str, Any]:
     params = self.agreement.params
+    # There are no clients here to read.
     return {'process': self.process.initialize(), 'scheme': self.scheme.state(),
             'shares': np.zeros((len(params.column) - 1, params.padded_dimension),
                                np.uint32)}
@@ -97,5 +98,6 @@ class DeployedRounds(loop.FedAvgRounds):
         found = own.finish(request, answer)
     except messages.MessageError as error:
       own.refused.append(('', str(error)))
-    self.refused += [(index, *one) for one in own.refused]
+    for client, reason in own.refused:
+      self.log(f'round {index}: refused {client or "a message"}: {reason}')
     return found

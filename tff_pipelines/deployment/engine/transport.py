@@ -20,6 +20,8 @@ from tff_pipelines.deployment import client as client_lib, messages
 _LEADER, _HELPER = 'tff_pipelines.Leader', 'tff_pipelines.Helper'
 # Seconds that a site waits for a round before it asks again, and between attempts.
 _POLL, _BACKOFF = 20.0, (0.2, 5.0)
+# Seconds without a call after which a site is gone, and seconds between looks.
+_GONE, _LOOK = 15.0, 0.2
 # Bytes of a message in addition to its vector: fields of up to a thousand uploads.
 _FIELDS = 2**22
 _OVER = grpc.StatusCode.OUT_OF_RANGE
@@ -109,34 +111,53 @@ class LeaderTransport:
     self._most, self._changed = most, threading.Condition()
     self._message, self._waited_for, self._over = b'', set(), False
     self._uploads: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    # Site -> when it last called; those that wait for a message, and that have it.
+    self._seen, self._asking, self._fetched = {}, set(), set()
+    self._began = time.monotonic()
 
   @contextlib.contextmanager
   def serving(self, address: str) -> Iterator[str]:
     """Listens for sites within the block; yields host:port."""
+    self._began = time.monotonic()
     with _served(_LEADER, {'Next': self._next, 'Upload': self._upload}, address,
                  peers=self._sites, most=self._most, **self._own) as listening:
       try:
         yield listening
       finally:
-        with self._changed:
-          self._over = True
-          self._changed.notify_all()
+        self._over = True
+        self._wake()
 
   def uploads(self, message: bytes, clients: Sequence[str]) -> Iterator[bytes]:
     """As of `rounds.Carrier`."""
-    self._uploads = queue.SimpleQueue()
+    self._uploads, start = queue.SimpleQueue(), time.monotonic()
     with self._changed:
       self._message, self._waited_for = message, set(clients)
+      self._fetched.clear()
       self._changed.notify_all()
-    end = time.monotonic() + self._deadline
+    count = 0
     try:
-      for _ in clients:
-        yield self._uploads.get(timeout=max(0.0, end - time.monotonic()))
-    except queue.Empty:
-      pass
+      while count < len(clients) and time.monotonic() < start + self._deadline:
+        try:
+          yield self._uploads.get(timeout=_LOOK)
+          count += 1
+        except queue.Empty:
+          # Sites that are gone are not waited for; they may come back in time.
+          with self._changed:
+            if all(map(self._is_gone, self._waited_for)):
+              break
     finally:
       with self._changed:
         self._message, self._waited_for = b'', set()
+
+  def _is_gone(self, name: str) -> bool:
+    """Whether a site neither waits nor computes; one that never came has the deadline."""
+    end = (self._seen[name] + _GONE if name in self._seen else
+           self._began + self._deadline)
+    return name not in self._asking | self._fetched and time.monotonic() > end
+
+  def _wake(self) -> None:
+    with self._changed:
+      self._changed.notify_all()
 
   def opened(self, request: bytes) -> bytes | None:
     """As of `rounds.Carrier`."""
@@ -149,18 +170,29 @@ class LeaderTransport:
 
   def _next(self, name: str, request: bytes, context: grpc.ServicerContext) -> bytes:
     del request  # Unused.
+    context.add_callback(self._wake)
     with self._changed:
+      self._asking.add(name)
       self._changed.wait_for(
-          lambda: self._over or name in self._waited_for, timeout=_POLL)
+          lambda: self._over or name in self._waited_for or not context.is_active(),
+          timeout=_POLL)
+      self._asking.discard(name)
       if self._over:
         context.abort(_OVER, 'the run is over')
-      return self._message if name in self._waited_for else b''
+      if not context.is_active():  # Its connection broke while it waited.
+        return b''
+      self._seen[name] = time.monotonic()
+      if name not in self._waited_for:
+        return b''
+      self._fetched.add(name)
+      return self._message
 
   def _upload(self, name: str, request: bytes, context: grpc.ServicerContext) -> bytes:
     with self._changed:
       if name not in self._waited_for:
         context.abort(grpc.StatusCode.FAILED_PRECONDITION, 'no round waits for this site')
       self._waited_for.discard(name)
+      self._seen[name] = time.monotonic()
       self._uploads.put(request)
     return b''
 

@@ -1,0 +1,215 @@
+"""A run of `train` whose clients are the sites of an agreement."""
+
+from collections.abc import Mapping, Sequence
+import contextlib
+import dataclasses
+import pathlib
+import secrets
+from typing import Any
+
+import numpy as np
+
+from tasks import registry, task as task_lib
+from tasks.task import Task
+from tff_pipelines.accounting.guarantees import guarantee
+from tff_pipelines.common import files
+from tff_pipelines.deployment.engine import (
+    parties, program as program_lib, rounds as rounds_lib, transport)
+from tff_pipelines.deployment.engine.settings import AgreeSettings
+from tff_pipelines.fedavg import loop, plan as plan_lib, run as run_lib
+from tff_pipelines.fedavg.settings import TrainSettings
+
+# Settings that no agreement has: what else they release, or who reads what, is not split
+# between two servers.
+_REFUSED = ('adaptive_clipping', 'canaries', 'diagnostics', 'private_evaluation',
+            'simulated_dropout_rate', 'skip_bad_clients', 'statistics_epsilon',
+            'validation_path', 'warm_start')
+
+
+@dataclasses.dataclass(frozen=True)
+class Roster:
+  """Clients of an agreement, of whom a party has its own examples, or none.
+
+  Attributes:
+    client_ids: As of `task.ClientSource`.
+    source: The party's data, by whose spec all examples are.
+    own: Id of a client -> id of it in the source.
+  """
+
+  client_ids: Sequence[str]
+  source: task_lib.ClientSource
+  own: Mapping[str, str]
+
+  @property
+  def element_spec(self) -> task_lib.Spec:
+    return self.source.element_spec
+
+  def examples(self, client_id: str) -> dict[str, np.ndarray]:
+    if client_id not in self.own:
+      raise ValueError(f'client {client_id!r} has its data at its own site')
+    return self.source.examples(self.own[client_id])
+
+
+class Plan(plan_lib.FedAvgPlan):
+  """A plan that two servers execute, so that closed sums are shared by them."""
+
+  @property
+  def terms(self) -> guarantee.Terms:
+    terms, but = super().terms, ', but for both servers together'
+    return dataclasses.replace(
+        terms, secure_aggregation=guarantee.TWO_SERVERS, against_server='either server alone',
+        observers_server='either of the two servers alone, and those who know the cohorts '
+        'and no share of the noise', against=terms.against + but,
+        observers=terms.observers + but, everyone=terms.everyone and terms.everyone + but,
+        trust_model=f'{terms.trust_model}; one of the two servers that open the sums is '
+        'honest')
+
+  def notes(self) -> list[guarantee.Caveat]:
+    return [note for note in super().notes() if note != guarantee.CLOSED]
+
+
+class Experiment(run_lib.TrainExperiment):
+  """The program of an agreement, at each party: the leader runs it."""
+
+  takes_more_rounds = False
+  raw_rows = 'Each site its own; neither server'
+  where: dict[str, Any] = {}  # This process.
+
+  def __init__(self, settings: TrainSettings):
+    for name in ('party', 'agreement'):
+      if getattr(settings, name) is None:
+        raise ValueError(f'{name} must be given with engine=grpc')
+    for name in ('local_workers', 'plan'):
+      if getattr(settings, name):
+        raise ValueError(f'{name} is not used with engine=grpc: leave it out')
+    self.party = parties.Party(settings.party)
+    self.joint = parties.Joint.read(settings.agreement)
+    self.agreed = self.joint.agreement.configuration
+    digest = parties.program_digest(self.agreed)
+    if digest != self.joint.agreement.program:
+      raise ValueError(f'agreement={settings.agreement} is of the program '
+                       f'{self.joint.agreement.program[:16]}, and installed is '
+                       f'{digest[:16]}: all parties must have the same version')
+    if registry.source(settings.task) != self.agreed['task_source']:
+      raise ValueError(f'task={settings.task} has another source than the agreement\'s')
+    self.joint.check_approved(settings.approve)
+    super().__init__(settings)
+    self._stack = contextlib.ExitStack()
+
+  def _task_options(self) -> dict[str, Any]:
+    options, folder = super()._task_options(), self.party.of_run(self.joint.agreement)
+    for option, name in registry.KEPT_FILES.items():
+      if name in self.agreed['files']:
+        files.write_atomically(folder / name, self.agreed['files'][name])
+        options[option] = str(folder / name)
+    return options
+
+  def build_task(self) -> Task:
+    """The task, whose clients are those of the agreement; none of them is here."""
+    task = super().build_task()
+    return dataclasses.replace(
+        task, privacy_unit=self.agreed['privacy_unit'], label_counts=None,
+        held_out_of_clients=None, train=Roster(
+            list(self.joint.agreement.roster.clients), task.train, {}))
+
+  def identity(self, task: Task) -> dict[str, Any]:
+    differ = self.settings.differences(self.agreed['settings'])
+    if differ and self.party.enrolment.role == parties.LEADER:
+      raise ValueError(f'{", ".join(differ)} must be as in agreement='
+                       f'{self.settings.agreement}')
+    return {'agreement': self.joint.agreement.digest}
+
+  def build_plan(self, task: Task, recorded, **counts: int) -> plan_lib.FedAvgPlan:
+    """The plan of the agreement; ValueError if its parameters are not those of it."""
+    plan = plan_of(self.settings, self.agreed, task.model.parameter_count(),
+                   self.agreed['plan'] if recorded is None else recorded, self.server)
+    agreement = self.joint.agreement
+    # Charges of sites, and the noise that they make, follow from the plan.
+    if (plan.params, plan.released(agreement.rounds).to_json(), plan.seed) != (
+        agreement.params, agreement.event, agreement.seed) or (
+            agreement.unit != self.settings.protect
+            or agreement.rounds != plan.mechanism.rounds):
+      raise ValueError(f'agreement={self.settings.agreement} has other noise, rounds or '
+                       'events than follow from its settings')
+    return plan
+
+  @property
+  def _most_units(self) -> int | None:
+    return self.agreed['units_of_largest']
+
+  def read_by_workers(self, task: Task):
+    return ()
+
+  def split(self, task: Task, plan: plan_lib.FedAvgPlan) -> loop.FedAvgRounds:
+    """The rounds as they would be simulated, of single clients."""
+    if plan.mechanism.silos is None:
+      self.settings = self.settings.replace(clients_per_call=1)
+    return super().build_rounds(task, plan)
+
+  def build_rounds(self, task: Task, plan: plan_lib.FedAvgPlan) -> loop.FedAvgRounds:
+    settings, joint, party = self.settings, self.joint, self.party
+    joint.role_of(party, parties.LEADER)
+    carrier = transport.LeaderTransport(
+        sites={name: joint.endpoints[name].certificate
+               for name in joint.agreement.roster.clients},
+        helper=joint.endpoints[parties.HELPER], deadline=settings.round_deadline,
+        most=joint.most, **party.connection)
+    address = self._stack.enter_context(carrier.serving(
+        settings.listen or joint.endpoints[parties.LEADER].address))
+    self._print(f'listening at {address} for {len(joint.agreement.roster.clients)} sites')
+    rounds = self.split(task, plan)
+    return rounds_lib.DeployedRounds(
+        **{field.name: getattr(rounds, field.name)
+           for field in dataclasses.fields(loop.FedAvgRounds)},
+        agreement=joint.agreement, identity=party.identity, carrier=carrier,
+        folder=party.of_run(joint.agreement), log=self._print)
+
+  def run(self) -> dict[str, Any]:
+    self.joint.role_of(self.party, parties.LEADER)
+    with self._stack:
+      return super().run()
+
+
+def plan_of(settings: TrainSettings, agreed: Mapping[str, Any], dimension: int,
+            recorded: Mapping[str, Any] | None, server: Any) -> plan_lib.FedAvgPlan:
+  """The plan of settings and public counts; `recorded` as for `plan.build`."""
+  plan = plan_lib.build(
+      settings, dimension=dimension, population=agreed['population'], recorded=recorded,
+      server=server, silos=agreed['silos'], privacy_unit=agreed['privacy_unit'])
+  return Plan(**{field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)})
+
+
+def agreed_by(settings: AgreeSettings) -> tuple[parties.Joint, Plan]:
+  """The agreement of a run and its plan; ValueError for what two servers can't have."""
+  training = settings.training
+  if refused := [name for name in _REFUSED if name in training.given]:
+    raise ValueError(f'{refused[0]} is not used over two servers: leave it out')
+  if training.vocabulary == registry.PRIVATE_COUNTS:
+    raise ValueError(f'vocabulary={training.vocabulary} is not used over two servers: '
+                     'give a file of public words')
+  enrolments = [parties.Enrolment.read(pathlib.Path(path.strip()))
+                for path in settings.parties.split(',')]
+  count = sum(one.role == parties.CLIENT for one in enrolments)
+  experiment = run_lib.TrainExperiment(training)
+  task, is_silos = experiment.build_task(), training.protect != 'client'
+  agreed = {
+      'settings': training.configuration(), 'files': dict(task.files),
+      'population': settings.units if is_silos else count,
+      'silos': count if is_silos else None,
+      'units_of_largest': settings.units_of_largest or settings.units,
+      'privacy_unit': f'one {training.protect}' if is_silos else task.privacy_unit,
+      'task_source': registry.source(training.task)}
+  plan = plan_of(training, agreed, task.model.parameter_count(), None, experiment.server)
+  if not plan.is_private or plan.params is None or not plan.params.has_shares:
+    raise ValueError('mechanism must have noise that clients add in shares, found '
+                     f'{training.mechanism}')
+  agreed['plan'] = plan.configuration()
+  scheme = plan.scheme
+  is_fixed = is_silos or scheme.cohort_in_words == 'exactly'
+  joint = parties.Joint.of(
+      enrolments, run=f'{training.task} {secrets.token_hex(8)}', study=settings.study,
+      program=parties.program_digest(agreed), params=plan.params, rounds=training.rounds,
+      event=plan.released(training.rounds).to_json(), unit=training.protect,
+      cohort_size=int(scheme.largest_cohort) if is_fixed else None, seed=training.seed,
+      configuration=agreed)
+  return joint, plan

@@ -1,0 +1,16 @@
+"""`train` of all engines."""
+
+from typing import Any
+
+from tff_pipelines.fedavg import run
+from tff_pipelines.fedavg.settings import TrainSettings
+
+
+def train(settings: TrainSettings) -> dict[str, Any] | None:
+  """Trains; with engine=grpc as the leader of an agreement (see `fedavg.run.train`)."""
+  if settings.engine != 'grpc':
+    return run.train(settings)
+  # It imports gRPC and cryptography.
+  # pylint: disable-next=g-import-not-at-top
+  from tff_pipelines.deployment.engine import experiment
+  return experiment.Experiment(settings).run()
