@@ -22,6 +22,7 @@ import pathlib
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -70,12 +71,12 @@ CASES = {
     'digits': Case(data='digits_20', field='silo', flags=dict(
         _RECORDS, task='emnist', client_field='silo', model='cnn_small', batch_size=600,
         epsilon=8.0, delta=1e-5, rounds=200, server_learning_rate=2.0)),
-    'quick': Case(data='', field='silo', silos=2, flags=dict(
+    'quick': Case(data='', field='silo', silos=3, flags=dict(
         _RECORDS, task='images', client_field='silo', model='softmax', num_classes=10,
         batch_size=60, epsilon=8.0, delta=1e-3, rounds=3, clip=1.0))}
 
 
-def _arrays(case: Case, data_dir: pathlib.Path | None,
+def arrays_of(case: Case, data_dir: pathlib.Path | None,
             folder: pathlib.Path) -> dict[str, np.ndarray]:
   """The arrays of a case, train and test."""
   if case.data:
@@ -99,6 +100,8 @@ def _of_site(arrays: Mapping[str, np.ndarray], field: str, name: str | None):
 
 class Network:
   """A network namespace for each party, joined by a bridge; or this machine's loopback."""
+
+  is_separate = False
 
   def __init__(self, names: Sequence[str]):
     self._names, self._made = list(names), []
@@ -133,8 +136,11 @@ class Network:
     subprocess.run(['ip', *words], check=True, capture_output=True)
 
   def address(self, name: str) -> str:
-    host = f'10.77.0.{self._names.index(name) + 1}' if self.is_separate else 'localhost'
-    return f'{host}:{_PORTS[name]}'
+    """HOST:PORT of a server."""
+    if self.is_separate:
+      return f'10.77.0.{self._names.index(name) + 1}:{_PORTS[name]}'
+    with socket.create_server(('localhost', 0)) as free:
+      return f'localhost:{free.getsockname()[1]}'
 
   def prefix(self, name: str) -> list[str]:
     """The words before a command that runs as a party."""
@@ -190,20 +196,23 @@ class Federation:
       if deploy.main([command, *words]):
         raise SystemExit(f'{command} failed: see above')
 
-  def start(self, name: str) -> None:
-    """Starts, or starts again, a party's process."""
-    words = [f'--party={self.folder / name}',
+  def command(self, name: str) -> list[str]:
+    """The words of a party's command."""
+    words = [name if name in _PORTS else parties.CLIENT, f'--party={self.folder / name}',
              f'--agreement={self.folder / "agreement.json"}',
              f'--approve={self.agreement.digest}']
-    command = name if name in _PORTS else parties.CLIENT
     if name != parties.HELPER:
       words.append(f'--data_path={self.folder / "data" / f"{name}.npz"}')
     if name == parties.LEADER:
       words += [f'--output_dir={self.folder / "run"}', '--resume', '--round_deadline=90']
+    return words
+
+  def start(self, name: str) -> None:
+    """Starts, or starts again, a party's process."""
     log = open(self.folder / f'{name}.txt', 'ab')  # pylint: disable=consider-using-with
     self.processes[name] = subprocess.Popen(
-        [*self.network.prefix(name), sys.executable, '-m', 'tff_pipelines.deploy', command,
-         *words], stdout=log, stderr=log, env=dict(os.environ, OMP_NUM_THREADS='1'))
+        [*self.network.prefix(name), sys.executable, '-m', 'tff_pipelines.deploy',
+         *self.command(name)], stdout=log, stderr=log, env=dict(os.environ, OMP_NUM_THREADS='1'))
 
   def kill(self, name: str) -> None:
     process = self.processes[name]
@@ -258,12 +267,12 @@ def _disturb(federation: Federation, rng: np.random.Generator,
   return said
 
 
-def _model(folder: pathlib.Path) -> dict[str, np.ndarray]:
+def model(folder: pathlib.Path) -> dict[str, np.ndarray]:
   with np.load(folder / 'model.npz', allow_pickle=False) as file:
     return {name: file[name] for name in file.files}
 
 
-def _simulated(federation: Federation, path: pathlib.Path) -> dict:
+def simulated(federation: Federation, path: pathlib.Path) -> dict:
   """The summary of the same plan in one process."""
   settings = settings_lib.of_configuration(
       TrainSettings, federation.agreement.configuration['settings'],
@@ -301,13 +310,13 @@ def run(case: Case, arrays: Mapping[str, np.ndarray], folder: pathlib.Path, *,
       raise SystemExit((folder / 'leader.txt').read_text(encoding='utf-8')[-2000:])
   path = folder / 'data' / 'all.npz'
   np.savez(path, **arrays)
-  simulated = _simulated(federation, path)
+  alone = simulated(federation, path)
   summary = files.read_json(folder / 'run' / files.SUMMARY)
-  ours, theirs = _model(folder / 'run'), _model(folder / 'simulated')
+  ours, theirs = model(folder / 'run'), model(folder / 'simulated')
   rounds = federation.agreement.rounds
   of_sites = [traffic[name] for name in federation.sites]
   return {
-      'accuracy': summary['value'], 'simulated': simulated['value'],
+      'accuracy': summary['value'], 'simulated': alone['value'],
       'same to the last bit': all(
           np.array_equal(ours[name], theirs[name]) for name in theirs),
       'epsilon': summary['epsilon'], 'epsilon_server': summary['epsilon_server'],
@@ -328,11 +337,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
   parser.add_argument('--data_dir', type=pathlib.Path, help='folder of the data files')
   parser.add_argument('--folder', type=pathlib.Path, required=True,
                       help='new folder of all files')
-  parser.add_argument('--quick', action='store_true', help='a seeded run of two sites, '
+  parser.add_argument('--quick', action='store_true', help='a seeded run of three sites, '
                       'with embedded digits')
   given = parser.parse_args(arguments)
   case = CASES['quick' if given.quick else given.case]
-  arrays = _arrays(case, given.data_dir, given.folder)
+  arrays = arrays_of(case, given.data_dir, given.folder)
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
   third = max(1, len(set(arrays[f'{case.field}_train'])) // 3)
   for name, leave, more in (('seeded', 0, {'seed': 3}), ('private', third, {}))[

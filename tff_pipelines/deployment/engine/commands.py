@@ -1,9 +1,10 @@
 """Commands of the parties of a federation, and `train` with their engine."""
 
+from collections.abc import Iterator
+import contextlib
 import dataclasses
 import datetime
 import pathlib
-import signal
 import threading
 
 import grpc
@@ -153,23 +154,26 @@ def client(settings: settings_lib.ClientSettings) -> None:
   _say(f'{agreement.run} is over: answered up to round {own.answered}')
 
 
-def helper(settings: settings_lib.HelperSettings) -> None:
-  """Serves the leader of a run until a signal ends it."""
+@contextlib.contextmanager
+def helping(settings: settings_lib.HelperSettings) -> Iterator[helper_lib.Helper]:
+  """Serves the leader of a run within the block."""
   joint, party = parties.Joint.read(settings.agreement), parties.Party(settings.party)
   joint.role_of(party, parties.HELPER)
   joint.check_approved(settings.approve)
   agreement = joint.agreement
   own = helper_lib.Helper(agreement, party.identity, party.of_run(agreement))
-  ended = threading.Event()
-  for signum in (signal.SIGINT, signal.SIGTERM):
-    signal.signal(signum, lambda *_: ended.set())
   with transport.helper_serving(
       own.answer, settings.listen or joint.endpoints[parties.HELPER].address,
       leader=joint.endpoints[parties.LEADER].certificate, most=joint.most,
       **party.connection) as address:
     _say(f'listening at {address}, for the leader of {agreement.run}')
-    ended.wait()
-  _say(f'opened up to round {own.opened["round"]}')
+    yield own
+
+
+def helper(settings: settings_lib.HelperSettings) -> None:
+  """Serves the leader of a run until Ctrl-C; all is on disk before it answers."""
+  with helping(settings), contextlib.suppress(KeyboardInterrupt):
+    threading.Event().wait()
 
 
 def _own_client(ids, party: parties.Party) -> str:
