@@ -19,7 +19,8 @@ import sys
 from tff_pipelines.deployment.engine import settings
 from tff_pipelines.experiment import cli
 
-_COMMANDS = {
+# Name of a command -> its settings, and a sentence.
+COMMANDS = {
     'enrol': (settings.EnrolSettings, 'Makes keys, and a folder of this party.'),
     'agree': (settings.AgreeSettings, 'Plans a run, and writes its agreement for all '
               'parties. Flags are those of train, too.'),
@@ -33,13 +34,13 @@ _COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
   """Runs the command that the first argument names; returns its exit code."""
   name, *rest = (sys.argv[1:] if arguments is None else arguments) or ['--help']
-  if name not in _COMMANDS:
+  if name not in COMMANDS:
     if name.startswith('-'):
       return cli.start(__doc__, cli.settings_lib.Settings, '', [name, *rest])
-    print(f'error: command must be one of {", ".join(_COMMANDS)}, found {name!r}',
+    print(f'error: command must be one of {", ".join(COMMANDS)}, found {name!r}',
           file=sys.stderr)
     return 2
-  cls, summary = _COMMANDS[name]
+  cls, summary = COMMANDS[name]
   doc = f'{summary}\n\n  python -m tff_pipelines.deploy {name} --party=FOLDER ...'
   return cli.start(doc, cls, f'tff_pipelines.deployment.engine.commands:{name}', rest)
 

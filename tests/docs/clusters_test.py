@@ -9,6 +9,7 @@ import pytest
 
 from tests.docs import pages
 from tests.simulation import cluster_ports
+from tff_pipelines import deploy
 from tff_pipelines.experiment import cli
 
 # It comes with Ray, which `make test` installs.
@@ -139,3 +140,21 @@ def test_the_command_in_the_container_is_a_training_run():
   certified = re.search(r'certificates.sh deploy/tls (172.*)', PAGE)[1].split()
   assert certified == list(addresses.values())
   assert importlib.util.find_spec(words[0])
+
+
+def test_parties_in_containers_run_commands_that_exist():
+  federation = yaml.safe_load(
+      (DEPLOY / 'federation.compose.yaml').read_text(encoding='utf-8'))
+  services = federation['services']
+  assert len(services) == 7 and set(services) >= {'leader', 'helper', 'lyon'}
+  for name, service in services.items():
+    program, command, verb, *flags = shlex.split(
+        service['command'].replace('${APPROVE}', 'ab' * 8))
+    assert (program, command) == ('tff-pipelines', 'deploy')
+    assert verb == (name if name in ('leader', 'helper') else 'client')
+    cli.parsed(deploy.COMMANDS[verb][0], flags)
+    assert service['networks'] == {
+        'leader': ['sites', 'servers'], 'helper': ['servers']}.get(name, ['sites'])
+    for volume in service['volumes']:
+      assert volume.startswith('./federation/')
+  assert all(network['internal'] for network in federation['networks'].values())

@@ -11,6 +11,7 @@ import pytest
 from tests import modules
 import tff_pipelines
 from tff_pipelines import __main__ as console
+from tff_pipelines.deployment.engine import parties
 
 
 def _run(*arguments, code=0, **options):
@@ -64,6 +65,10 @@ def test_data_of_the_packages_are_installed(installed):
                'tff_pipelines/experiment/page.css'):
     assert (target / name).is_file(), name
   assert not (target / 'tests').exists()
+  # Sites that installed the package compute what those with a checkout do.
+  run = _run(sys.executable, '-c', 'from tff_pipelines.deployment.engine import parties\n'
+             'print(parties.program_digest({}))', cwd=target)
+  assert run.stdout.strip() == parties.program_digest({})
 
 
 def test_every_program_has_a_name_and_a_line_of_help(capsys):

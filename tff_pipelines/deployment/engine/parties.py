@@ -206,10 +206,9 @@ def program_digest(configuration: Mapping[str, Any]) -> str:
   Parties whose digests are the same compute the same.
   """
   root, digest = pathlib.Path(tff_pipelines.__file__).parent.parent, hashlib.sha256()
-  for path in sorted(path for package in _PACKAGES
-                     for path in (root / package).rglob('*')):
-    if path.is_file() and '__pycache__' not in path.parts:
-      content = hashlib.sha256(path.read_bytes()).hexdigest()
-      digest.update(f'{path.relative_to(root)} {content}\n'.encode())
+  sources = [path for package in _PACKAGES for path in (root / package).rglob('*.py')]
+  for path in sorted([*sources, root / 'tff_pipelines' / 'requirements.txt']):
+    content = hashlib.sha256(path.read_bytes()).hexdigest()
+    digest.update(f'{path.relative_to(root)} {content}\n'.encode())
   return messages.digest({'sources': digest.hexdigest(),
                           'configuration': dict(configuration)})
