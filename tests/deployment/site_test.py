@@ -83,12 +83,45 @@ def test_a_ledger_that_was_edited_refuses_all(agreement, tmp_path):
   content = path.read_bytes()
   lines = content.splitlines(keepends=True)
   for changed in (content.replace(b'study 1', b'study 7'), b''.join(lines[1:]),
-                  lines[0] + lines[2], content[:-1], content + b'{}\n'):
+                  lines[0] + lines[2], content + b'{}\n'):
     path.write_bytes(changed)
     with pytest.raises(ValueError, match='is damaged'):
       ledger.allow(policy, _study(agreement, 9))
   path.write_bytes(content)
   assert [entry['run'] for entry in ledger.entries()] == ['run 0', 'run 1', 'run 2']
+
+
+def test_a_killed_site_neither_loses_nor_doubles_a_charge(agreement, tmp_path):
+  path = tmp_path / 'ledger.jsonl'
+  ledger, policy = site.SiteLedger(path), _policy(agreement)
+  ledger.allow(policy, agreement)
+  first = path.read_bytes()
+  ledger.allow(policy, _study(agreement, 2))
+  for end in range(len(first), len(path.read_bytes())):  # Killed as it wrote.
+    path.write_bytes((content := path.read_bytes())[:end])
+    assert [entry['run'] for entry in ledger.entries()] == ['run 1']
+    ledger.allow(policy, _study(agreement, 2))
+    ledger.allow(policy, _study(agreement, 2))
+    assert path.read_bytes() == content
+  context = multiprocessing.get_context('fork')
+  sent = tmp_path / 'sent'
+  for number in range(30):  # Killed at any moment.
+    process = context.Process(target=_charge_all, args=(path, policy, agreement, sent))
+    process.start()
+    process.join(0.002 * number)
+    process.kill()
+    process.join()
+    runs = [entry['run'] for entry in ledger.entries()]
+    assert len(set(runs)) == len(runs)
+    assert not sent.exists() or set(sent.read_text().split('\n')[:-1]) <= set(runs)
+  assert len(runs) > 2
+
+
+def _charge_all(path, policy, agreement, sent):
+  for number in range(3, 12):
+    site.SiteLedger(path).allow(policy, _study(agreement, number))
+    with open(sent, 'a', encoding='utf-8') as file:
+      file.write(f'run {number}\n')
 
 
 def _charge(path, policy, agreement, number):

@@ -79,7 +79,8 @@ class SiteLedger:
     if not self._path.exists():
       return []
     content, before, entries = self._path.read_bytes(), '', []
-    *lines, rest = content.split(b'\n')
+    # A last line without an end was not complete, so that nothing was sent for it.
+    *lines, _ = content.split(b'\n')
     for number, line in enumerate(lines, start=1):
       try:
         entry = json.loads(line)
@@ -90,8 +91,6 @@ class SiteLedger:
         raise ValueError(f'{self._path} is damaged or was edited: line {number}')
       before = messages.digest(line)
       entries.append(entry)
-    if rest:
-      raise ValueError(f'{self._path} is damaged: its last line has no end')
     return entries
 
   def epsilon(self, policy: Policy, year: int,
@@ -113,6 +112,8 @@ class SiteLedger:
     with self._locked():
       if self.check(policy, agreement):
         return
+      if self._path.exists():  # Less a line whose charge was interrupted.
+        os.truncate(self._path, self._path.read_bytes().rfind(b'\n') + 1)
       line = messages.canonical(dict(
           data_set=policy.data_set, agreement=agreement.digest, run=agreement.run,
           study=agreement.study, program=agreement.program, event=dict(agreement.event),
