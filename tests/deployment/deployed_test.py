@@ -161,3 +161,44 @@ def test_steps_of_silos_are_split_to_the_last_bit():
   found, expected = (program.updated(state, total.astype(np.int32), 4),
                      steps.process.next(state, values))
   assert all(map(np.array_equal, *(tree.flatten(x['state']) for x in (found, expected))))
+
+
+@pytest.mark.parametrize('fault', ['no answer', 'killed', 'no request'])
+def test_rows_stay_whole_when_an_answer_is_lost(tmp_path, fault):
+  deployed, _ = _built(tmp_path, seed=5, **_COLUMNS['turns'])
+  sites, opened = deployed.carrier, deployed.carrier.opened
+  bits, sent, closed = deployed.agreement.params.bits, {}, []
+
+  def recorded(work):
+    def wrapped(model, index, cohort_size):
+      vector = work(model, index, cohort_size)
+      sent.setdefault(index, []).append(np.split(vector, 2)[1].astype(np.int64))
+      return vector
+    return wrapped
+
+  for client in sites.clients.values():
+    client._work = recorded(client._work)
+
+  def lost(request):
+    if fault != 'no request':
+      opened(request)  # The helper has opened it.
+    if fault == 'killed':
+      raise KeyboardInterrupt
+
+  def watched(request):
+    if messages.read(request, 'open').fields['round']['round'] == 3:
+      theirs = sites.helper()._history(3)
+      closed.append((deployed._shares[0] + theirs[0]) % np.uint32(2**bits))
+    return opened(request)
+
+  state = deployed.initial_state(False)
+  for index in range(1, 5):
+    sites.opened = lost if index == 2 else watched
+    try:
+      state = deployed.step(state, index).state
+    except KeyboardInterrupt:
+      deployed.__post_init__()  # A new process, which begins the round again.
+      sites.opened = watched
+      state = deployed.step(state, index).state
+  assert sites.helper().opened['round'] == 4
+  np.testing.assert_array_equal(closed[-1], sum(sent[2]) % 2**bits)

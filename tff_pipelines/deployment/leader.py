@@ -91,30 +91,46 @@ class Round:
 
     Raises MessageError if the answer is no one's, or refuses for another reason.
     """
-    agreement, params = self._agreement, self._agreement.params
-    message = messages.read(
-        answer, 'opened', 'refused',
-        most_payload=vectors.packed_size(params.padded_dimension, params.bits))
-    fields = message.fields
-    if message.kind == 'refused':
-      named = [name for name in fields['clients'] if name in self._uploads]
+    found, params = opened(self._agreement, request, answer), self._agreement.params
+    if isinstance(found, dict):
+      named = [name for name in found['clients'] if name in self._uploads]
       if not named:
-        raise messages.MessageError(f'the helper refuses: {fields["reason"]}')
+        raise messages.MessageError(f'the helper refuses: {found["reason"]}')
       for name in named:
         del self._uploads[name]
-        self.refused.append((name, fields['reason']))
+        self.refused.append((name, found['reason']))
       return None
-    signed = {name: fields[name] for name in ('request', 'vector')}
-    if fields['request'] != messages.digest(request) or (
-        fields['vector'] != messages.digest(message.payload)) or not (
-            agreement.roster.helper.verifies(
-                'opened', messages.canonical(signed),
-                messages.unhexed(fields['signature'], 'signature', 64))):
-      raise messages.MessageError('the answer is not the helper\'s to this request')
-    theirs = vectors.unpacked(message.payload, params.padded_dimension, params.bits)
-    own = vectors.added((vectors.unpacked(payload, agreement.length, params.bits)
-                         for _, payload in self._uploads.values()),
-                        agreement.length, params.bits)
-    row, history = vectors.row_of(own, self._history, params)
-    total = vectors.added([row, theirs], params.padded_dimension, params.bits)
+    row, history = self.own()
+    total = vectors.added([row, found], params.padded_dimension, params.bits)
     return Opened(total.view(np.int32), sorted(self._uploads), history)
+
+  def own(self) -> tuple[np.ndarray, np.ndarray]:
+    """The leader's share of the row of all uploads, and `Opened.history`."""
+    agreement, params = self._agreement, self._agreement.params
+    total = vectors.added((vectors.unpacked(payload, agreement.length, params.bits)
+                           for _, payload in self._uploads.values()),
+                          agreement.length, params.bits)
+    return vectors.row_of(total, self._history, params)
+
+
+def opened(agreement: Agreement, request: bytes,
+           answer: bytes) -> np.ndarray | dict[str, Any]:
+  """The helper's vector, uint32 [padded_dimension]; the fields of a refusal if it is one.
+
+  Raises MessageError if the answer is not the helper's to this request.
+  """
+  params = agreement.params
+  message = messages.read(
+      answer, 'opened', 'refused',
+      most_payload=vectors.packed_size(params.padded_dimension, params.bits))
+  fields = message.fields
+  if message.kind == 'refused':
+    return dict(fields)
+  signed = {name: fields[name] for name in ('request', 'vector')}
+  if fields['request'] != messages.digest(request) or (
+      fields['vector'] != messages.digest(message.payload)) or not (
+          agreement.roster.helper.verifies(
+              'opened', messages.canonical(signed),
+              messages.unhexed(fields['signature'], 'signature', 64))):
+    raise messages.MessageError('the answer is not the helper\'s to this request')
+  return vectors.unpacked(message.payload, params.padded_dimension, params.bits)

@@ -13,7 +13,7 @@ from tff_pipelines.deployment import agreements, identities, leader, messages
 from tff_pipelines.experiment import rounds as rounds_lib
 from tff_pipelines.fedavg import loop
 
-_BEGUN = 'begun'
+_BEGUN, _ASKED = 'begun', 'asked.npz'
 
 
 class Carrier(Protocol):
@@ -50,7 +50,7 @@ class DeployedRounds(loop.FedAvgRounds):
   def __post_init__(self):
     super().__post_init__()
     self._program = program_lib.Program(self.process, self.set_cohort_size)
-    self._shares = np.zeros(0)
+    self._shares, self._known = np.zeros(0), 0
 
   def initial_state(self, resumed: bool) -> dict[str, Any]:
     params = self.agreement.params
@@ -69,8 +69,7 @@ class DeployedRounds(loop.FedAvgRounds):
     found = self._opened(state, [self.task.train.client_ids[i] for i in clients], index)
     total = np.zeros([1 + (len(params.column) > 1), params.padded_dimension], np.int32)
     if found is None:  # Its sum counts as zero in later rows.
-      self._shares = np.concatenate([np.zeros_like(self._shares[:1]), self._shares])[
-          :len(self._shares)]
+      self._shares = self._after(1, self._shares)
     else:
       total[0], self._shares = found.total, found.history
     return self._program.updated(
@@ -83,6 +82,8 @@ class DeployedRounds(loop.FedAvgRounds):
     last = int(begun.read_text()) if begun.exists() else 0
     if not clients or index <= last:
       return None
+    if not self._reconciled(index):
+      return None
     files.write_atomically(begun, str(index))
     own = leader.Round(
         self.agreement, self.identity, index, clients,
@@ -93,11 +94,49 @@ class DeployedRounds(loop.FedAvgRounds):
         break
     found = None
     try:
-      while found is None and (request := own.request()) is not None and (
-          answer := self.carrier.opened(request)) is not None:
+      while found is None and (request := own.request()) is not None:
+        self._ask(index, request, own.own()[1])
+        if (answer := self.carrier.opened(request)) is None:
+          break
         found = own.finish(request, answer)
+        self._known = index
     except messages.MessageError as error:
       own.refused.append(('', str(error)))
     for client, reason in own.refused:
       self.log(f'round {index}: refused {client or "a message"}: {reason}')
     return found
+
+  def _after(self, rounds: int, shares: np.ndarray) -> np.ndarray:
+    """The shares of the last sums after rounds that were not opened."""
+    nothing = np.zeros((min(rounds, len(shares)), *shares.shape[1:]), np.uint32)
+    return np.concatenate([nothing, shares])[:len(shares)]
+
+  def _ask(self, index: int, request: bytes, history: np.ndarray) -> None:
+    """Remembers what is asked, where later rows depend on whether it was opened."""
+    if len(history):
+      self._known = 0
+      files.write_arrays(self.folder / _ASKED, {
+          'round': np.int64(index), 'request': np.frombuffer(request, np.uint8),
+          'history': history})
+
+  def _reconciled(self, index: int) -> bool:
+    """Whether it is known which set the helper opened last.
+
+    It is not if the leader was killed, or did not get the answer. The helper gives the
+    same answer to the same request, or opens it now: its row is of no use any more.
+    """
+    asked = files.read_arrays(self.folder / _ASKED)
+    if asked is None or self._known == int(asked['round']):
+      return True
+    if (answer := self.carrier.opened(asked['request'].tobytes())) is None:
+      self.log(f'round {index}: the helper did not answer')
+      return False
+    try:
+      found = leader.opened(self.agreement, asked['request'].tobytes(), answer)
+    except messages.MessageError as error:
+      self.log(f'round {index}: {error}')
+      return False
+    self._known = int(asked['round'])
+    if not isinstance(found, dict):
+      self._shares = self._after(index - 1 - self._known, asked['history'])
+    return True
