@@ -19,4 +19,4 @@ command continues a sweep that was stopped, another one adds to it.
 from tff_pipelines.experiment import cli
 from tff_pipelines.mean.settings import MeanSettings
 
-main = cli.program(__name__, MeanSettings, 'tff_pipelines.mean.run:estimate_means')
+main = cli.program(__name__, MeanSettings, 'tff_pipelines.mean.run:MeanExperiment')

@@ -16,4 +16,4 @@ dp_fl also leave checkpoints, metrics and a figure. --resume continues a run.
 from tff_pipelines.experiment import cli
 from tff_pipelines.ldp.settings import BaselineSettings
 
-main = cli.program(__name__, BaselineSettings, 'tff_pipelines.ldp.baselines:run')
+main = cli.program(__name__, BaselineSettings, 'tff_pipelines.ldp.baselines:experiment')

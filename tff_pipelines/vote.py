@@ -15,4 +15,4 @@ A run that was stopped, in whatever way, continues with --resume.
 from tff_pipelines.experiment import cli
 from tff_pipelines.voting.settings import VoteSettings
 
-main = cli.program(__name__, VoteSettings, 'tff_pipelines.voting.run:vote')
+main = cli.program(__name__, VoteSettings, 'tff_pipelines.voting.run:experiment')

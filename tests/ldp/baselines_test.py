@@ -23,9 +23,9 @@ def prepared():
 
 def _run(prepared, folder, algorithm='pate', **changes):
   own = {'answers': 40} if algorithm == 'pate' else {}
-  return baselines.run(BaselineSettings(
+  return baselines.experiment(BaselineSettings(
       num_clients=NUM_CLIENTS, algorithm=algorithm, output_dir=str(folder),
-      **own, **changes), prepared)
+      **own, **changes), prepared).run()
 
 
 def _pate(num_clients, pool, recorded=None, **settings):
@@ -108,6 +108,6 @@ def test_no_answer_at_all_says_what_to_change(prepared, tmp_path, monkeypatch):
 
 def test_defaults_of_dp_fl_learn(tmp_path):
   # Noise is seeded, so that the accuracy is that of this seed.
-  summary = baselines.run(BaselineSettings(
-      algorithm='dp_fl', seed=1, output_dir=str(tmp_path / 'run')))
+  summary = baselines.experiment(BaselineSettings(
+      algorithm='dp_fl', seed=1, output_dir=str(tmp_path / 'run'))).run()
   assert summary['accuracy'] >= 0.9 and summary['epsilon_if_unseeded'] <= 8.0

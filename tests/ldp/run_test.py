@@ -37,7 +37,7 @@ def _settings(folder, **changes):
 
 
 def _run(prepared, folder, **changes):
-  return ldp_run.run(_settings(folder, **changes), prepared)
+  return ldp_run.experiment(_settings(folder, **changes), prepared).run()
 
 
 def _answers(folder):
@@ -129,22 +129,22 @@ def test_a_run_stops_at_its_target_and_at_the_end_of_the_images(tmp_path):
       answers_per_client=200, queries_per_step=20, target_accuracy=0.5,
       output_dir=str(tmp_path / 'target'))
   prepared = ldp_run.Prepared(settings)
-  summary = ldp_run.run(settings, prepared)
+  summary = ldp_run.experiment(settings, prepared).run()
   assert 'on the 60 validation records' in summary['details']['stopped']
   assert summary['held_out']['validation']['accuracy'] >= 0.5
   assert summary['details']['queries'] < 140
   assert summary['details']['test_examples'] == 300
-  summary = ldp_run.run(settings.replace(
+  summary = ldp_run.experiment(settings.replace(
       target_accuracy=1.0, queries_per_step=100, output_dir=str(tmp_path / 'all')),
-                      prepared)
+                               prepared).run()
   assert summary['details']['stopped'] == 'every public image has been asked about'
   assert summary['details']['queries'] == len(prepared.public) == 143
 
 
 def test_supposed_owners_cost_their_sets_of_records_more(tmp_path):
-  summary = ldp_run.run(LdpSettings(
+  summary = ldp_run.experiment(LdpSettings(
       num_clients=60, stand_ins=4, records_per_client=300, clients_per_query=3,
-      epsilon=2.0, queries_per_step=20, output_dir=str(tmp_path / 'run')))
+      epsilon=2.0, queries_per_step=20, output_dir=str(tmp_path / 'run'))).run()
   details = summary['details']
   assert summary['epsilon'] == 2.0 and details['answers_of_a_client'] == 1
   assert details['answers_of_a_holding'] == 15
@@ -176,7 +176,8 @@ def test_every_mechanism_runs_and_its_answers_have_its_variance(
 
 def test_without_flags_digits_are_learned(tmp_path):
   # Noise is seeded, so that the accuracy is that of this seed.
-  summary = ldp_run.run(LdpSettings(output_dir=str(tmp_path / 'run'), seed=1))
+  summary = ldp_run.experiment(
+      LdpSettings(output_dir=str(tmp_path / 'run'), seed=1)).run()
   assert summary['mechanism'] == 'subset' and summary['accuracy'] >= 0.8
   assert summary['epsilon_if_unseeded'] == 8.0
 

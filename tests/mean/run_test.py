@@ -94,7 +94,7 @@ _SMALL = dict(num_clients=(20,), dimension=(5,), epsilon=(2.0,), seed=None,
 def _run(folder, capsys, **changes):
   """The summary, results.json, and the printed text."""
   chosen = settings(**{**_SMALL, 'output_dir': os.fspath(folder), **changes})
-  summary = run_lib.estimate_means(chosen)
+  summary = run_lib.MeanExperiment(chosen).run()
   results = json.loads((folder / RESULTS).read_text(encoding='utf-8'),
                        parse_constant=pytest.fail)
   return summary, results, capsys.readouterr().out
@@ -104,7 +104,7 @@ def _run(folder, capsys, **changes):
 def finished(tmp_path_factory):
   """A folder with three settings, and its rows."""
   folder = tmp_path_factory.mktemp('finished') / 'deep' / 'run'
-  run_lib.estimate_means(settings(**_SMALL, output_dir=os.fspath(folder)))
+  run_lib.MeanExperiment(settings(**_SMALL, output_dir=os.fspath(folder))).run()
   return folder, json.loads((folder / RESULTS).read_text())['rows']
 
 
@@ -186,9 +186,9 @@ def test_figure_of_a_single_point(tmp_path):
 
 
 def _extended(tmp_path, **changes):
-  return run_lib.estimate_means(MeanSettings(**{
+  return run_lib.MeanExperiment(MeanSettings(**{
       'num_clients': (20,), 'dimension': (8,), 'epsilon': (2.0,), 'repeats': 2,
-      'output_dir': str(tmp_path / 'run'), **changes}))
+      'output_dir': str(tmp_path / 'run'), **changes})).run()
 
 
 @pytest.mark.slow

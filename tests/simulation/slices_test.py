@@ -11,7 +11,8 @@ import tensorflow_federated as tff
 from aggregators import keys
 from aggregators.central_sum import CentralSumFactory
 from tests.simulation import pools
-from tff_pipelines.simulation import contexts, local_processes, slices, transports
+from tff_pipelines.simulation import (
+    contexts, in_process, local_processes, slices, transports)
 
 
 def _invoked(transport, computation, *arguments):
@@ -20,7 +21,7 @@ def _invoked(transport, computation, *arguments):
 
 
 def test_number_of_slices_grows_with_the_clients_alone():
-  assert [slices.num_slices(n) for n in (0, 1, 5, 8, 9, 64, 65, 160, 512, 10**4)] == [
+  assert [in_process.num_slices(n) for n in (0, 1, 5, 8, 9, 64, 65, 160, 512, 10**4)] == [
       1, 1, 5, 8, 8, 8, 9, 20, 64, 64]
 
 
@@ -208,7 +209,7 @@ def test_rounds_are_the_same_to_the_last_bit(
       CentralSumFactory(clip=0.4, noise_multiplier=1.0, simulation_seed=7,
                         diagnostics=True))), 1, {}
   last = lambda context: list(rounds.outputs(context))[-1]
-  monkeypatch.setattr(slices, 'num_slices', lambda _: count)
+  monkeypatch.setattr(in_process, 'num_slices', lambda _: count)
   here = slices.SubroundContext(pools.Threads(1))
   elsewhere = [slices.SubroundContext(pools.Part(pool, workers)) for workers in (1, 3)]
   for count in (1, 8):

@@ -133,7 +133,7 @@ def start(doc: str, cls: type[settings_lib.Settings], run: str,
     doc: Docstring of the program.
     cls: Class of its settings.
     run: 'module:function' that takes the settings, imported only when they are known
-      to be right. An integer that it returns is the exit code.
+      to be right. An experiment that it returns is run; an integer is the exit code.
     arguments: Arguments of the program; None for those of this process.
     is_guarded: Whether another process reports the end of this one (`guarded`).
   """
@@ -153,8 +153,9 @@ def start(doc: str, cls: type[settings_lib.Settings], run: str,
     settings.prepare()
     quiet()
     module, _, name = run.partition(':')
-    code = getattr(_imported(module), name)(settings)
-    return code if isinstance(code, int) else 0
+    result = getattr(_imported(module), name)(settings)
+    result = result.run() if hasattr(result, 'run') else result
+    return result if isinstance(result, int) else 0
   except endings.Interrupted as ended:
     print(f'resume with:\n  {_resuming(doc, arguments, ended.folder)}', file=sys.stderr)
     return 128 + ended.signum

@@ -316,6 +316,9 @@ class FedAvgPlan(guarantee.Plan):
     for when, *_ in self.releases:
       trust += f'; {when} {preliminary.TRUST}'
       sampler += f'; {when} {preliminary.SAMPLER}'
+    common = dict(privacy_unit=self.privacy_unit, sampling=mechanism.sampling,
+                  trust_model=trust, sampler=sampler,
+                  secure_aggregation=self.params and BY_SIMULATION)
     if mechanism.silos is not None:
       against = but = 'all but the ' + (
           'curator' if mechanism.silos == 1 else 'silo that holds it')
@@ -327,7 +330,7 @@ class FedAvgPlan(guarantee.Plan):
       against += (' and who adds up the evaluation' if against == but else
                   ', nor add up the evaluation') * beside
       return guarantee.Terms(
-          privacy_unit=self.privacy_unit, against=against, everyone=everyone and but,
+          against=against, everyone=everyone and but,
           observers=f'{against}: nobody else learns which were drawn, how many, or how '
           'long that took', adjacency='one person is added or removed, with all its '
           'records in one silo' if self.privacy_unit == 'one person' else None,
@@ -337,10 +340,8 @@ class FedAvgPlan(guarantee.Plan):
           against_server='who sees secure sums alone' if beside else 'the server',
           observers_participant=shares and (
               'another silo, which knows its own sample and share of the noise') or None,
-          sampling=mechanism.sampling, trust_model=trust, sampler=sampler,
-          source=self.event(1).source, secure_aggregation=self.params and BY_SIMULATION)
+          source=self.event(1).source, **common)
     return guarantee.Terms(
-        privacy_unit=self.privacy_unit,
         observers='those who see the released models and learn neither who nor how '
         'many participated, nor how long rounds took',
         against='observers of the released models',
@@ -355,14 +356,9 @@ class FedAvgPlan(guarantee.Plan):
         observers_participant=(
             'a participant, which knows the cohorts of its rounds and its own share of '
             'the noise') if shares else None,
-        everyone=everyone,
-        sampling=mechanism.sampling, trust_model=trust,
-        source='; '.join(filter(
-            None, dict.fromkeys([
-                *_sources(self.released(1)),
-                *[self.event(1).source] * mechanism.has_bands]))) or None,
-        sampler=sampler,
-        secure_aggregation=self.params and BY_SIMULATION)
+        everyone=everyone, source='; '.join(filter(None, dict.fromkeys([
+            *_sources(self.released(1)),
+            *[self.event(1).source] * mechanism.has_bands]))) or None, **common)
 
   def notes(self) -> list[guarantee.Caveat]:
     mechanism, params = self.mechanism, self.params

@@ -20,4 +20,4 @@ are charged before they are given, so those that a crash lost have been paid for
 from tff_pipelines.experiment import cli
 from tff_pipelines.ldp.settings import LdpSettings
 
-main = cli.program(__name__, LdpSettings, 'tff_pipelines.ldp.run:run')
+main = cli.program(__name__, LdpSettings, 'tff_pipelines.ldp.run:experiment')

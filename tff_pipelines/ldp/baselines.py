@@ -179,8 +179,3 @@ EXPERIMENTS = {'dp_sgd': SgdExperiment, 'dp_fl': FlExperiment, 'pate': PateExper
 def experiment(settings: BaselineSettings,
                prepared: ldp_run.Prepared | None = None) -> _Baseline:
   return EXPERIMENTS[settings.algorithm](settings, prepared)
-
-
-def run(settings: BaselineSettings,
-        prepared: ldp_run.Prepared | None = None) -> dict[str, Any]:
-  return experiment(settings, prepared).run()

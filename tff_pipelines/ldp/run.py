@@ -287,7 +287,3 @@ class LdpExperiment(PreparedExperiment):
 
 
 experiment = LdpExperiment
-
-
-def run(settings: LdpSettings, prepared: Prepared | None = None) -> dict[str, Any]:
-  return LdpExperiment(settings, prepared).run()

@@ -194,8 +194,3 @@ class MeanExperiment(run_lib.Experiment):
 
   def outcome(self, task, plan, rounds, records) -> report_lib.Outcome:
     return report.outcome(self.folder, self.settings, plan, rounds.rows)
-
-
-def estimate_means(settings: MeanSettings) -> dict[str, Any]:
-  """Starts or continues a sweep, and reports; returns the summary."""
-  return MeanExperiment(settings).run()

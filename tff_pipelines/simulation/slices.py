@@ -41,9 +41,6 @@ class RoundAbandonedError(OSError):
   """Workers were lost repeatedly: nothing of the computation was used."""
 
 
-num_slices = in_process.num_slices
-
-
 class _Travelling:
   """A computation, its serialized form, and the digest by which workers know it."""
 
@@ -120,13 +117,10 @@ class SubroundContext(in_process.InProcessContext):
     """Computes all slices; their results in their order."""
     contents = {computation.digest: computation.serialized}
     argument = values_lib.map_shared(lambda leaf: _by_content(leaf, contents), argument)
-    count = num_slices(num_clients)
-    ends = [num_clients * i // count for i in range(count + 1)]
     requests = [
-        transports.Request(
-            computation.digest, end - start, _part(argument, start, end), contents)
-        for start, end in itertools.pairwise(ends)]
-    done, indices = {}, iter(range(count))
+        transports.Request(computation.digest, len(part), _part(argument, part), contents)
+        for part in in_process.sliced(range(num_clients))]
+    done, indices = {}, iter(range(len(requests)))
     index = next(indices)
     for answered, result in self._answers(requests):
       done[answered] = result
@@ -230,10 +224,10 @@ def _by_content(leaf: Any, contents: dict[str, Any]) -> Any:
   return transports.ByContent(digest.hexdigest())
 
 
-def _part(value: Any, start: int, end: int) -> Any:
+def _part(value: Any, clients: range) -> Any:
   """A value with the clients of a slice only."""
   return values_lib.map_leaves(
-      lambda leaf: values_lib.AtClients(leaf.values[start:end])
+      lambda leaf: values_lib.AtClients(leaf.values[clients.start:clients.stop])
       if isinstance(leaf, values_lib.AtClients) else leaf, value)
 
 

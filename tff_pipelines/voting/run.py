@@ -140,8 +140,3 @@ def experiment(settings: VoteSettings) -> baselines.VotingExperiment:
   return {'ae': VoteExperiment, 'knn': VoteExperiment,
           'dp_fedsgd': baselines.FedSgdExperiment}.get(
               settings.algorithm, baselines.AveragingExperiment)(settings)
-
-
-def vote(settings: VoteSettings) -> dict[str, Any]:
-  """Votes and trains the student, or runs a baseline; returns the summary."""
-  return experiment(settings).run()
