@@ -9,7 +9,7 @@ import pytest
 
 from tests.docs import pages
 from tests.simulation import cluster_ports
-from tff_pipelines import deploy
+from tff_pipelines.deployment.engine import settings
 from tff_pipelines.experiment import cli
 
 # It comes with Ray, which `make test` installs.
@@ -152,7 +152,7 @@ def test_parties_in_containers_run_commands_that_exist():
         service['command'].replace('${APPROVE}', 'ab' * 8))
     assert (program, command) == ('tff-pipelines', 'deploy')
     assert verb == (name if name in ('leader', 'helper') else 'client')
-    cli.parsed(deploy.COMMANDS[verb][0], flags)
+    cli.parsed(settings.COMMANDS[verb][0], flags)
     assert service['networks'] == {
         'leader': ['sites', 'servers'], 'helper': ['servers']}.get(name, ['sites'])
     for volume in service['volumes']:

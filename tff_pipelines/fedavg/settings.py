@@ -11,7 +11,6 @@ from tasks.sources import open_source, partition, records
 from tff_pipelines.accounting.guarantees import answers, mechanisms
 from tff_pipelines.common import declarations, files
 from tff_pipelines.experiment import settings
-from tff_pipelines.fedavg import agreed_settings
 
 _GRID = tuple(noises.NOISES)
 _SHARES = tuple(name for name in _GRID if noises.NOISES[name].has_shares)
@@ -209,7 +208,7 @@ class DataSettings(settings.TaskSettings):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainSettings(agreed_settings.AgreedSettings, DataSettings):
+class TrainSettings(settings.RunSettings, DataSettings):
   """All settings of a training run."""
 
   mechanism: str = _privacy('skellam', 'Of clients: skellam, discrete_gaussian; a '

@@ -15,7 +15,7 @@ from tff_pipelines.accounting.guarantees import guarantee
 from tff_pipelines.common import files
 from tff_pipelines.deployment.engine import (
     parties, program as program_lib, rounds as rounds_lib, transport)
-from tff_pipelines.deployment.engine.settings import AgreeSettings
+from tff_pipelines.deployment.engine.settings import AgreedSettings, AgreeSettings
 from tff_pipelines.fedavg import loop, plan as plan_lib, run as run_lib
 from tff_pipelines.fedavg.settings import TrainSettings
 
@@ -75,7 +75,7 @@ class Experiment(run_lib.TrainExperiment):
   raw_rows = 'Each site its own; neither server'
   where: dict[str, Any] = {}  # This process.
 
-  def __init__(self, settings: TrainSettings):
+  def __init__(self, settings: AgreedSettings):
     for name in ('party', 'agreement'):
       if getattr(settings, name) is None:
         raise ValueError(f'{name} must be given with engine=grpc')

@@ -1,6 +1,7 @@
 """Settings of the commands of `deploy`."""
 
 import dataclasses
+import functools
 from typing import Any
 
 from tff_pipelines.common import declarations
@@ -9,8 +10,28 @@ from tff_pipelines.experiment import settings
 from tff_pipelines.fedavg.settings import DataSettings, TrainSettings
 
 _party, _data, _run = declarations.groups('party', 'data', 'run')
+_agreed = functools.partial(declarations.group('run', engine=('grpc',)), free=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AgreedSettings(TrainSettings):
+  """Settings of a training run whose clients may be the sites of an agreement."""
+
+  engine: str = declarations.like(settings.RunSettings, 'engine', choices=(
+      'local', 'ray', 'grpc'), help='What runs the clients: workers of this machine, a Ray '
+      'cluster, or the sites of an agreement, over gRPC.')
+  party: str | None = _agreed(None, 'Folder of this party, which `deploy enrol` made.')
+  agreement: str | None = _agreed(None, 'File of the agreement, which all parties have.')
+  approve: str | None = _agreed(None, 'First digits of the digest of the agreement, as '
+      'compared with the other parties: 16 or more.')
+  listen: str | None = _agreed(None, 'HOST:PORT to listen at.', otherwise='the address '
+      'that was enrolled')
+  round_deadline: float = _agreed(120.0, 'Time that a round waits for sites, and for the '
+      'helper.', above=0, unit='seconds')
+
+
 _train = lambda name, **changes: declarations.like(
-    TrainSettings, name, **{'when': {}, 'essential': True, 'group': 'run', **changes})
+    AgreedSettings, name, **{'when': {}, 'essential': True, 'group': 'run', **changes})
 _rows = lambda name, **changes: declarations.like(DataSettings, name, **changes)
 
 
@@ -94,13 +115,13 @@ class ClientSettings(_PartSettings):
   patience: float = _run(3600.0, 'Time without the leader after which the client ends.',
       above=0, unit='seconds')
 
-  def training(self, recorded: dict[str, Any]) -> TrainSettings:
+  def training(self, recorded: dict[str, Any]) -> AgreedSettings:
     """The settings of the run's program, on the data of this site."""
-    given = _given(TrainSettings, self)
+    given = _given(AgreedSettings, self)
     # The format of a file is that of its name.
     own = {*given, 'data_source'} if 'data_path' in given else given
     recorded = {name: value for name, value in recorded.items() if name not in own}
-    return settings.of_configuration(TrainSettings, recorded, engine='grpc', **given)
+    return settings.of_configuration(AgreedSettings, recorded, engine='grpc', **given)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -116,17 +137,18 @@ class LeaderSettings(_PartSettings):
   resume: bool = _train('resume')
   verbose: bool = _train('verbose')
 
-  def training(self, recorded: dict[str, Any]) -> TrainSettings:
+  def training(self, recorded: dict[str, Any]) -> AgreedSettings:
     """The settings of the run."""
     return settings.of_configuration(
-        TrainSettings, recorded, engine='grpc', **_given(TrainSettings, self))
+        AgreedSettings, recorded, engine='grpc', **_given(AgreedSettings, self))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AgreeSettings(TrainSettings):
   """Settings of `agree`: those of the run, on data of the form of the sites'."""
 
-  agreement: str | None = _train('agreement', help='File that the agreement is written to.')
+  agreement: str | None = _party(None, 'File that the agreement is written to.',
+                                 essential=True, free=True)
   output_dir: str | None = _train('output_dir', essential=False)
   resume: bool = _train('resume', essential=False)
   plan: bool = _train('plan', essential=False)
@@ -151,4 +173,16 @@ class AgreeSettings(TrainSettings):
     """The settings of the run."""
     given = _given(TrainSettings, self)
     return TrainSettings(**{name: value for name, value in given.items()
-                            if name not in ('agreement', 'output_dir')})
+                            if name != 'output_dir'})
+
+
+# Name of a command -> its settings, and a sentence.
+COMMANDS = {
+    'enrol': (EnrolSettings, 'Makes keys, and a folder of this party.'),
+    'agree': (AgreeSettings, 'Plans a run, and writes its agreement for all parties. '
+              'Flags are those of train, too.'),
+    'status': (StatusSettings, 'Shows what a site has spent, and what an agreement would '
+               'cost.'),
+    'client': (ClientSettings, 'Takes part in a run, with the data of a site.'),
+    'helper': (HelperSettings, 'Serves as the second server of a run.'),
+    'leader': (LeaderSettings, 'Leads a run, and reports as train does.')}

@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from tff_pipelines.deployment.engine.settings import AgreedSettings
 from tff_pipelines.fedavg import run
-from tff_pipelines.fedavg.settings import TrainSettings
 
 
-def train(settings: TrainSettings) -> dict[str, Any] | None:
+def train(settings: AgreedSettings) -> dict[str, Any] | None:
   """Trains; with engine=grpc as the leader of an agreement (see `fedavg.run.train`)."""
   if settings.engine != 'grpc':
     return run.train(settings)
