@@ -14,7 +14,7 @@ from tff_pipelines.common import files, validate
 
 VERSION = 1
 # Settings of the workers.
-ENGINES = ('local', 'ray', 'grpc')
+ENGINES = ('local', 'ray', 'grpc', 'pipes')
 # Stands for the engine of a start that only the ledger counts.
 _UNKNOWN = 'unknown'
 

@@ -12,8 +12,8 @@ import grpc
 from tff_pipelines.common import decimals, files
 from tff_pipelines.deployment import client as client_lib, helper as helper_lib
 from tff_pipelines.deployment.engine import (
-    experiment as experiment_lib, parties, program as program_lib, settings as
-    settings_lib, transport)
+    experiment as experiment_lib, parties, pipes, program as program_lib,
+    settings as settings_lib, transport)
 from tff_pipelines.fedavg import loop, process
 from tff_pipelines.simulation import contexts
 
@@ -144,6 +144,9 @@ def client(settings: settings_lib.ClientSettings) -> None:
         most_model=joint.most, allow=lambda _: party.ledger.allow(
             party.policy(), agreement))
     _say(f'{party.name!r} takes part in {agreement.run} for {agreement.study}')
+    if experiment.pipes is not None:
+      pipes.take_part(own, experiment.pipes, most=joint.most, log=_say)
+      return
     try:
       transport.take_part(
           own, joint.endpoints[parties.LEADER], most=joint.most,

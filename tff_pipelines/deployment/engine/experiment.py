@@ -14,8 +14,10 @@ from tasks.task import Task
 from tff_pipelines.accounting.guarantees import guarantee
 from tff_pipelines.common import files
 from tff_pipelines.deployment.engine import (
-    parties, program as program_lib, rounds as rounds_lib, transport)
-from tff_pipelines.deployment.engine.settings import AgreedSettings, AgreeSettings
+    parties, pipes as pipes_lib, rounds as rounds_lib, transport)
+from tff_pipelines.deployment.engine.settings import (
+    AgreedSettings, AgreeSettings, PIPES)
+from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.fedavg import loop, plan as plan_lib, run as run_lib
 from tff_pipelines.fedavg.settings import TrainSettings
 
@@ -74,14 +76,15 @@ class Experiment(run_lib.TrainExperiment):
   takes_more_rounds = False
   raw_rows = 'Each site its own; neither server'
   where: dict[str, Any] = {}  # This process.
+  _engine: str | None = None
 
   def __init__(self, settings: AgreedSettings):
     for name in ('party', 'agreement'):
       if getattr(settings, name) is None:
-        raise ValueError(f'{name} must be given with engine=grpc')
+        raise ValueError(f'{name} must be given with engine={settings.engine}')
     for name in ('local_workers', 'plan'):
       if getattr(settings, name):
-        raise ValueError(f'{name} is not used with engine=grpc: leave it out')
+        raise ValueError(f'{name} is not used with engine={settings.engine}: leave it out')
     self.party = parties.Party(settings.party)
     self.joint = parties.Joint.read(settings.agreement)
     self.agreed = self.joint.agreement.configuration
@@ -95,6 +98,8 @@ class Experiment(run_lib.TrainExperiment):
     self.joint.check_approved(settings.approve)
     super().__init__(settings)
     self._stack = contextlib.ExitStack()
+    # Before anything is printed.
+    self.pipes = pipes_lib.Pipes() if settings.engine == PIPES else None
 
   def _task_options(self) -> dict[str, Any]:
     options, folder = super()._task_options(), self.party.of_run(self.joint.agreement)
@@ -147,22 +152,39 @@ class Experiment(run_lib.TrainExperiment):
     return super().build_rounds(task, plan)
 
   def build_rounds(self, task: Task, plan: plan_lib.FedAvgPlan) -> loop.FedAvgRounds:
-    settings, joint, party = self.settings, self.joint, self.party
-    joint.role_of(party, parties.LEADER)
-    carrier = transport.LeaderTransport(
-        sites={name: joint.endpoints[name].certificate
-               for name in joint.agreement.roster.clients},
-        helper=joint.endpoints[parties.HELPER], deadline=settings.round_deadline,
-        most=joint.most, **party.connection)
-    address = self._stack.enter_context(carrier.serving(
-        settings.listen or joint.endpoints[parties.LEADER].address))
-    self._print(f'listening at {address} for {len(joint.agreement.roster.clients)} sites')
-    rounds = self.split(task, plan)
+    rounds, joint, party = self.split(task, plan), self.joint, self.party
     return rounds_lib.DeployedRounds(
         **{field.name: getattr(rounds, field.name)
            for field in dataclasses.fields(loop.FedAvgRounds)},
-        agreement=joint.agreement, identity=party.identity, carrier=carrier,
+        agreement=joint.agreement, identity=party.identity, carrier=self._carrier(),
         folder=party.of_run(joint.agreement), log=self._print)
+
+  def _carrier(self) -> rounds_lib.Carrier:
+    settings, joint = self.settings, self.joint
+    helper, own = joint.endpoints[parties.HELPER], dict(
+        most=joint.most, **self.party.connection)
+    if self.pipes is not None:
+      carrier = self._stack.enter_context(contextlib.closing(pipes_lib.LeaderPipes(
+          self.pipes, lambda request: transport.opened(
+              request, helper, settings.round_deadline, **own), joint.most)))
+      self._engine = carrier.engine
+      return carrier
+    sites = {name: joint.endpoints[name].certificate
+             for name in joint.agreement.roster.clients}
+    carrier = transport.LeaderTransport(
+        sites=sites, helper=helper, deadline=settings.round_deadline, **own)
+    address = self._stack.enter_context(carrier.serving(
+        settings.listen or joint.endpoints[parties.LEADER].address))
+    self._print(f'listening at {address} for {len(sites)} sites')
+    return carrier
+
+  def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
+    outcome = super().outcome(task, plan, rounds, state)
+    carried = [] if self._engine is None else [guarantee.Caveat(
+        'carried by another engine', f'{self._engine} carried the messages of sites: who '
+        'runs it, or its authority, sees who takes part and when, can keep sites out and '
+        'can end the run, and sees no vector')]
+    return dataclasses.replace(outcome, caveats=[*outcome.caveats, *carried])
 
   def run(self) -> dict[str, Any]:
     self.joint.role_of(self.party, parties.LEADER)

@@ -10,7 +10,8 @@ from tff_pipelines.experiment import settings
 from tff_pipelines.fedavg.settings import DataSettings, TrainSettings
 
 _party, _data, _run = declarations.groups('party', 'data', 'run')
-_agreed = functools.partial(declarations.group('run', engine=('grpc',)), free=True)
+GRPC, PIPES = ENGINES = 'grpc', 'pipes'
+_agreed = functools.partial(declarations.group('run', engine=ENGINES), free=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -18,21 +19,27 @@ class AgreedSettings(TrainSettings):
   """Settings of a training run whose clients may be the sites of an agreement."""
 
   engine: str = declarations.like(settings.RunSettings, 'engine', choices=(
-      'local', 'ray', 'grpc'), help='What runs the clients: workers of this machine, a Ray '
-      'cluster, or the sites of an agreement, over gRPC.')
+      'local', 'ray', *ENGINES), help='What runs the clients: workers of this machine, a '
+      'Ray cluster, or the sites of an agreement, over gRPC or, by pipes, another engine.')
   party: str | None = _agreed(None, 'Folder of this party, which `deploy enrol` made.')
   agreement: str | None = _agreed(None, 'File of the agreement, which all parties have.')
   approve: str | None = _agreed(None, 'First digits of the digest of the agreement, as '
       'compared with the other parties: 16 or more.')
-  listen: str | None = _agreed(None, 'HOST:PORT to listen at.', otherwise='the address '
-      'that was enrolled')
+  listen: str | None = _agreed(None, 'HOST:PORT to listen at.', when={'engine': (GRPC,)},
+                               otherwise='the address that was enrolled')
   round_deadline: float = _agreed(120.0, 'Time that a round waits for sites, and for the '
       'helper.', above=0, unit='seconds')
 
 
-_train = lambda name, **changes: declarations.like(
-    AgreedSettings, name, **{'when': {}, 'essential': True, 'group': 'run', **changes})
+_train = lambda name, *default, **changes: declarations.like(
+    AgreedSettings, name, *default, **{
+        'when': {}, 'essential': True, 'group': 'run', **changes})
 _rows = lambda name, **changes: declarations.like(DataSettings, name, **changes)
+
+
+_engine = _train('engine', GRPC, choices=ENGINES, help='What carries messages '
+                 'between leader and sites. pipes: an engine that starts this process, by '
+                 'standard input and output.', essential=False)
 
 
 def _given(cls: type, source: settings.Settings) -> dict[str, Any]:
@@ -112,8 +119,9 @@ class ClientSettings(_PartSettings):
   text_field: str | None = _rows('text_field', otherwise='that of the agreement')
   cache_dir: str | None = _rows('cache_dir')
   no_cache: bool | None = _rows('no_cache')
+  engine: str = _engine
   patience: float = _run(3600.0, 'Time without the leader after which the client ends.',
-      above=0, unit='seconds')
+      above=0, unit='seconds', when={'engine': (GRPC,)})
 
   def training(self, recorded: dict[str, Any]) -> AgreedSettings:
     """The settings of the run's program, on the data of this site."""
@@ -121,14 +129,16 @@ class ClientSettings(_PartSettings):
     # The format of a file is that of its name.
     own = {*given, 'data_source'} if 'data_path' in given else given
     recorded = {name: value for name, value in recorded.items() if name not in own}
-    return settings.of_configuration(AgreedSettings, recorded, engine='grpc', **given)
+    return settings.of_configuration(
+        AgreedSettings, recorded, **{**given, 'engine': self.engine})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LeaderSettings(_PartSettings):
   """Settings of `leader`."""
 
-  listen: str | None = _train('listen')
+  engine: str = _engine
+  listen: str | None = _train('listen', when={'engine': (GRPC,)})
   round_deadline: float = _train('round_deadline')
   data_path: str | None = _rows('data_path', help='Public or made-up data of the form of '
       'the sites\': held-out sets are of them.', otherwise='as when it was agreed')
@@ -140,7 +150,8 @@ class LeaderSettings(_PartSettings):
   def training(self, recorded: dict[str, Any]) -> AgreedSettings:
     """The settings of the run."""
     return settings.of_configuration(
-        AgreedSettings, recorded, engine='grpc', **_given(AgreedSettings, self))
+        AgreedSettings, recorded, **{
+            **_given(AgreedSettings, self), 'engine': self.engine})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -161,12 +161,7 @@ class LeaderTransport:
 
   def opened(self, request: bytes) -> bytes | None:
     """As of `rounds.Carrier`."""
-    with _channel(self._helper.address, server=self._helper.certificate,
-                  most=self._most, **self._own) as channel:
-      try:
-        return _patiently(channel.unary_unary(f'/{_HELPER}/Open'), request, self._deadline)
-      except grpc.RpcError:
-        return None
+    return opened(request, self._helper, self._deadline, most=self._most, **self._own)
 
   def _next(self, name: str, request: bytes, context: grpc.ServicerContext) -> bytes:
     del request  # Unused.
@@ -195,6 +190,17 @@ class LeaderTransport:
       self._seen[name] = time.monotonic()
       self._uploads.put(request)
     return b''
+
+
+def opened(request: bytes, helper: tls.Endpoint, deadline: float, *, key: bytes,
+           certificate: bytes, most: int) -> bytes | None:
+  """The answer of the helper at an endpoint; None if none comes in so many seconds."""
+  with _channel(helper.address, server=helper.certificate, most=most, key=key,
+                certificate=certificate) as channel:
+    try:
+      return _patiently(channel.unary_unary(f'/{_HELPER}/Open'), request, deadline)
+    except grpc.RpcError:
+      return None
 
 
 @contextlib.contextmanager
