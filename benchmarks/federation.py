@@ -86,7 +86,7 @@ def arrays_of(case: Case, data_dir: pathlib.Path | None,
   from sklearn import datasets  # pylint: disable=g-import-not-at-top
   x, y = datasets.load_digits(return_X_y=True)
   x = (x.reshape(-1, 8, 8) * 15).astype(np.uint8)
-  silo = np.char.add('silo ', (np.arange(len(x)) % case.silos).astype(str))
+  silo = np.char.add('silo-', (np.arange(len(x)) % case.silos).astype(str))
   return {'x_train': x[300:], 'y_train': y[300:], 'silo_train': silo[300:],
           'x_test': x[:300], 'y_test': y[:300], 'silo_test': silo[:300]}
 

@@ -63,7 +63,7 @@ def test_a_run_over_two_servers_is_that_of_the_simulation(federation, arrays):
   assert 'closed sums simulated' not in summary['caveats']
 
 
-def _refused(federation, message, name='silo 0', *, drop=(), **changes):
+def _refused(federation, message, name='silo-0', *, drop=(), **changes):
   """Checks that a party's command, with these flags changed, ends by one line."""
   command, *flags = federation.command(name)
   flags = [flag for flag in flags if flag.split('=')[0].lstrip('-') not in (
@@ -90,7 +90,7 @@ def test_a_party_starts_what_its_people_compared_and_nothing_else(federation, tm
   _refused(federation, 'approve must be', name='helper', approve='f' * 16)
   _refused(federation, 'must be the agreement\'s client', party=federation.folder / 'leader')
   _refused(federation, 'must be the agreement\'s helper', name='helper',
-           party=federation.folder / 'silo 0')
+           party=federation.folder / 'silo-0')
   _refused(federation, 'that enrol made, found no enrolment.json', party=tmp_path)
   _refused(federation, 'agreement must be given', drop=['agreement'])
   _refused(federation, 'has other noise, rounds or events', **_other(
@@ -117,8 +117,8 @@ def test_forged_files_of_parties_are_refused(federation, tmp_path):
   (tmp_path / 'none.json').write_text('{"agreement": {}}')
   _refused(federation, 'none.json is none: fields must be',
            agreement=tmp_path / 'none.json')
-  enrolment = files.read_json(federation.folder / 'silo 0' / 'enrolment.json')
-  other = files.read_json(federation.folder / 'silo 1' / 'enrolment.json')
+  enrolment = files.read_json(federation.folder / 'silo-0' / 'enrolment.json')
+  other = files.read_json(federation.folder / 'silo-1' / 'enrolment.json')
   (tmp_path / 'party').mkdir()
   files.write_json(tmp_path / 'party' / 'enrolment.json', {
       **enrolment, 'keys': other['keys']})
@@ -140,14 +140,14 @@ def test_train_runs_the_agreement_with_its_own_flags_alone(federation):
 
 
 def test_status_tells_a_site_what_a_run_costs(federation, tmp_path):
-  words = ['status', f'--party={federation.folder / "silo 1"}',
+  words = ['status', f'--party={federation.folder / "silo-1"}',
            f'--agreement={federation.folder / "agreement.json"}']
   run = lambda: in_process.run('tff_pipelines.deploy', *words, folder=tmp_path)
   allowed = run()
   assert allowed.code == 0 and 'the policy allows the run: ' in allowed.stdout
   assert f'digest: {federation.agreement.digest}' in allowed.stdout
   assert 'is seeded: not private' in allowed.stdout
-  path = federation.folder / 'silo 1' / 'policy.json'
+  path = federation.folder / 'silo-1' / 'policy.json'
   policy = json.loads(path.read_text())
   for change, message in (({'seeded': False}, 'the run is seeded: its noise'),
                           ({'units': ['person']}, 'protects a record, and the policy'),
@@ -155,7 +155,7 @@ def test_status_tells_a_site_what_a_run_costs(federation, tmp_path):
     with contextlib.ExitStack() as stack:
       files.write_json(path, {**policy, **change})
       stack.callback(files.write_json, path, policy)
-      ledger = federation.folder / 'silo 1' / 'ledger.jsonl'
+      ledger = federation.folder / 'silo-1' / 'ledger.jsonl'
       if ledger.exists():  # A run that was charged is not asked about again.
         content = ledger.read_bytes()
         ledger.unlink()
@@ -192,7 +192,7 @@ def test_agree_refuses_what_two_servers_cannot_have(federation, tmp_path, flags,
 def test_keys_are_made_once_and_no_command_is_unknown(federation, tmp_path):
   enrol = lambda *flags: in_process.run(
       'tff_pipelines.deploy', 'enrol', *flags, folder=tmp_path)
-  in_process.check_refused(enrol(f'--party={federation.folder / "silo 0"}', '--name=lyon'),
+  in_process.check_refused(enrol(f'--party={federation.folder / "silo-0"}', '--name=lyon'),
                            'must be a new folder: keys are not overwritten')
   in_process.check_refused(enrol('--party=x', '--name=lyon', '--address=h:1'),
                            'address is not used with role=client')
@@ -200,5 +200,5 @@ def test_keys_are_made_once_and_no_command_is_unknown(federation, tmp_path):
                            'address must be given to servers')
   in_process.check_refused(enrol('--party=x'), 'name must be given')
   assert deploy.main(['lead']) == 2 and deploy.main(['--help']) == 0
-  for path in (federation.folder / 'silo 0').rglob('*'):
+  for path in (federation.folder / 'silo-0').rglob('*'):
     assert not path.stat().st_mode & 0o077, path

@@ -180,13 +180,14 @@ class Joint:
     return 4 * max(self.agreement.length, params.dimension) + _MORE
 
   def check_approved(self, approved: str | None) -> None:
-    """Raises ValueError unless this many digits of the agreement's digest are given."""
+    """Raises ValueError unless digits of the agreement's digest are among those given."""
     digest = self.agreement.digest
     if approved is None:
       raise ValueError(
           f'compare the digest of the agreement, {digest}, with the other parties, and '
           f'give approve={digest[:LEAST_DIGITS]} if it is theirs')
-    if len(approved) < LEAST_DIGITS or not digest.startswith(approved):
+    if not any(len(one) >= LEAST_DIGITS and digest.startswith(one)
+               for one in approved.split(',')):
       raise ValueError(f'approve must be {LEAST_DIGITS} or more digits of the agreement\'s '
                        f'digest, {digest}, found {approved!r}')
 

@@ -6,6 +6,7 @@ header, a JSON object with `kind` and the `size` of the content, and the content
 """
 
 from collections.abc import Callable, Iterator, Sequence
+import contextlib
 import json
 import os
 import sys
@@ -59,6 +60,7 @@ class LeaderPipes:
   def __init__(self, pipes: Pipes, opened: Callable[[bytes], bytes | None], most: int):
     """Waits for the engine; `opened` as of `rounds.Carrier`, past the engine."""
     self._pipes, self.opened, self._most = pipes, opened, most
+    self._is_open = False
     pipes.send('ready')
     frame = pipes.read(0)
     if frame is None or frame[0]['kind'] != 'engine' or not isinstance(
@@ -68,16 +70,28 @@ class LeaderPipes:
 
   def uploads(self, message: bytes, clients: Sequence[str]) -> Iterator[bytes]:
     """As of `rounds.Carrier`; the engine says when there are no more."""
+    self._finish()
     self._pipes.send('round', message, clients=list(clients))
-    while True:
-      if (frame := self._pipes.read(self._most)) is None:
-        raise OSError('the engine ended the run')
-      if frame[0]['kind'] == 'end':
-        return
+    self._is_open = True
+    while (frame := self._answer())[0]['kind'] != 'end':
       yield frame[1]
 
   def close(self) -> None:
-    self._pipes.send('over')
+    """Tells the engine that the run is over."""
+    with contextlib.suppress(OSError):  # Which may have ended it.
+      self._finish()
+      self._pipes.send('over')
+
+  def _answer(self) -> tuple[dict[str, Any], bytes]:
+    if (frame := self._pipes.read(self._most)) is None:
+      raise OSError('the engine ended the run')
+    self._is_open = frame[0]['kind'] != 'end'
+    return frame
+
+  def _finish(self) -> None:
+    """Leaves out what else comes in a round that the leader ended."""
+    while self._is_open:
+      self._answer()
 
 
 def take_part(client: client_lib.Client, pipes: Pipes, *, most: int,

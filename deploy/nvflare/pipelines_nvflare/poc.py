@@ -1,0 +1,137 @@
+"""A federation of NVFlare on this machine: provisions, starts, runs one job, ends.
+
+  python -m pipelines_nvflare.poc --parties=parties.json --folder=poc
+
+`parties.json` has `agreement`, a path, and `leader` and `sites` by name, each with its
+own `command` and `approved` digests, as its `local/tff_pipelines.json` will have them.
+In earnest each party's administrator writes that into its own start-up kit.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+from nvflare.fuel.flare_api import flare_api
+
+_CLASSES = ('SiteExecutor', 'UploadsOnly', 'LeaderController')
+_PATH = 'pipelines_nvflare.components.'
+_ADMIN, _PROJECT = 'admin@nvidia.com', 'example_project/prod_00'
+
+
+def _write(path: pathlib.Path, value) -> None:
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.write_text(json.dumps(value, indent=2) + '\n', encoding='utf-8')
+
+
+def provision(folder: pathlib.Path, parties: dict) -> pathlib.Path:
+  """Makes start-up kits, and writes each administrator's part; the folder of the kits."""
+  subprocess.run(
+      [pathlib.Path(sys.executable).with_name('nvflare'), 'poc', 'prepare', '--force', '-c',
+       *parties['sites']], check=True, capture_output=True,
+      env=dict(os.environ, NVFLARE_POC_WORKSPACE=str(folder)))
+  kits = folder / _PROJECT
+  for name, local in (('server', parties['leader']), *parties['sites'].items()):
+    own = kits / name / 'local'
+    resources = json.loads((own / 'resources.json.default').read_text(encoding='utf-8'))
+    # Jobs may name these classes, and bring no code of their own.
+    resources['class_allow_list'] += [_PATH + one for one in _CLASSES]
+    _write(own / 'resources.json', resources)
+    _write(own / 'tff_pipelines.json', local)
+    if name != 'server':
+      _write(own / 'privacy.json', {'scopes': [{'name': 'public', 'task_result_filters': [
+          {'path': f'{_PATH}UploadsOnly', 'args': {}}]}], 'default_scope': 'public'})
+  return kits
+
+
+def job(folder: pathlib.Path, agreement: str, sites, deadline: int) -> pathlib.Path:
+  """Writes the job: an agreement, and names of classes."""
+  app = folder / 'job' / 'app' / 'config'
+  _write(folder / 'job' / 'meta.json', {
+      'name': 'tff_pipelines', 'resource_spec': {}, 'min_clients': 1,
+      'deploy_map': {'app': ['@ALL']}})
+  _write(app / 'config_fed_server.json', {'format_version': 2, 'workflows': [{
+      'id': 'leader', 'path': f'{_PATH}LeaderController',
+      'args': {'agreement': agreement, 'round_deadline': deadline}}]})
+  _write(app / 'config_fed_client.json', {'format_version': 2, 'executors': [{
+      'tasks': ['tff_pipelines_round'], 'executor': {
+          'path': f'{_PATH}SiteExecutor', 'args': {'agreement': agreement}}}]})
+  return folder / 'job'
+
+
+class Processes:
+  """The server's and the sites' processes of NVFlare, started by their own scripts."""
+
+  def __init__(self, kits: pathlib.Path, names):
+    self._kits, self.by_name = kits, {}
+    for name in names:
+      self.start(name)
+
+  def start(self, name: str) -> None:
+    here = pathlib.Path(__file__).parent.parent
+    log = open(self._kits / f'{name}.log', 'ab')  # pylint: disable=consider-using-with
+    self.by_name[name] = subprocess.Popen(
+        ['bash', self._kits / name / 'startup' / 'sub_start.sh', '--once'], stdout=log,
+        stderr=log, start_new_session=True, env={
+            **os.environ, 'PYTHONPATH': str(here), 'PATH': os.pathsep.join([
+                str(pathlib.Path(sys.executable).parent), os.environ['PATH']])})
+
+  def kill(self, name: str) -> None:
+    os.killpg(self.by_name[name].pid, 9)
+    self.by_name[name].wait()
+
+  def end(self) -> None:
+    for name, process in self.by_name.items():
+      if process.poll() is None:
+        self.kill(name)
+
+
+def run(folder: pathlib.Path, parties: dict, deadline: int) -> dict:
+  """Runs a job to its end; its NVFlare status and seconds."""
+  kits = provision(folder, parties)
+  agreement = pathlib.Path(parties['agreement']).read_text(encoding='utf-8')
+  path = job(folder, agreement, list(parties['sites']), deadline)
+  processes = Processes(kits, ['server', *parties['sites']])
+  try:
+    session = _session(kits, len(parties['sites']))
+    start = time.monotonic()
+    job_id = session.submit_job(str(path))
+    while not (status := str(session.get_job_meta(job_id)['status'])).startswith('FINISHED'):
+      time.sleep(0.5)
+    return {'status': status, 'seconds': time.monotonic() - start}
+  finally:
+    processes.end()
+
+
+def _session(kits: pathlib.Path, sites: int):
+  """A session of the administrator, once all sites are there."""
+  end = time.monotonic() + 120
+  while True:
+    try:
+      session = flare_api.new_secure_session(_ADMIN, str(kits / _ADMIN))
+      while len(session.get_system_info().client_info) < sites:
+        time.sleep(0.5)
+      return session
+    except Exception:  # The server is not up yet.
+      if time.monotonic() > end:
+        raise
+      time.sleep(1)
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(
+      description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument('--parties', type=pathlib.Path, required=True)
+  parser.add_argument('--folder', type=pathlib.Path, required=True)
+  parser.add_argument('--deadline', type=int, default=120, help='seconds of a round')
+  given = parser.parse_args()
+  parties = json.loads(given.parties.read_text(encoding='utf-8'))
+  print(json.dumps(run(given.folder.absolute(), parties, given.deadline)), flush=True)
+  os._exit(0)  # Threads of NVFlare's session do not end.
+
+
+if __name__ == '__main__':
+  main()
