@@ -1,7 +1,7 @@
 # Two commands, each complete on a fresh machine with Python 3.11:
 #   make train [ARGS="--flag=value ..."]   sets up, trains on embedded data
 #   make test  [ARGS="pytest arguments"]   sets up, runs the tests
-# And: make check (the tests that are not marked slow), make notebook (JupyterLab), make tracking (MLflow, Weights & Biases), make image (a container's), make site (the documents, into site/), make results (tables and figures of the documents), make audit (lower bounds of epsilon of all mechanisms).
+# And: make check (the tests that are not marked slow), make notebook (JupyterLab), make tracking (MLflow, Weights & Biases), make image (a container's), make site (the documents, into site/), make nvflare (a federation of NVFlare on this machine), make results (tables and figures of the documents), make audit (lower bounds of epsilon of all mechanisms).
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3.11)
 VENV := .venv
@@ -16,9 +16,11 @@ EXTRA_READY = $(VENV)/.$(1)-$(shell cat requirements.txt requirements-$(1).txt |
 RAY_READY := $(call EXTRA_READY,ray)
 TRACKING_READY := $(call EXTRA_READY,tracking)
 NOTEBOOK_READY := $(call EXTRA_READY,notebook)
+NVFLARE := .venv-nvflare
+NVFLARE_READY := $(NVFLARE)/.ready-$(shell sha256sum requirements-nvflare.txt | cut -c1-16)
 DOCS_READY := $(DOCS)/.ready-$(shell sha256sum requirements-docs.txt | cut -c1-16)
 
-.PHONY: train test check notebook tracking image results audit lock clean setup site
+.PHONY: train test check nvflare notebook tracking image results audit lock clean setup site
 
 train: $(READY)
 	@$(RUN) -m tff_pipelines.train $(ARGS)
@@ -47,6 +49,17 @@ results: $(READY)
 # Lower bounds of epsilon, of single releases of every mechanism: some minutes.
 audit: $(READY)
 	@$(RUN) -m tff_pipelines.audit $(ARGS)
+
+# NVFlare's server, a helper and five sites with digits, as processes of this machine; for
+# hospitals ARGS="--case=hearts --data_dir=FOLDER" (docs/nvflare.md).
+nvflare: $(NVFLARE_READY) $(READY)
+	@$(RUN) -m benchmarks.nvflare --nvflare=$(NVFLARE)/bin/python --folder=out/nvflare $(ARGS)
+
+$(NVFLARE_READY): requirements-nvflare.txt
+	@test -x $(NVFLARE)/bin/python || $(PYTHON) -m venv $(NVFLARE)
+	$(NVFLARE)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary :all: -r requirements-nvflare.txt
+	@rm -f $(NVFLARE)/.ready-*
+	@touch $@
 
 # The documents. The API is read from source, and fields of settings from the project.
 site: $(DOCS_READY) $(READY)
@@ -80,4 +93,4 @@ lock:
 	uv pip compile requirements.in --override requirements-overrides.txt --generate-hashes --python-version 3.11 --python-platform x86_64-manylinux_2_31 --only-binary :all: --no-header --upgrade -o requirements.txt
 
 clean:
-	rm -rf $(VENV) $(DOCS) site build *.egg-info .pytest_cache .hypothesis
+	rm -rf $(VENV) $(DOCS) $(NVFLARE) site build *.egg-info .pytest_cache .hypothesis

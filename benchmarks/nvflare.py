@@ -1,16 +1,19 @@
 """Federations through NVFlare's processes, next to the same over gRPC.
 
-  python -m benchmarks.nvflare --nvflare=NVFLARE/bin/python --data_dir=DATA --folder=out/nvf
-  python -m benchmarks.nvflare --quick --nvflare=... --folder=out/quick
+  python -m benchmarks.nvflare --nvflare=NVFLARE/bin/python --folder=out/nvflare
+  python -m benchmarks.nvflare --case=hearts --data_dir=DATA --nvflare=... --folder=...
 
 NVFlare is in an environment of its own (requirements-nvflare.txt); its server and sites
-start this project's processes, and carry their messages. Heart disease in four
-hospitals, seeded, so that models must be those of the simulation to the last bit; then
-private. Printed: accuracies, seconds, and bytes through the loopback.
+start this project's processes, and carry their messages. Embedded digits in five sites,
+or heart disease in four hospitals: seeded, so that models must be those of the
+simulation to the last bit; hospitals then privately. Printed: accuracies, seconds, and
+bytes through the loopback.
 """
 
 import argparse
+import collections
 from collections.abc import Sequence
+import dataclasses
 import json
 import pathlib
 import shutil
@@ -24,6 +27,7 @@ cli.quiet()
 import numpy as np
 
 from benchmarks import federation as federation_lib
+from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.common import files
 from tff_pipelines.deployment.engine import parties
 
@@ -49,27 +53,44 @@ def parties_of(federation: federation_lib.Federation) -> dict:
         *(flag for flag in flags if not flag.startswith(('--agreement', '--approve')))]}
 
   return {'agreement': str(federation.folder / 'agreement.json'),
+          'helper': {'folder': str(ROOT), 'command': [
+              sys.executable, '-m', 'tff_pipelines.deploy',
+              *federation.command(parties.HELPER)]},
           'leader': local(parties.LEADER),
           'sites': {name: local(name) for name in federation.sites}}
 
 
-def through_nvflare(federation: federation_lib.Federation, python: str) -> dict:
+def through_nvflare(federation: federation_lib.Federation, python: str,
+                    *more: str) -> dict:
   """Runs a federation's job in NVFlare; its status, seconds and bytes."""
   path = federation.folder / 'parties.json'
   files.write_json(path, parties_of(federation))
-  federation.start(parties.HELPER)
   before = _loopback()
-  try:
-    run = subprocess.run(
-        [python, '-m', 'pipelines_nvflare.poc', f'--parties={path}',
-         f'--folder={federation.folder / "nvflare"}'], cwd=ADAPTER, check=False,
-        capture_output=True, text=True,
-        timeout=3600)
-  finally:
-    federation.kill(parties.HELPER)
+  run = subprocess.run(
+      [python, '-m', 'pipelines_nvflare.poc', f'--parties={path}',
+       f'--folder={federation.folder / "nvflare"}', *more], cwd=ADAPTER, check=False,
+      capture_output=True, text=True, timeout=7200)
   if run.returncode:
     raise SystemExit(run.stderr[-3000:])
   return {**json.loads(run.stdout.splitlines()[-1]), 'bytes': _loopback() - before}
+
+
+def killed(case: federation_lib.Case, data_dir: pathlib.Path | None,
+           folder: pathlib.Path, python: str, kills: int) -> dict:
+  """Runs a case whose processes are killed; what the parties' ledgers say then."""
+  shutil.rmtree(folder, ignore_errors=True)
+  arrays = federation_lib.arrays_of(case, data_dir, folder.parent)
+  federation = federation_lib.Federation(
+      case, arrays, folder, federation_lib.Network([]))
+  found = through_nvflare(federation, python, f'--kills={kills}', '--deadline=20')
+  ledger = ledger_lib.Ledger(folder / 'run' / files.LEDGER)
+  outcomes = collections.Counter(line['outcome'] for line in ledger.lines())
+  charges = {name: len(parties.Party(folder / name).ledger.entries())
+             for name in federation.sites}
+  summary = files.read_json(folder / 'run' / files.SUMMARY)
+  return {**found, 'rounds': dict(outcomes), 'ledger': ledger.verify() or 'holds',
+          'charges of sites': charges, 'starts': summary['starts'],
+          'accuracy': summary['value'], 'epsilon_server': summary['epsilon_server']}
 
 
 def through_grpc(federation: federation_lib.Federation) -> dict:
@@ -113,10 +134,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
   parser.add_argument('--nvflare', required=True, help='Python of NVFlare\'s environment')
   parser.add_argument('--data_dir', type=pathlib.Path, help='folder of the data files')
   parser.add_argument('--folder', type=pathlib.Path, required=True, help='of all files')
-  parser.add_argument('--quick', action='store_true', help='three sites, embedded digits')
+  parser.add_argument('--case', choices=('digits', 'hearts'), default='digits')
+  parser.add_argument('--kills', type=int, default=0,
+                      help='kills of each process, in a private run of hospitals')
   given = parser.parse_args(arguments)
-  case = federation_lib.CASES['quick' if given.quick else 'hearts']
-  for name, more in (('seeded', {'seed': 3}), ('private', {}))[:1 if given.quick else 2]:
+  if given.kills:
+    print(json.dumps(killed(
+        federation_lib.CASES['hearts'], given.data_dir, given.folder.absolute() / 'killed',
+        given.nvflare, given.kills), indent=2))
+    return 0
+  is_hearts = given.case == 'hearts'
+  case = federation_lib.CASES['hearts'] if is_hearts else dataclasses.replace(
+      federation_lib.CASES['quick'], silos=5)
+  for name, more in (('seeded', {'seed': 3}), ('private', {}))[:1 + is_hearts]:
     found = run(case, given.data_dir, given.folder.absolute() / name, given.nvflare, **more)
     print(json.dumps({name: found}, indent=2), flush=True)
   return 0

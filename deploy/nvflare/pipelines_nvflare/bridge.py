@@ -4,6 +4,7 @@ Standard library only: it runs in the engine's environment, and the party in its
 Frames are those of `tff_pipelines.deployment.engine.pipes`.
 """
 
+import contextlib
 import json
 import os
 import queue
@@ -98,10 +99,14 @@ class Party:
 
   def end(self) -> int:
     """Ends the process, and waits for it; its exit code."""
-    if self._process.poll() is None:
-      try:
-        self._process.stdin.close()
-        self._process.wait(_END)
-      except (OSError, subprocess.TimeoutExpired):
-        self._process.kill()
-    return self._process.wait()
+    with contextlib.suppress(OSError):
+      self._process.stdin.close()
+    try:
+      code = self._process.wait(_END)
+    except subprocess.TimeoutExpired:
+      self._process.kill()
+      code = self._process.wait()
+    for thread, stream in zip(self._threads, (self._process.stdout, self._process.stderr)):
+      thread.join(_END)
+      stream.close()
+    return code

@@ -1,16 +1,22 @@
-"""A federation of NVFlare on this machine: provisions, starts, runs one job, ends.
+"""A federation of NVFlare on this machine: provisions, starts, runs a job, ends.
 
   python -m pipelines_nvflare.poc --parties=parties.json --folder=poc
 
-`parties.json` has `agreement`, a path, and `leader` and `sites` by name, each with its
-own `command` and `approved` digests, as its `local/tff_pipelines.json` will have them.
-In earnest each party's administrator writes that into its own start-up kit.
+`parties.json` has `agreement`, a path, the `command` of `helper`, and `leader` and
+`sites` by name, each with its own `command` and `approved` digests, as its
+`local/tff_pipelines.json` will have them. In earnest each party's administrator writes
+that into its own start-up kit.
+
+--kills=N kills each of server, site, helper, leader's and site's process N times at
+random moments; a job that ended for it is submitted again, until the run is over.
 """
 
 import argparse
 import json
 import os
 import pathlib
+import random
+import signal
 import subprocess
 import sys
 import time
@@ -19,6 +25,7 @@ from nvflare.fuel.flare_api import flare_api
 
 _CLASSES = ('SiteExecutor', 'UploadsOnly', 'LeaderController')
 _PATH = 'pipelines_nvflare.components.'
+_SERVER, _HELPER = 'server', 'helper'
 _ADMIN, _PROJECT = 'admin@nvidia.com', 'example_project/prod_00'
 
 
@@ -34,14 +41,14 @@ def provision(folder: pathlib.Path, parties: dict) -> pathlib.Path:
        *parties['sites']], check=True, capture_output=True,
       env=dict(os.environ, NVFLARE_POC_WORKSPACE=str(folder)))
   kits = folder / _PROJECT
-  for name, local in (('server', parties['leader']), *parties['sites'].items()):
+  for name, local in ((_SERVER, parties['leader']), *parties['sites'].items()):
     own = kits / name / 'local'
     resources = json.loads((own / 'resources.json.default').read_text(encoding='utf-8'))
     # Jobs may name these classes, and bring no code of their own.
     resources['class_allow_list'] += [_PATH + one for one in _CLASSES]
     _write(own / 'resources.json', resources)
     _write(own / 'tff_pipelines.json', local)
-    if name != 'server':
+    if name != _SERVER:
       _write(own / 'privacy.json', {'scopes': [{'name': 'public', 'task_result_filters': [
           {'path': f'{_PATH}UploadsOnly', 'args': {}}]}], 'default_scope': 'public'})
   return kits
@@ -63,25 +70,36 @@ def job(folder: pathlib.Path, agreement: str, sites, deadline: int) -> pathlib.P
 
 
 class Processes:
-  """The server's and the sites' processes of NVFlare, started by their own scripts."""
+  """NVFlare's server and sites, started by their own scripts, and the helper."""
 
-  def __init__(self, kits: pathlib.Path, names):
-    self._kits, self.by_name = kits, {}
-    for name in names:
+  def __init__(self, kits: pathlib.Path, parties: dict):
+    self._kits, self._parties, self.by_name = kits, parties, {}
+    for name in (_HELPER, _SERVER, *parties['sites']):
       self.start(name)
 
   def start(self, name: str) -> None:
-    here = pathlib.Path(__file__).parent.parent
+    helper, here = self._parties[_HELPER], pathlib.Path(__file__).parent.parent
     log = open(self._kits / f'{name}.log', 'ab')  # pylint: disable=consider-using-with
+    command = helper['command'] if name == _HELPER else [
+        'bash', self._kits / name / 'startup' / 'sub_start.sh', '--once']
     self.by_name[name] = subprocess.Popen(
-        ['bash', self._kits / name / 'startup' / 'sub_start.sh', '--once'], stdout=log,
+        command, cwd=helper['folder'] if name == _HELPER else None, stdout=log,
         stderr=log, start_new_session=True, env={
             **os.environ, 'PYTHONPATH': str(here), 'PATH': os.pathsep.join([
                 str(pathlib.Path(sys.executable).parent), os.environ['PATH']])})
 
   def kill(self, name: str) -> None:
-    os.killpg(self.by_name[name].pid, 9)
+    """Kills a process, with all that it started."""
+    os.killpg(self.by_name[name].pid, signal.SIGKILL)
     self.by_name[name].wait()
+
+  def kill_party(self, command: str) -> None:
+    """Kills a party's process, of a command of `deploy`, that NVFlare has started."""
+    found = subprocess.run(
+        ['pgrep', '-f', f'tff_pipelines.deploy {command} .*engine=pipes'], check=False,
+        capture_output=True, text=True).stdout.split()
+    if found:
+      os.kill(int(random.choice(found)), signal.SIGKILL)
 
   def end(self) -> None:
     for name, process in self.by_name.items():
@@ -89,19 +107,42 @@ class Processes:
         self.kill(name)
 
 
-def run(folder: pathlib.Path, parties: dict, deadline: int) -> dict:
-  """Runs a job to its end; its NVFlare status and seconds."""
+def run(folder: pathlib.Path, parties: dict, deadline: int, kills: int = 0) -> dict:
+  """Runs jobs until one is complete; its status, seconds, and what was killed."""
   kits = provision(folder, parties)
   agreement = pathlib.Path(parties['agreement']).read_text(encoding='utf-8')
   path = job(folder, agreement, list(parties['sites']), deadline)
-  processes = Processes(kits, ['server', *parties['sites']])
+  processes, start, killed, jobs = Processes(kits, parties), time.monotonic(), [], 0
+  waiting = [_SERVER, _HELPER, 'leader', 'client', 'site'] * kills
+  random.shuffle(waiting)
   try:
-    session = _session(kits, len(parties['sites']))
-    start = time.monotonic()
-    job_id = session.submit_job(str(path))
-    while not (status := str(session.get_job_meta(job_id)['status'])).startswith('FINISHED'):
-      time.sleep(0.5)
-    return {'status': status, 'seconds': time.monotonic() - start}
+    while True:
+      session = _session(kits, len(parties['sites']))
+      job_id, jobs = session.submit_job(str(path)), jobs + 1
+      status, pause = '', random.uniform(15, 40)
+      while not status.startswith('FINISHED'):
+        time.sleep(0.5)
+        pause -= 0.5
+        if waiting and pause <= 0:
+          name, pause = waiting.pop(), random.uniform(5, 20)
+          killed.append(name)
+          if name in ('leader', 'client'):
+            processes.kill_party(name)
+          else:
+            name = random.choice(list(parties['sites'])) if name == 'site' else name
+            processes.kill(name)
+            processes.start(name)
+            if name == _SERVER:
+              break
+        try:
+          status = str(session.get_job_meta(job_id)['status'])
+        except Exception:  # The server is not there for a moment.
+          break
+      if status == 'FINISHED:COMPLETED':
+        return {'status': status, 'seconds': time.monotonic() - start, 'jobs': jobs,
+                'killed': killed}
+      if not kills:
+        return {'status': status, 'seconds': time.monotonic() - start}
   finally:
     processes.end()
 
@@ -127,9 +168,11 @@ def main() -> None:
   parser.add_argument('--parties', type=pathlib.Path, required=True)
   parser.add_argument('--folder', type=pathlib.Path, required=True)
   parser.add_argument('--deadline', type=int, default=120, help='seconds of a round')
+  parser.add_argument('--kills', type=int, default=0, help='of each process')
   given = parser.parse_args()
   parties = json.loads(given.parties.read_text(encoding='utf-8'))
-  print(json.dumps(run(given.folder.absolute(), parties, given.deadline)), flush=True)
+  print(json.dumps(run(given.folder.absolute(), parties, given.deadline, given.kills)),
+        flush=True)
   os._exit(0)  # Threads of NVFlare's session do not end.
 
 

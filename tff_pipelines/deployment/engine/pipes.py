@@ -40,7 +40,10 @@ class Pipes:
     if not (prefix := self._reads.read(4)):
       return None
     length = int.from_bytes(prefix, 'big')
-    header = json.loads(self._reads.read(length)) if length <= _MOST_HEADER else None
+    try:
+      header = json.loads(self._reads.read(length)) if length <= _MOST_HEADER else None
+    except ValueError:
+      header = None
     if not isinstance(header, dict) or type(header.get('size')) is not int or not (
         0 <= header['size'] <= most):
       raise ValueError(f'the engine must send frames of at most {most} bytes')
