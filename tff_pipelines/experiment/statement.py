@@ -173,7 +173,9 @@ def _before(content: Mapping[str, Any]) -> str:
 def parts(content: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
   """The statement as (kind, text): 'title', 'heading', 'text' or 'item', ** for bold."""
   about = content['about']
-  unit = about.get('unit_name') or 'client'  # The word for one who is protected.
+  one = content['privacy_unit'].removeprefix('one ')
+  # The word for one who is protected.
+  unit = about.get('unit_name') or (one if content['sampling'] == 'records' else 'client')
   yield 'title', ('Privacy of this model' if content['private'] else
                   'This model is not private')
   if content['private']:
@@ -183,7 +185,7 @@ def parts(content: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield 'text', '**Verdict: not private. Do not publish it as private.** Why:'
     yield from (('item', reason) for reason in content['reasons'])
   yield 'heading', 'Who is protected'
-  yield 'text', f'Each {unit}: {content["privacy_unit"]}.'
+  yield 'text', f'Each {unit}{"" if unit == one else f": {content["privacy_unit"]}"}.'
   if content['epsilon'] is not None:
     yield 'heading', 'Against whom'
     if not content['private']:

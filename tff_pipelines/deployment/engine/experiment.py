@@ -57,12 +57,15 @@ class Plan(plan_lib.FedAvgPlan):
 
   @property
   def terms(self) -> guarantee.Terms:
-    terms, but = super().terms, ', but for both servers together'
+    terms, but = super().terms, ', except both servers together'
+    observers = terms.observers.removeprefix(terms.against)
+    observers = terms.observers + but if observers == terms.observers else (
+        terms.against + but + observers)
     return dataclasses.replace(
         terms, secure_aggregation=guarantee.TWO_SERVERS, against_server='either server alone',
         observers_server='either of the two servers alone, and those who know the cohorts '
-        'and no share of the noise', against=terms.against + but,
-        observers=terms.observers + but, everyone=terms.everyone and terms.everyone + but,
+        'and no share of the noise', against=terms.against + but, observers=observers,
+        everyone=terms.everyone and terms.everyone + but,
         trust_model=f'{terms.trust_model}; one of the two servers that open the sums is '
         'honest')
 
