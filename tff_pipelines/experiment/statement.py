@@ -174,7 +174,6 @@ def parts(content: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
   """The statement as (kind, text): 'title', 'heading', 'text' or 'item', ** for bold."""
   about = content['about']
   one = content['privacy_unit'].removeprefix('one ')
-  # The word for one who is protected.
   unit = about.get('unit_name') or (one if content['sampling'] == 'records' else 'client')
   yield 'title', ('Privacy of this model' if content['private'] else
                   'This model is not private')
@@ -185,7 +184,8 @@ def parts(content: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield 'text', '**Verdict: not private. Do not publish it as private.** Why:'
     yield from (('item', reason) for reason in content['reasons'])
   yield 'heading', 'Who is protected'
-  yield 'text', f'Each {unit}{"" if unit == one else f": {content["privacy_unit"]}"}.'
+  described = '' if unit == one else f': {content["privacy_unit"]}'
+  yield 'text', f'Each {unit}{described}.'
   if content['epsilon'] is not None:
     yield 'heading', 'Against whom'
     if not content['private']:
