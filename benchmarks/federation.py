@@ -185,7 +185,7 @@ class Federation:
     for name in self.sites:
       policy = files.read_json(folder / name / parties.POLICY)
       files.write_json(folder / name / parties.POLICY, {
-          **policy, 'programs': [self.agreement.program], 'units': ['record'],
+          **policy, 'programs': [self.agreement.program], 'unit': 'record',
           'helpers': [self.agreement.roster.helper.fingerprint], 'epsilon': 100.0,
           'delta': 1e-5, 'seeded': self.agreement.seed is not None})
 

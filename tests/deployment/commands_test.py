@@ -12,8 +12,9 @@ from benchmarks import federation as federation_lib
 from tests.programs import in_process
 from tff_pipelines import deploy
 from tff_pipelines.common import files
-from tff_pipelines.deployment.engine import commands, parties, settings
+from tff_pipelines.deployment.engine import commands, experiment, parties, settings
 from tff_pipelines.experiment import cli
+from tff_pipelines.fedavg.settings import TrainSettings
 
 pytestmark = pytest.mark.usefixtures('shared_context')
 CASE = federation_lib.CASES['quick']
@@ -63,6 +64,17 @@ def test_a_run_over_two_servers_is_that_of_the_simulation(federation, arrays):
   assert 'closed sums simulated' not in summary['caveats']
 
 
+def test_no_server_saw_the_sum_of_a_suppressed_round(federation):
+  agreed = federation.agreement.configuration
+  built = experiment.plan_of(TrainSettings(**{
+      name: value for name, value in federation.flags.items() if name != 'seed'}),
+      agreed, agreed['plan']['dimension'], agreed['plan'], None)
+  found = built.guarantee(3, suppressed=True)
+  assert found.epsilon_server == built.guarantee(3).epsilon_server > 0
+  assert found.terms.against_server == 'either server alone'
+  assert 'except both servers together' in found.terms.against
+
+
 def _refused(federation, message, name='silo-0', *, drop=(), **changes):
   """Checks that a party's command, with these flags changed, ends by one line."""
   command, *flags = federation.command(name)
@@ -85,9 +97,9 @@ def _other(federation, tmp_path, **changes):
 
 def test_a_party_starts_what_its_people_compared_and_nothing_else(federation, tmp_path):
   digest = federation.agreement.digest
-  _refused(federation, f'approve={digest[:16]} if it is theirs', drop=['approve'])
-  _refused(federation, 'approve must be 16 or more digits', approve=digest[:15])
-  _refused(federation, 'approve must be', name='helper', approve='f' * 16)
+  _refused(federation, f'approve={digest[:32]} if it is theirs', drop=['approve'])
+  _refused(federation, 'approve must be 32 or more digits', approve=digest[:31])
+  _refused(federation, 'approve must be', name='helper', approve='f' * 32)
   _refused(federation, 'must be the agreement\'s client', party=federation.folder / 'leader')
   _refused(federation, 'must be the agreement\'s helper', name='helper',
            party=federation.folder / 'silo-0')
@@ -150,7 +162,7 @@ def test_status_tells_a_site_what_a_run_costs(federation, tmp_path):
   path = federation.folder / 'silo-1' / 'policy.json'
   policy = json.loads(path.read_text())
   for change, message in (({'seeded': False}, 'the run is seeded: its noise'),
-                          ({'units': ['person']}, 'protects a record, and the policy'),
+                          ({'unit': 'person'}, 'protects a record, and the policy'),
                           ({'programs': []}, 'is not among those that the policy allows')):
     with contextlib.ExitStack() as stack:
       files.write_json(path, {**policy, **change})

@@ -1,6 +1,8 @@
 """The two-server protocol: sums are right, and what is not agreed to is refused."""
 
+import dataclasses
 import secrets
+import threading
 
 import numpy as np
 import pytest
@@ -114,7 +116,7 @@ def test_a_client_answers_what_it_agreed_to_once_and_nothing_else(federation):
   _refused(lambda: federation.client(
       'site 1', allow=lambda _: _raise('no')).answer(first.message),
            'the site refuses: no')
-  assert federation.client('site 1').answered == 0
+  assert federation.client('site 1').answered == []
   with pytest.raises(ValueError, match='in the roster with its own key'):
     federation.identities['site 2'] = identities.Identity.new()
     federation.client('site 2')
@@ -181,7 +183,7 @@ def test_the_helper_opens_one_set_of_enough_clients_a_round(federation):
   _refused(lambda: own.finish(own.request() + b' ', kept), "not the helper's")
   _refused(lambda: own.finish(request, kept[:-1]), "not the helper's")
   bad = messages.Message('refused', {'reason': 'no', 'clients': ['nobody']}).to_bytes()
-  _refused(lambda: own.finish(request, bad), 'the helper refuses: no')
+  _refused(lambda: own.finish(request, bad), "the helper refuses: 'no'")
 
 
 def test_a_client_whose_seed_is_not_its_own_is_left_out(federation):
@@ -293,3 +295,60 @@ def test_no_secret_is_in_a_message_or_a_file_that_others_read(federation, monkey
     for secret in (seed, seed.hex().encode(), vector.tobytes(), mask.tobytes(),
                    *(vectors.packed(x, bits) for x in (vector.view(np.uint32), mask))):
       assert not any(secret in content for content in sent)
+
+
+def test_a_client_answers_no_more_often_than_its_event_counts(tmp_path):
+  federation = Federation(tmp_path, rounds=12)
+  federation.agreement = dataclasses.replace(
+      federation.agreement, apart=3, most_answers=3)
+  answer = lambda index: federation.client('site 0').answer(
+      federation.round(index).message)
+  answer(2)
+  for index, message in ((2, 'no round is answered twice'), (4, '3 rounds after 2')):
+    with pytest.raises(messages.MessageError, match=message):
+      answer(index)
+  answer(5)
+  path = tmp_path / 'site 0' / 'answered'
+  path.write_bytes(path.read_bytes() + b'\0\0')  # Killed as it wrote.
+  answer(9)
+  assert federation.client('site 0').answered == [2, 5, 9]
+  with pytest.raises(messages.MessageError, match='3 rounds are answered, which is all'):
+    answer(12)
+
+
+def test_two_helpers_on_one_folder_open_one_set(tmp_path):
+  federation = Federation(tmp_path)
+  own = federation.round()
+  requests = []
+  for name in federation.identities:
+    own.take(federation.client(name).answer(own.message))
+    if own.reported >= 3:
+      requests.append(own.request())
+  answers = []
+  threads = [threading.Thread(target=lambda request=request: answers.append(
+      federation.helper().answer(request))) for request in requests * 3]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
+  kinds = [messages.read(one, 'opened', 'refused', most_payload=10**6).kind
+           for one in answers]
+  assert kinds.count('opened') == 3  # The same request each time.
+
+
+def test_a_helper_that_refuses_in_another_form_ends_nothing(tmp_path):
+  federation = Federation(tmp_path)
+  own = federation.round()
+  for name in federation.identities:
+    own.take(federation.client(name).answer(own.message))
+  for clients in ([['a']], [None, 3]):
+    answer = messages.Message('refused', {'reason': '\ud800', 'clients': clients})
+    with pytest.raises(messages.MessageError, match='the helper refuses'):
+      own.finish(own.request(), answer.to_bytes())
+
+
+@pytest.mark.parametrize('changes', [
+    dict(study='a\nb'), dict(run=''), dict(unit='unit'), dict(apart=0), dict(most_answers=0)])
+def test_terms_that_are_none_are_refused(tmp_path, changes):
+  with pytest.raises(ValueError, match='must be|at least 1'):
+    dataclasses.replace(Federation(tmp_path).agreement, **changes)

@@ -22,7 +22,7 @@ def _policy(agreement, **changes):
   return site.Policy(**{
       'data_set': 'hearts', 'programs': (agreement.program,), 'least_cohort': 2,
       'helpers': (agreement.roster.helper.fingerprint,), 'epsilon': 50.0, 'delta': 1e-5,
-      'units': ('client',), **changes})
+      'unit': 'client', **changes})
 
 
 def _study(agreement, number):
@@ -39,35 +39,37 @@ def test_studies_add_up_and_the_one_above_the_limit_is_refused(agreement, tmp_pa
   policy = _policy(agreement, epsilon=1.2 * one)
   for _ in range(2):  # A restarted client charges nothing more.
     ledger.allow(policy, agreement)
-  assert ledger.epsilon(policy, datetime.date.today().year) == pytest.approx(one)
+  assert ledger.epsilon(policy) == pytest.approx(one)
   with pytest.raises(ValueError, match=r"study 'study 2' would bring epsilon of hearts"):
     ledger.allow(policy, _study(agreement, 2))
   assert len(ledger.entries()) == 1
-  both = ledger.epsilon(policy, datetime.date.today().year, agreement.event)
+  both = ledger.epsilon(policy, agreement.event)
   assert one < both < 2 * one
   ledger.allow(dataclasses.replace(policy, epsilon=1.01 * both), _study(agreement, 2))
-  # Another data set has a budget of its own, and another year.
+  # Another data set has a budget of its own.
   ledger.allow(dataclasses.replace(policy, data_set='lungs'), _study(agreement, 3))
-  assert ledger.epsilon(policy, 1999) == 0
   with pytest.raises(ValueError, match='charged under other terms'):
     ledger.allow(policy, dataclasses.replace(agreement, study='another'))
 
 
-def test_another_year_has_a_limit_of_its_own(agreement, tmp_path, monkeypatch):
+def test_the_limit_is_one_of_any_365_days(agreement, tmp_path, monkeypatch):
   ledger = site.SiteLedger(tmp_path / 'ledger.jsonl')
   policy = _policy(agreement, epsilon=1.2 * _epsilon(agreement))
-  for year in (2030, 2031):
-    monkeypatch.setattr(site, '_today', lambda year=year: datetime.date(year, 1, 1))
-    ledger.allow(policy, _study(agreement, year))
-    with pytest.raises(ValueError, match=f'in {year}'):
-      ledger.allow(policy, _study(agreement, 10 * year))
+  for days in (0, 365, 730):
+    today = datetime.date(2030, 12, 31) + datetime.timedelta(days=days)
+    for late in (0, 364):  # The limit is one of any 365 days, New Year or not.
+      monkeypatch.setattr(site, '_today', lambda: today + datetime.timedelta(days=late))
+      if not late:
+        ledger.allow(policy, _study(agreement, days))
+      with pytest.raises(ValueError, match='in 365 days'):
+        ledger.allow(policy, _study(agreement, 1000 + days + late))
 
 
 @pytest.mark.parametrize('changes, message', [
     ({'programs': ('cd' * 32,)}, 'program abab.* is not among those'),
     ({'helpers': ()}, 'helper .* is not among those that the policy trusts'),
-    ({'units': ('record', 'person')}, 'protects a client, and the policy allows record, p'),
-    ({'least_cohort': 3}, 'sums of 2 clients may be opened, and the policy asks for 3')])
+    ({'unit': 'record'}, 'protects a client, and the policy a record'),
+    ({'least_cohort': 3}, 'sums of 2 clients, besides 0 that may collude, may be')])
 def test_what_the_policy_forbids_is_not_charged(agreement, tmp_path, changes, message):
   ledger = site.SiteLedger(tmp_path / 'ledger.jsonl')
   with pytest.raises(ValueError, match=message):
@@ -99,10 +101,12 @@ def test_a_killed_site_neither_loses_nor_doubles_a_charge(agreement, tmp_path):
   ledger.allow(policy, _study(agreement, 2))
   for end in range(len(first), len(path.read_bytes())):  # Killed as it wrote.
     path.write_bytes((content := path.read_bytes())[:end])
-    assert [entry['run'] for entry in ledger.entries()] == ['run 1']
+    whole = end == len(content) - 1  # But for the end of its line.
+    assert [entry['run'] for entry in ledger.entries()] == ['run 1', 'run 2'][:1 + whole]
     ledger.allow(policy, _study(agreement, 2))
     ledger.allow(policy, _study(agreement, 2))
-    assert path.read_bytes() == content
+    assert path.read_bytes() + b'\n' * whole == content
+    path.write_bytes(content)
   context = multiprocessing.get_context('fork')
   sent = tmp_path / 'sent'
   for number in range(30):  # Killed at any moment.
@@ -164,3 +168,36 @@ def test_a_policy_is_read_strictly(agreement, tmp_path):
     site.Policy.read(path)
   with pytest.raises(ValueError, match='epsilon'):
     dataclasses.replace(policy, epsilon=float('nan'))
+
+
+def test_a_policy_rules_runs_that_were_charged_too(agreement, tmp_path):
+  ledger, policy = site.SiteLedger(tmp_path / 'ledger.jsonl'), _policy(agreement)
+  ledger.allow(policy, agreement)
+  # A limit that is lowered later does not end a run whose charge is paid.
+  assert ledger.check(dataclasses.replace(policy, epsilon=1e-3), agreement)
+  for change, message in ((dict(helpers=()), 'policy trusts'), (dict(
+      programs=()), 'policy allows'), (dict(least_cohort=9), 'asks for 9'), (dict(
+          data_set='lungs'), 'was charged to hearts, and the policy is of lungs')):
+    with pytest.raises(ValueError, match=message):
+      ledger.allow(dataclasses.replace(policy, **change), agreement)
+
+
+def test_epsilons_of_different_units_are_not_added(agreement, tmp_path):
+  ledger, policy = site.SiteLedger(tmp_path / 'ledger.jsonl'), _policy(agreement)
+  ledger.allow(policy, agreement)
+  with pytest.raises(ValueError, match="can't be added to that of a person"):
+    ledger.allow(dataclasses.replace(policy, unit='person'), dataclasses.replace(
+        _study(agreement, 2), unit='person'))
+  with pytest.raises(ValueError, match='the run is seeded'):
+    ledger.allow(policy, dataclasses.replace(_study(agreement, 2), seed=3))
+
+
+def test_a_charge_without_its_end_of_line_counts(agreement, tmp_path):
+  path = tmp_path / 'ledger.jsonl'
+  ledger, policy = site.SiteLedger(path), _policy(agreement)
+  ledger.allow(policy, agreement)
+  path.write_bytes(path.read_bytes()[:-1])
+  assert [entry['run'] for entry in ledger.entries()] == ['run 1']
+  ledger.allow(policy, _study(agreement, 2))
+  assert [entry['run'] for entry in ledger.entries()] == ['run 1', 'run 2']
+  assert path.read_bytes().count(b'\n') == 2

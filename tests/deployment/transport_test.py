@@ -1,7 +1,9 @@
 """The protocol over gRPC with mutual TLS, on the loopback of this machine."""
 
 import contextlib
+import dataclasses
 import threading
+import time
 
 import grpc
 import numpy as np
@@ -34,7 +36,7 @@ class Network:
     return self.keys[name]['certificate'].decode()
 
   def endpoint(self, name, address, keys):
-    return tls.Endpoint.signed(name, self.keys[name]['certificate'], address, keys)
+    return tls.Endpoint.signed(name, name, self.keys[name]['certificate'], address, keys)
 
   def site(self, name, keys=None):
     """Starts a site."""
@@ -111,10 +113,33 @@ def test_messages_beyond_the_limit_and_uploads_of_no_round_are_refused(tmp_path,
 
 def test_an_endpoint_is_signed_by_its_party():
   keys, other = identities.Identity.new(), identities.Identity.new()
-  endpoint = tls.Endpoint.signed('leader', tls.new('leader')[1], 'host:1', keys)
+  endpoint = tls.Endpoint.signed('leader', 'leader', tls.new('leader')[1], 'host:1', keys)
   assert tls.Endpoint.from_json(vars(endpoint)) == endpoint
   endpoint.check(keys.public)
-  for keys, changed in ((other.public, endpoint), (keys.public, tls.Endpoint(
-      **{**vars(endpoint), 'address': 'host:2'}))):
+  # A key for seals that is another's is not signed by the party either.
+  sealing = dataclasses.replace(
+      keys.public, seal=identities.Identity.new(seals=True).public.seal)
+  for public, changed in ((other.public, endpoint), (sealing, endpoint), *(
+      (keys.public, dataclasses.replace(endpoint, **{field: 'host:2'}))
+      for field in ('address', 'role', 'name'))):
     with pytest.raises(messages.MessageError, match='not signed by it'):
-      changed.check(keys)
+      changed.check(public)
+
+
+def test_a_site_with_many_calls_keeps_no_other_out(tmp_path, stack):
+  network = Network(tmp_path, stack)
+  with transport._channel(network.address, server=network.pem('leader'), most=MOST,
+                          **network.keys['site 0']) as channel:
+    ask = channel.unary_unary('/tff_pipelines.Leader/Next')
+    calls = [ask.future(b'', timeout=30) for _ in range(40)]
+    end = time.monotonic() + 20
+    while sum(call.done() for call in calls) < 38 and time.monotonic() < end:
+      time.sleep(0.05)
+    codes = [call.code() for call in calls if call.done()]
+    assert codes == [grpc.StatusCode.UNAVAILABLE] * 38
+    threads = [network.site(name) for name in list(network.federation.identities)[1:]]
+    assert len(network.round(1).clients) == 3
+  stack.close()
+  for thread in threads:
+    thread.join(20)
+    assert not thread.is_alive()

@@ -149,7 +149,7 @@ def test_parties_in_containers_run_commands_that_exist():
   assert len(services) == 7 and set(services) >= {'leader', 'helper', 'lyon'}
   for name, service in services.items():
     program, command, verb, *flags = shlex.split(
-        service['command'].replace('${APPROVE}', 'ab' * 8))
+        service['command'].replace('${APPROVE}', 'ab' * 16))
     assert (program, command) == ('tff-pipelines', 'deploy')
     assert verb == (name if name in ('leader', 'helper') else 'client')
     cli.parsed(settings.COMMANDS[verb][0], flags)

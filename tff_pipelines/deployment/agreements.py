@@ -14,6 +14,8 @@ from tff_pipelines.accounting.events import base
 from tff_pipelines.deployment import identities, messages
 
 _SIGNED_ROUND = 'round'
+# Units that epsilon may protect.
+UNITS = ('client', 'record', 'person')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +40,10 @@ class Agreement:
     unit: Unit that it protects: client, record or person.
     seed: Seed of the run, which makes noise predictable: for tests. None for none.
     configuration: Further settings, by which each party builds the same program.
+    most_answers: Rounds that a client answers at most, which `event` counts on; None for
+      all.
+    apart: Minimum number of rounds from one answer of a client to the next, which rows
+      of several sums count on.
   """
 
   run: str
@@ -51,6 +57,8 @@ class Agreement:
   unit: str = 'client'
   seed: int | None = None
   configuration: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  most_answers: int | None = None
+  apart: int = 1
 
   def __post_init__(self):
     if not self.params.has_shares or self.params.noise_multiplier <= 0:
@@ -62,6 +70,15 @@ class Agreement:
       raise ValueError('rounds must be at least 1, and cohort_size one that clients '
                        f'believe, found {self.rounds} and {self.cohort_size}')
     base.from_json(self.event)  # Raises if it is none.
+    for text in (self.run, self.study, self.program, *self.roster.clients):
+      if not (isinstance(text, str) and text and text.isprintable()):
+        raise ValueError('run, study and names of clients must be printable texts, found '
+                         f'{text!r}')
+    if self.unit not in UNITS or self.apart < 1 or not (
+        self.most_answers is None or self.most_answers >= 1):
+      raise ValueError(f'unit must be one of {", ".join(UNITS)}, apart and most_answers '
+                       f'at least 1, found {self.unit!r}, {self.apart} and '
+                       f'{self.most_answers}')
 
   def to_json(self) -> dict[str, Any]:
     return {**{field.name: getattr(self, field.name)

@@ -4,13 +4,13 @@ Bytes in, bytes out; whoever carries them need not be trusted.
 """
 
 from collections.abc import Callable
+import os
 import pathlib
 import secrets
 
 import numpy as np
 
-from tff_pipelines.common import files
-from tff_pipelines.deployment import agreements, identities, messages, vectors
+from tff_pipelines.deployment import agreements, identities, locks, messages, vectors
 from tff_pipelines.deployment.agreements import Agreement
 
 # (what the leader sent, round, cohort size) -> int32 [length], with the client's share of
@@ -25,7 +25,9 @@ class Client:
   Formal guarantee. If one of the servers is honest, the other learns of the client's
   vectors no more than the opened sums, each with the noise of at least h m honest clients
   (docs/deployment.md). The client answers each round once, whatever crashes: it records
-  the round before it computes, and leaves out one that it can't remember.
+  the round before it computes, and leaves out one that it can't remember. It answers
+  `most_answers` rounds of the agreement, `apart` rounds from one another: a leader that
+  selects it more often gets nothing.
   """
 
   def __init__(self, name: str, agreement: Agreement, identity: identities.Identity,
@@ -50,9 +52,12 @@ class Client:
     self._allow = allow
 
   @property
-  def answered(self) -> int:
-    """The latest round that was answered, or begun; 0 for none."""
-    return len(self._path.read_bytes()) if self._path.exists() else 0
+  def answered(self) -> list[int]:
+    """The rounds that were answered, or begun."""
+    content = self._path.read_bytes() if self._path.exists() else b''
+    # An interrupted append leaves a round that was not begun.
+    return [int.from_bytes(content[i:i + 4], 'big')
+            for i in range(0, len(content) - 3, 4)]
 
   def answer(self, content: bytes) -> bytes:
     """The upload for a round's message; MessageError, and nothing is sent, if it is bad."""
@@ -61,17 +66,13 @@ class Client:
     digest, index = agreement.check_round(message.fields), message.fields['round']
     if message.fields['model'] != messages.digest(message.payload):
       raise messages.MessageError('the model is not the one of the round')
-    if index <= (last := self.answered):
-      raise messages.MessageError(f'round {index} must be after {last}, which was '
-                                  'answered: no round is answered twice')
-    try:
-      self._allow(agreement)
-    except ValueError as error:
-      raise messages.MessageError(f'the site refuses: {error}') from error
-    # One byte a round: an interrupted append leaves a round that was not begun.
-    files.append(self._path, bytes(index - last), durable=True)
+    with locks.exclusive(self._path):
+      self._begin(index)
     size = message.fields['cohort_size']
-    vector = np.asarray(self._work(message.payload, index, size))
+    try:
+      vector = np.asarray(self._work(message.payload, index, size))
+    except ValueError as error:
+      raise messages.MessageError(f'round {index} can\'t be computed: {error}') from error
     bits = agreement.params.bits
     if vector.shape != (agreement.length,) or vector.dtype != np.int32 or (
         vector.min() < 0 or int(vector.max()) >> bits):
@@ -84,3 +85,24 @@ class Client:
               'share': messages.digest(share)}
     return messages.Message('upload', {**fields, 'signature': self._identity.sign(
         'upload', agreements.signed_upload(fields))}, share).to_bytes()
+
+  def _begin(self, index: int) -> None:
+    """Remembers a round; MessageError if it is not to be answered."""
+    answered, agreement = self.answered, self._agreement
+    if answered and index <= answered[-1]:
+      raise messages.MessageError(f'round {index} must be after {answered[-1]}, which was '
+                                  'answered: no round is answered twice')
+    if answered and index < answered[-1] + agreement.apart:
+      raise messages.MessageError(
+          f'round {index} must be {agreement.apart} rounds after {answered[-1]}, which was '
+          'answered, as was agreed')
+    if agreement.most_answers is not None and len(answered) >= agreement.most_answers:
+      raise messages.MessageError(f'{agreement.most_answers} rounds are answered, which is '
+                                  'all that was agreed')
+    try:
+      self._allow(agreement)
+    except ValueError as error:
+      raise messages.MessageError(f'the site refuses: {error}') from error
+    if self._path.exists():  # Less a round that was not begun.
+      os.truncate(self._path, 4 * len(answered))
+    locks.append(self._path, index.to_bytes(4, 'big'))

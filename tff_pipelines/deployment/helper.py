@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from tff_pipelines.common import files
-from tff_pipelines.deployment import agreements, identities, messages, top_up, vectors
+from tff_pipelines.deployment import (
+    agreements, identities, locks, messages, top_up, vectors)
 from tff_pipelines.deployment.agreements import Agreement
 
 _OPENED = 'opened.json'
@@ -42,7 +43,8 @@ class Helper:
   def answer(self, content: bytes) -> bytes:
     """The answer to a request to open; one that is refused says why, and opens nothing."""
     try:
-      return self._answered(content)
+      with locks.exclusive(self._folder / _OPENED):
+        return self._answered(content)
     except _Refused as error:
       return messages.Message('refused', {
           'reason': str(error), 'clients': list(error.clients)}).to_bytes()

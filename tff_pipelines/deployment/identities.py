@@ -108,15 +108,20 @@ class Identity:
   @classmethod
   def read(cls, path: pathlib.Path) -> 'Identity':
     """Reads the keys of a file; ValueError if it is damaged, or others may read it."""
-    if path.stat().st_mode & 0o077:
-      raise ValueError(f'{path} must be for its owner alone (mode 0600), found '
-                       f'{path.stat().st_mode & 0o777:04o}')
+    check_mode(path)
     value = files.read_json(path)
     try:
       return cls(bytes.fromhex(value['sign']),
                  tuple(map(bytes.fromhex, value['seal'])) or None)
     except (KeyError, TypeError, ValueError):
       raise ValueError(f'{path} is damaged: it has no keys') from None
+
+
+def check_mode(path: pathlib.Path) -> None:
+  """Raises ValueError if others than its owner may read a file."""
+  if path.stat().st_mode & 0o077:
+    raise ValueError(f'{path} must be for its owner alone (mode 0600), found '
+                     f'{path.stat().st_mode & 0o777:04o}')
 
 
 def _signed(context: str, content: bytes) -> bytes:

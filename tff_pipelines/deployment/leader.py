@@ -93,12 +93,13 @@ class Round:
     """
     found, params = opened(self._agreement, request, answer), self._agreement.params
     if isinstance(found, dict):
-      named = [name for name in found['clients'] if name in self._uploads]
+      named = {name for name in found['clients']
+               if isinstance(name, str) and name in self._uploads}
       if not named:
-        raise messages.MessageError(f'the helper refuses: {found["reason"]}')
+        raise messages.MessageError(f'the helper refuses: {found["reason"]!a}')
       for name in named:
         del self._uploads[name]
-        self.refused.append((name, found['reason']))
+        self.refused.append((name, ascii(found['reason'])))
       return None
     row, history = self.own()
     total = vectors.added([row, found], params.padded_dimension, params.bits)

@@ -4,11 +4,9 @@ The policy is a JSON file of the site's administrator. The ledger is a chain of 
 with the digest of the one before. A run is charged as a whole before its first upload.
 """
 
-from collections.abc import Iterator, Mapping
-import contextlib
+from collections.abc import Mapping
 import dataclasses
 import datetime
-import fcntl
 import json
 import os
 import pathlib
@@ -17,12 +15,13 @@ from typing import Any
 from tff_pipelines.accounting.events import base, combinators
 from tff_pipelines.accounting.guarantees import bounds, observers
 from tff_pipelines.common import decimals, files, validate
-from tff_pipelines.deployment import messages
+from tff_pipelines.deployment import agreements, locks, messages
 from tff_pipelines.deployment.agreements import Agreement
 
-_KEYS = ('data_set', 'agreement', 'run', 'study', 'program', 'event', 'date', 'before')
+_KEYS = ('data_set', 'agreement', 'run', 'study', 'program', 'unit', 'event', 'date',
+         'before')
+_YEAR = datetime.timedelta(days=365)
 
-UNITS = ('client', 'record', 'person')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,17 +32,19 @@ class Policy:
     data_set: Its name.
     programs: Digests of the programs that may run.
     helpers: Fingerprints of the keys of helpers that are trusted.
-    units: Units that runs may protect: client, record or person.
-    least_cohort: Minimum number of clients of an opened sum.
-    epsilon, delta: Limit for a record, or whatever is protected, over all runs of a year
-      (UTC), against either server.
+    unit: What runs must protect: client, record or person. Epsilons of different ones
+      can't be added.
+    least_cohort: Minimum number of clients of an opened sum, without those that the run
+      assumes to collude.
+    epsilon, delta: Limit for a unit, over all runs of any 365 days (UTC), against either
+      server.
     seeded: Whether runs may be seeded, whose noise is predictable: for tests.
   """
 
   data_set: str
   programs: tuple[str, ...]
   helpers: tuple[str, ...]
-  units: tuple[str, ...]
+  unit: str
   least_cohort: int
   epsilon: float
   delta: float
@@ -53,8 +54,7 @@ class Policy:
     validate.positive(epsilon=self.epsilon)
     validate.open_unit_interval(delta=self.delta)
     validate.integer(least_cohort=self.least_cohort, low=1)
-    for unit in self.units:
-      validate.one_of(UNITS, units=unit)
+    validate.one_of(agreements.UNITS, unit=self.unit)
 
   @classmethod
   def read(cls, path: pathlib.Path) -> 'Policy':
@@ -78,27 +78,28 @@ class SiteLedger:
     """The entries; ValueError if the chain is broken, and all runs are refused then."""
     if not self._path.exists():
       return []
-    content, before, entries = self._path.read_bytes(), '', []
-    # A last line without an end was not complete, so that nothing was sent for it.
-    *lines, _ = content.split(b'\n')
-    for number, line in enumerate(lines, start=1):
+    before, entries = '', []
+    *lines, rest = self._path.read_bytes().split(b'\n')
+    for number, line in enumerate([*lines, rest], start=1):
       try:
         entry = json.loads(line)
       except ValueError:
         entry = None
       if not isinstance(entry, dict) or tuple(sorted(entry)) != tuple(sorted(_KEYS)) or (
           entry['before'] != before or messages.canonical(entry) != line):
+        if number > len(lines):
+          # A last line that was not complete: nothing was sent for it.
+          break
         raise ValueError(f'{self._path} is damaged or was edited: line {number}')
       before = messages.digest(line)
       entries.append(entry)
     return entries
 
-  def epsilon(self, policy: Policy, year: int,
-              also: Mapping[str, Any] | None = None) -> float:
-    """Epsilon of all runs on the policy's data set in a year, and of one more event."""
+  def epsilon(self, policy: Policy, also: Mapping[str, Any] | None = None) -> float:
+    """Epsilon of the runs on the policy's data set in 365 days, and of one more event."""
+    after = (_today() - _YEAR).isoformat()
     charged = [entry['event'] for entry in self.entries()
-               if entry['data_set'] == policy.data_set
-               and entry['date'][:4] == f'{year:04}']
+               if entry['data_set'] == policy.data_set and entry['date'] > after]
     parts = [base.from_json(event) for event in (*charged, *[also] * (also is not None))]
     if not parts:
       return 0.0
@@ -109,23 +110,28 @@ class SiteLedger:
 
   def allow(self, policy: Policy, agreement: Agreement) -> None:
     """Charges a run, unless it was; ValueError if the policy forbids it."""
-    with self._locked():
+    with locks.exclusive(self._path):
       if self.check(policy, agreement):
         return
-      if self._path.exists():  # Less a line whose charge was interrupted.
-        os.truncate(self._path, self._path.read_bytes().rfind(b'\n') + 1)
+      entries = self.entries()
+      lines = [messages.canonical(entry) + b'\n' for entry in entries]
       line = messages.canonical(dict(
           data_set=policy.data_set, agreement=agreement.digest, run=agreement.run,
-          study=agreement.study, program=agreement.program, event=dict(agreement.event),
-          date=_today().isoformat(), before=self._last(self.entries())))
-      files.append(self._path, line + b'\n', durable=True)
+          study=agreement.study, program=agreement.program, unit=agreement.unit,
+          event=dict(agreement.event), date=_today().isoformat(),
+          before=messages.digest(lines[-1][:-1]) if lines else ''))
+      content = self._path.read_bytes() if lines else b''
+      if lines and not content.endswith(b'\n') and b''.join(lines) == content + b'\n':
+        line = b'\n' + line
+      elif self._path.exists():  # Less a line whose charge was interrupted.
+        os.truncate(self._path, len(b''.join(lines)))
+      locks.append(self._path, line + b'\n')
 
   def check(self, policy: Policy, agreement: Agreement) -> bool:
     """Whether a run was charged; ValueError, for the administrator, if it is forbidden."""
     entries = self.entries()
-    if any(entry['agreement'] == agreement.digest for entry in entries):
-      return True
-    if any(entry['run'] == agreement.run for entry in entries):
+    charged = [entry for entry in entries if entry['agreement'] == agreement.digest]
+    if any(entry['run'] == agreement.run for entry in entries) and not charged:
       raise ValueError(f'run {agreement.run!r} was charged under other terms: a changed '
                        'run needs a new name')
     if agreement.program not in policy.programs:
@@ -133,37 +139,34 @@ class SiteLedger:
                        'policy allows')
     if (helper := agreement.roster.helper.fingerprint) not in policy.helpers:
       raise ValueError(f'helper {helper[:16]} is not among those that the policy trusts')
-    if agreement.unit not in policy.units:
-      raise ValueError(f'the run protects a {agreement.unit}, and the policy allows '
-                       f'{", ".join(policy.units) or "nothing"}')
+    if agreement.unit != policy.unit:
+      raise ValueError(f'the run protects a {agreement.unit}, and the policy a '
+                       f'{policy.unit}')
+    for entry in entries:
+      if entry['data_set'] == policy.data_set and entry['unit'] != policy.unit:
+        raise ValueError(f'{policy.data_set} has runs that protect a {entry["unit"]}, '
+                         f'whose epsilon can\'t be added to that of a {policy.unit}')
+    for entry in charged:
+      if entry['data_set'] != policy.data_set:
+        raise ValueError(f'run {agreement.run!r} was charged to {entry["data_set"]}, and '
+                         f'the policy is of {policy.data_set}')
     if agreement.seed is not None and not policy.seeded:
       raise ValueError('the run is seeded: its noise is predictable')
-    least = agreement.least(agreement.cohort_size or 1)
+    colluders = agreement.params.assumed_colluders
+    least = agreement.least(agreement.cohort_size or 1) - colluders
     if least < policy.least_cohort:
-      raise ValueError(f'sums of {least} clients may be opened, and the policy asks for '
-                       f'{policy.least_cohort}')
-    year = _today().year
-    total = self.epsilon(policy, year, agreement.event)
+      raise ValueError(f'sums of {least} clients, besides {colluders} that may collude, '
+                       f'may be opened, and the policy asks for {policy.least_cohort}')
+    if charged:
+      return True
+    total = self.epsilon(policy, agreement.event)
     if not total <= policy.epsilon:
-      spent = self.epsilon(policy, year)
+      spent = self.epsilon(policy)
       raise ValueError(
-          f'study {agreement.study!r} would bring epsilon of {policy.data_set} in {year} '
+          f'study {agreement.study!r} would bring epsilon of {policy.data_set} in 365 days '
           f'from {decimals.epsilon(spent)} to {decimals.epsilon(total)}, above the limit '
           f'{policy.epsilon:g}')
     return False
-
-  def _last(self, entries: list[dict[str, Any]]) -> str:
-    return messages.digest(messages.canonical(entries[-1])) if entries else ''
-
-  @contextlib.contextmanager
-  def _locked(self) -> Iterator[None]:
-    """Two runs of a site charge one after the other."""
-    handle = files.opener(self._path.with_suffix('.lock'), os.O_RDWR | os.O_CREAT)
-    try:
-      fcntl.flock(handle, fcntl.LOCK_EX)
-      yield
-    finally:
-      os.close(handle)
 
 
 def _today() -> datetime.date:

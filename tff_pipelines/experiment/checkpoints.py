@@ -114,6 +114,9 @@ def from_bytes(content: bytes) -> Checkpoint:
     result = Checkpoint(**{**header, 'lost': tuple(header['lost']), 'arrays': {
         path: np.lib.format.read_array(file, allow_pickle=False)
         for path in header['arrays']}})
+    if any(a.dtype.itemsize == 0 or a.nbytes > len(content) for a in (
+        result.arrays.values())):
+      raise ValueError('more elements than bytes')
     is_written = result.rounds >= 0 and result.repeats_due >= 0 and all(
         isinstance(getattr(result, name), kind) for name, kind in _KINDS.items()
     ) and all(isinstance(one, dict) for one in result.lost) and all(

@@ -23,6 +23,8 @@ from nvflare.apis.shareable import make_reply, Shareable
 from pipelines_nvflare import bridge
 
 ROUND, MESSAGE, UPLOAD, REASON = 'tff_pipelines_round', 'message', 'upload', 'reason'
+# All that a site says of why it sends nothing: its own log has the words.
+REFUSED, ENDED = REASONS = 'refused by the site', 'the site\'s process ended'
 _LOCAL = 'tff_pipelines.json'
 # First bytes of a message of the protocol.
 _FORMAT = b'TFP1'
@@ -71,12 +73,17 @@ class SiteExecutor(Executor):
     except (bridge.Ended, OSError, ValueError, KeyError) as error:
       self.log_error(fl_ctx, f'nothing is sent: {error}')
       self._party = self._party and self._party.end() and None
-      return make_reply(ReturnCode.EXECUTION_EXCEPTION, {REASON: str(error)})
+      return self._nothing(ReturnCode.EXECUTION_EXCEPTION, ENDED)
     if frame.kind != 'upload':
-      self.log_error(fl_ctx, f'nothing is sent: {frame.header.get("reason")}')
-      return make_reply(ReturnCode.EXECUTION_RESULT_ERROR,
-                        {REASON: frame.header.get('reason')})
+      for line in self._party.said[-1:]:
+        self.log_error(fl_ctx, f'nothing is sent: {line}')
+      return self._nothing(ReturnCode.EXECUTION_RESULT_ERROR, REFUSED)
     return Shareable({UPLOAD: frame.content})
+
+  def _nothing(self, code: str, reason: str) -> Shareable:
+    reply = make_reply(code)
+    reply[REASON] = reason
+    return reply
 
 
 class UploadsOnly(Filter):
@@ -88,7 +95,7 @@ class UploadsOnly(Filter):
   def process(self, shareable: Shareable, fl_ctx) -> Shareable:
     content = {key: value for key, value in shareable.items()
                if not str(key).startswith('__')}
-    if set(content) <= {REASON}:
+    if set(content) <= {REASON} and content.get(REASON, REFUSED) in REASONS:
       return shareable
     upload = content.pop(UPLOAD, None)
     if content or not isinstance(upload, bytes) or upload[:4] != _FORMAT:
@@ -137,7 +144,7 @@ class LeaderController(Controller):
         if isinstance(upload := result.get(UPLOAD), bytes):
           self._party.send('upload', upload)
         else:
-          self.log_error(fl_ctx, f'{name} sends nothing: {result.get(REASON)}')
+          self.log_error(fl_ctx, f'{name} sends nothing: {result.get(REASON)!a:.100}')
       client_task.result = None  # Memory of the round.
 
     clients = frame.header['clients']

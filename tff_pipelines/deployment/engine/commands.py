@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 import contextlib
 import dataclasses
-import datetime
 import pathlib
 import threading
 
@@ -57,7 +56,9 @@ def _terms(joint: parties.Joint) -> list[str]:
       f'protects: one {agreement.unit}' + ', and is seeded: not private' * (
           agreement.seed is not None),
       f'rounds: {agreement.rounds}, of {"" if agreement.cohort_size else "up to "}{size} '
-      f'clients; a sum has {agreement.least(size)} or more',
+      f'clients; a sum has {agreement.least(size)} or more'
+      + ('' if agreement.most_answers is None else
+         f'; a client answers {agreement.most_answers}, {agreement.apart} or more apart'),
       f'noise: {params.mechanism}, {params.noise_multiplier:g} of the clip '
       f'{params.clip:g}, which {params.min_honest_fraction:.0%} honest clients add; '
       f'{params.bits} bits',
@@ -78,17 +79,16 @@ def status(settings: settings_lib.StatusSettings) -> int:
   code = 0
   if party.enrolment.role == parties.CLIENT:
     policy, ledger = party.policy(), party.ledger
-    year = datetime.datetime.now(datetime.timezone.utc).year
     for entry in ledger.entries():
       _say(f'{entry["date"]}: {entry["run"]} on {entry["data_set"]}, for {entry["study"]}')
-    spent = ledger.epsilon(policy, year)
-    _say(f'{policy.data_set} in {year}: epsilon {decimals.epsilon(spent)} of '
-         f'{policy.epsilon:g} spent, at delta {policy.delta:g}')
+    spent = ledger.epsilon(policy)
+    _say(f'{policy.data_set} in 365 days: epsilon {decimals.epsilon(spent)} of '
+         f'{policy.epsilon:g} spent for a {policy.unit}, at delta {policy.delta:g}')
     if joint:
       try:
         charged = ledger.check(policy, joint.agreement)
         total = spent if charged else ledger.epsilon(
-            policy, year, joint.agreement.event)
+            policy, joint.agreement.event)
         _say(f'the policy allows the run: {decimals.epsilon(total)} with it')
       except ValueError as error:
         _say(f'the policy refuses the run: {error}')
@@ -117,7 +117,7 @@ def client(settings: settings_lib.ClientSettings) -> None:
   party = experiment.party
   joint.role_of(party, parties.CLIENT)
   # Before data are read: a run that is refused need not know of them.
-  party.ledger.check(party.policy(), agreement)
+  charged = party.ledger.check(party.policy(), agreement)
   experiment.folder = party.of_run(agreement)
   source = (task := experiment.build_task()).train
   own_id = _own_client(source.source.client_ids, party)
@@ -143,6 +143,9 @@ def client(settings: settings_lib.ClientSettings) -> None:
         party.name, agreement, party.identity, work, party.of_run(agreement),
         most_model=joint.most, allow=lambda _: party.ledger.allow(
             party.policy(), agreement))
+    if own.answered and not charged:
+      raise ValueError(f'{party.folder / parties.LEDGER} has no charge for the run, of '
+                       'which rounds were answered: it was lost or edited')
     _say(f'{party.name!r} takes part in {agreement.run} for {agreement.study}')
     if experiment.pipes is not None:
       pipes.take_part(own, experiment.pipes, most=joint.most, log=_say)
@@ -154,7 +157,7 @@ def client(settings: settings_lib.ClientSettings) -> None:
     except grpc.RpcError as error:
       raise OSError(f'the leader at {joint.endpoints[parties.LEADER].address} can\'t be '
                     f'reached: {error.code().name.lower()}') from None
-  _say(f'{agreement.run} is over: answered up to round {own.answered}')
+  _say(f'{agreement.run} is over: answered {len(own.answered)} rounds')
 
 
 @contextlib.contextmanager

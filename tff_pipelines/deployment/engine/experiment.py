@@ -11,7 +11,7 @@ import numpy as np
 
 from tasks import registry, task as task_lib
 from tasks.task import Task
-from tff_pipelines.accounting.guarantees import guarantee
+from tff_pipelines.accounting.guarantees import guarantee as guarantee_lib
 from tff_pipelines.common import files
 from tff_pipelines.deployment.engine import (
     parties, pipes as pipes_lib, rounds as rounds_lib, transport)
@@ -56,21 +56,27 @@ class Plan(plan_lib.FedAvgPlan):
   """A plan that two servers execute, so that closed sums are shared by them."""
 
   @property
-  def terms(self) -> guarantee.Terms:
+  def terms(self) -> guarantee_lib.Terms:
     terms, but = super().terms, ', except both servers together'
     observers = terms.observers.removeprefix(terms.against)
     observers = terms.observers + but if observers == terms.observers else (
         terms.against + but + observers)
     return dataclasses.replace(
-        terms, secure_aggregation=guarantee.TWO_SERVERS, against_server='either server alone',
-        observers_server='either of the two servers alone, and those who know the cohorts '
+        terms, secure_aggregation=guarantee_lib.TWO_SERVERS,
+        against_server='either server alone', observers_server='either of the two servers alone, and those who know the cohorts '
         'and no share of the noise', against=terms.against + but, observers=observers,
         everyone=terms.everyone and terms.everyone + but,
         trust_model=f'{terms.trust_model}; one of the two servers that open the sums is '
         'honest')
 
-  def notes(self) -> list[guarantee.Caveat]:
-    return [note for note in super().notes() if note != guarantee.CLOSED]
+  def guarantee(self, rounds: int, repeats: int = 0, *, suppressed: bool = False,
+                **released: Any) -> guarantee_lib.Guarantee:
+    """As of `guarantee.Plan`; no server saw the sum of a round that was suppressed."""
+    del suppressed  # The helper opens whole sets alone.
+    return super().guarantee(rounds, repeats, **released)
+
+  def notes(self) -> list[guarantee_lib.Caveat]:
+    return [note for note in super().notes() if note != guarantee_lib.CLOSED]
 
 
 class Experiment(run_lib.TrainExperiment):
@@ -133,10 +139,9 @@ class Experiment(run_lib.TrainExperiment):
                    self.agreed['plan'] if recorded is None else recorded, self.server)
     agreement = self.joint.agreement
     # Charges of sites, and the noise that they make, follow from the plan.
-    if (plan.params, plan.released(agreement.rounds).to_json(), plan.seed) != (
-        agreement.params, agreement.event, agreement.seed) or (
-            agreement.unit != self.settings.protect
-            or agreement.rounds != plan.mechanism.rounds):
+    followed = terms_of(plan, self.settings.protect)
+    if any(getattr(agreement, name) != value for name, value in followed.items()) or (
+        len(agreement.roster.clients) != (plan.mechanism.silos or plan.population)):
       raise ValueError(f'agreement={self.settings.agreement} has other noise, rounds or '
                        'events than follow from its settings')
     return plan
@@ -183,7 +188,7 @@ class Experiment(run_lib.TrainExperiment):
 
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
     outcome = super().outcome(task, plan, rounds, state)
-    carried = [] if self._engine is None else [guarantee.Caveat(
+    carried = [] if self._engine is None else [guarantee_lib.Caveat(
         'carried by another engine', f'{self._engine} carried the messages of sites: who '
         'runs it, or its authority, sees who takes part and when, can keep sites out and '
         'can end the run, and sees no vector')]
@@ -201,7 +206,30 @@ def plan_of(settings: TrainSettings, agreed: Mapping[str, Any], dimension: int,
   plan = plan_lib.build(
       settings, dimension=dimension, population=agreed['population'], recorded=recorded,
       server=server, silos=agreed['silos'], privacy_unit=agreed['privacy_unit'])
-  return Plan(**{field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)})
+  return Plan(**{field.name: getattr(plan, field.name)
+                 for field in dataclasses.fields(plan)})
+
+
+def terms_of(plan: plan_lib.FedAvgPlan, unit: str) -> dict[str, Any]:
+  """The fields of an agreement that follow from its plan.
+
+  Clients keep the limits on their participations that the event counts on: an honest
+  leader's sampling keeps them, and another's does not.
+  """
+  mechanism, scheme, apart, most = plan.mechanism, plan.scheme, 1, None
+  rounds, is_silos = mechanism.rounds, mechanism.silos is not None
+  if mechanism.sampling == 'turns':
+    apart = scheme.population // scheme.turn_size
+    most = -(-rounds * scheme.turn_size // scheme.population)
+  elif mechanism.sampling == 'epochs':
+    most = -(-rounds * scheme.largest_cohort // scheme.population)
+  elif mechanism.sampling == 'poisson':
+    most = mechanism.max_participations
+  is_fixed = is_silos or scheme.cohort_in_words == 'exactly'
+  return dict(
+      params=plan.params, rounds=rounds, event=plan.released(rounds).to_json(),
+      unit=unit, seed=plan.seed, apart=apart, most_answers=most,
+      cohort_size=int(scheme.expected_cohort) if is_fixed else None)
 
 
 def agreed_by(settings: AgreeSettings) -> tuple[parties.Joint, Plan]:
@@ -225,16 +253,19 @@ def agreed_by(settings: AgreeSettings) -> tuple[parties.Joint, Plan]:
       'privacy_unit': f'one {training.protect}' if is_silos else task.privacy_unit,
       'task_source': registry.source(training.task)}
   plan = plan_of(training, agreed, task.model.parameter_count(), None, experiment.server)
+  if 'noise_generator' not in training.given:
+    # Where it can be had: sites count on no generator that is not cryptographic.
+    with contextlib.suppress(ValueError):
+      training = training.replace(noise_generator='chacha20')
+      plan = plan_of(
+          training, agreed, task.model.parameter_count(), None, experiment.server)
+      agreed['settings'] = training.configuration()
   if not plan.is_private or plan.params is None or not plan.params.has_shares:
     raise ValueError('mechanism must have noise that clients add in shares, found '
                      f'{training.mechanism}')
   agreed['plan'] = plan.configuration()
-  scheme = plan.scheme
-  is_fixed = is_silos or scheme.cohort_in_words == 'exactly'
   joint = parties.Joint.of(
       enrolments, run=f'{training.task} {secrets.token_hex(8)}', study=settings.study,
-      program=parties.program_digest(agreed), params=plan.params, rounds=training.rounds,
-      event=plan.released(training.rounds).to_json(), unit=training.protect,
-      cohort_size=int(scheme.largest_cohort) if is_fixed else None, seed=training.seed,
-      configuration=agreed)
+      program=parties.program_digest(agreed), configuration=agreed,
+      **terms_of(plan, training.protect))
   return joint, plan

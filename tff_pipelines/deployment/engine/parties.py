@@ -13,25 +13,24 @@ from typing import Any
 
 import tff_pipelines
 from tff_pipelines.common import files
-from tff_pipelines.deployment import agreements, identities, messages, site
+from tff_pipelines.deployment import identities, locks, messages, site
 from tff_pipelines.deployment.agreements import Agreement
 from tff_pipelines.deployment.engine import tls
 
 LEADER, HELPER, CLIENT = ROLES = 'leader', 'helper', 'client'
 ENROLMENT, POLICY, LEDGER = 'enrolment.json', 'policy.json', 'ledger.jsonl'
-_KEYS, _TLS_KEY, _RUNS = 'keys.json', 'tls.key', 'runs'
+_KEYS, _TLS_KEY, _RUNS, _BEGUN = 'keys.json', 'tls.key', 'runs', 'begun'
 _PACKAGES = ('aggregators', 'tasks', 'tff_pipelines')
 # Digits of an agreement's digest that a person compares, at least.
-LEAST_DIGITS = 16
+LEAST_DIGITS = 32
 # Bytes of a model's message in addition to its weights.
 _MORE = 2**20
 
 
 @dataclasses.dataclass(frozen=True)
 class Enrolment:
-  """A party as the others know it: its role, public keys, and signed endpoint."""
+  """A party as the others know it: its public keys, and signed endpoint."""
 
-  role: str
   keys: identities.Public
   endpoint: tls.Endpoint
 
@@ -39,8 +38,12 @@ class Enrolment:
   def name(self) -> str:
     return self.endpoint.name
 
+  @property
+  def role(self) -> str:
+    return self.endpoint.role
+
   def to_json(self) -> dict[str, Any]:
-    return {'role': self.role, 'keys': self.keys.to_json(),
+    return {'keys': self.keys.to_json(),
             'endpoint': dataclasses.asdict(self.endpoint)}
 
   @classmethod
@@ -48,9 +51,9 @@ class Enrolment:
     """Reads an enrolment; ValueError if it is damaged or not signed by its keys."""
     value = files.read_json(path)
     try:
-      messages.check_fields(value, {'role': str, 'keys': dict, 'endpoint': dict})
-      result = cls(value['role'], identities.Public.from_json(value['keys']),
-                   tls.Endpoint.from_json(value['endpoint']))
+      messages.check_fields(value, {'keys': dict, 'endpoint': dict})
+      result = cls(identities.Public.from_json(value['keys']), tls.Endpoint.from_json(
+          value['endpoint']))
       result.endpoint.check(result.keys)
       if result.role not in ROLES:
         raise ValueError(f'role must be one of {", ".join(ROLES)}, found {result.role!r}')
@@ -83,11 +86,11 @@ class Party:
     if role == CLIENT:
       # It refuses all runs until the site's administrator fills it in.
       files.write_json(folder / POLICY, dataclasses.asdict(site.Policy(
-          data_set=name, programs=(), helpers=(), units=(), least_cohort=2, epsilon=1.0,
-          delta=1e-6)))
+          data_set=name, programs=(), helpers=(), unit='record', least_cohort=2,
+          epsilon=1.0, delta=1e-6)))
     files.write_json(folder / ENROLMENT, Enrolment(
-        role, identity.public, tls.Endpoint.signed(
-            name, certificate, address, identity)).to_json())
+        identity.public, tls.Endpoint.signed(
+            name, role, certificate, address, identity)).to_json())
     return cls(folder)
 
   @property
@@ -101,6 +104,7 @@ class Party:
   @property
   def connection(self) -> dict[str, bytes]:
     """Keyword arguments of its connections: `key` and `certificate`, PEM."""
+    identities.check_mode(self.folder / _TLS_KEY)
     return {'key': (self.folder / _TLS_KEY).read_bytes(),
             'certificate': self.enrolment.endpoint.certificate.encode('ascii')}
 
@@ -113,9 +117,19 @@ class Party:
     return site.Policy.read(self.folder / POLICY)
 
   def of_run(self, agreement: Agreement) -> pathlib.Path:
-    """The folder of what it must remember of a run."""
-    folder = self.folder / _RUNS / agreement.digest
+    """The folder of what it must remember of a run; ValueError if it was lost.
+
+    A party that has forgotten what it answered, or opened, takes no part any more.
+    """
+    folder, begun = self.folder / _RUNS / agreement.digest, self.folder / _BEGUN
+    known = begun.read_text(encoding='ascii').split() if begun.exists() else []
+    if not folder.exists() and agreement.digest in known:
+      raise ValueError(f'{folder} is lost, and with it what was answered or opened: agree '
+                       'on a new run')
     files.make_folder(folder)
+    files.sync_folder(folder.parent)
+    if agreement.digest not in known:
+      locks.append(begun, f'{agreement.digest}\n'.encode('ascii'))
     return folder
 
 
@@ -167,7 +181,8 @@ class Joint:
         raise ValueError('it must have an endpoint of each party')
       for name, endpoint in endpoints.items():
         endpoint.check(keys[name])
-        if name in roster.clients and endpoint.name != name:
+        expected = (name, CLIENT) if name in roster.clients else (endpoint.name, name)
+        if (endpoint.name, endpoint.role) != expected:
           raise ValueError(f'the endpoint of {name!r} must be its own')
     except (TypeError, ValueError, KeyError, AttributeError) as error:
       raise ValueError(f'agreement={path} is none: {error}') from None

@@ -24,7 +24,7 @@ class AgreedSettings(TrainSettings):
   party: str | None = _agreed(None, 'Folder of this party, which `deploy enrol` made.')
   agreement: str | None = _agreed(None, 'File of the agreement, which all parties have.')
   approve: str | None = _agreed(None, 'First digits of the digest of the agreement, as '
-      'compared with the other parties: 16 or more.')
+      'compared with the other parties: 32 or more.')
   listen: str | None = _agreed(None, 'HOST:PORT to listen at.', when={'engine': (GRPC,)},
                                otherwise='the address that was enrolled')
   round_deadline: float = _agreed(120.0, 'Time that a round waits for sites, and for the '

@@ -21,20 +21,28 @@ _LIFETIME = datetime.timedelta(days=3 * 365)
 
 @dataclasses.dataclass(frozen=True)
 class Endpoint:
-  """A party's certificate (PEM) and address, host:port or '' of clients, as it signed."""
+  """A party's role, certificate (PEM) and address, host:port or '' of clients.
+
+  Its signature is of them and of its public keys: a key for seals is no one else's.
+  """
 
   name: str
+  role: str
   certificate: str
   address: str
   signature: str
 
   @classmethod
-  def signed(cls, name: str, certificate: bytes, address: str,
+  def signed(cls, name: str, role: str, certificate: bytes, address: str,
              identity: identities.Identity) -> 'Endpoint':
     """An endpoint with its party's signature."""
-    content = messages.canonical([name, certificate.decode('ascii'), address])
-    return cls(name, certificate.decode('ascii'), address,
-               identity.sign('endpoint', content))
+    unsigned = cls(name, role, certificate.decode('ascii'), address, '')
+    return dataclasses.replace(unsigned, signature=identity.sign(
+        'endpoint', unsigned._content(identity.public)))
+
+  def _content(self, keys: identities.Public) -> bytes:
+    return messages.canonical([
+        self.name, self.role, self.certificate, self.address, keys.to_json()])
 
   @classmethod
   def from_json(cls, value: Mapping[str, Any]) -> 'Endpoint':
@@ -44,8 +52,7 @@ class Endpoint:
 
   def check(self, keys: identities.Public) -> None:
     """Raises MessageError unless a party with these keys signed it."""
-    content = messages.canonical([self.name, self.certificate, self.address])
-    if not keys.verifies('endpoint', content, messages.unhexed(
+    if not keys.verifies('endpoint', self._content(keys), messages.unhexed(
         self.signature, 'signature', 64)):
       raise messages.MessageError(f'the certificate of {self.name!r} is not signed by it')
 

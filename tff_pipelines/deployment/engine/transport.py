@@ -22,6 +22,9 @@ _LEADER, _HELPER = 'tff_pipelines.Leader', 'tff_pipelines.Helper'
 _POLL, _BACKOFF = 20.0, (0.2, 5.0)
 # Seconds without a call after which a site is gone, and seconds between looks.
 _GONE, _LOOK = 15.0, 0.2
+# Calls of a party at a time: one that was left behind, and one that is new.
+_CALLS = 2
+_AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
 # Bytes of a message in addition to its vector: fields of up to a thousand uploads.
 _FIELDS = 2**22
 _OVER = grpc.StatusCode.OUT_OF_RANGE
@@ -43,19 +46,28 @@ def _served(service: str, methods: Mapping[str, Callable], address: str, *,
   `peers` are names and certificates of who may connect; `most` is as for `_options`.
   """
   names = {_content(pem): name for name, pem in peers.items()}
+  calls, lock = dict.fromkeys(peers, 0), threading.Lock()
 
   def handler(method):
     def handle(request, context):
       pem, = context.auth_context().get('x509_pem_cert', [b''])
       if (name := names.get(_content(pem.decode('ascii', 'replace')))) is None:
         context.abort(grpc.StatusCode.UNAUTHENTICATED, 'unknown certificate')
-      return method(name, request, context)
+      with lock:
+        if calls[name] >= _CALLS:
+          context.abort(grpc.StatusCode.UNAVAILABLE, 'too many calls of this party')
+        calls[name] += 1
+      try:
+        return method(name, request, context)
+      finally:
+        with lock:
+          calls[name] -= 1
 
     return grpc.unary_unary_rpc_method_handler(handle)
 
   server = grpc.server(
-      futures.ThreadPoolExecutor(2 * len(peers) + 4), options=_options(most),
-      maximum_concurrent_rpcs=4 * len(peers) + 8, handlers=[
+      futures.ThreadPoolExecutor((_CALLS + 1) * len(peers) + 4), options=_options(most),
+      handlers=[
           grpc.method_handlers_generic_handler(service, {
               name: handler(method) for name, method in methods.items()})])
   port = server.add_secure_port(address, grpc.ssl_server_credentials(
@@ -86,7 +98,7 @@ def _patiently(call: Callable, request: bytes, seconds: float) -> bytes:
     try:
       return call(request, timeout=max(0.1, end - time.monotonic()))
     except grpc.RpcError as error:
-      if error.code() != grpc.StatusCode.UNAVAILABLE or time.monotonic() + pause > end:
+      if error.code() not in _AGAIN or time.monotonic() + pause > end:
         raise
     time.sleep(pause)
     pause = min(2 * pause, _BACKOFF[1])
