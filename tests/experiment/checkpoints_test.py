@@ -95,7 +95,7 @@ def test_header_that_lies_is_refused_though_its_digest_is_right(change):
 @pytest.mark.parametrize('dtype, shape', [
     ('<f4', (2, 4)), ('<f4', (2**40, 2**40)), ('<f4', (2**50,)), ('<f4', (-1, 6)),
     ('<f4', (6.0,)), ('<f4', (1,) * 33), ('|O', (2, 3)), ('|V4', (2, 3)),
-    ('|S4', (2, 4)), ('|b1', (24,)), ([('x', '<f4')], (2, 3)), ('x', (2, 3))], ids=repr)
+    ('|S4', (2, 4)), ('|S0', (10**12,)), ('|b1', (24,)), ([('x', '<f4')], (2, 3)), ('x', (2, 3))], ids=repr)
 def test_array_that_lies_is_refused_though_its_digest_is_right(dtype, shape):
   header, arrays = _forged()
   start = io.BytesIO()
