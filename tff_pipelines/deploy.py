@@ -1,15 +1,14 @@
 """Trains without a trusted server: the parties of a federation, over two servers.
 
   python -m tff_pipelines.deploy enrol --party=lyon --name=lyon
-  python -m tff_pipelines.deploy agree --parties='*.json' --agreement=run.json ...
+  python -m tff_pipelines.deploy agree --parties=lyon/enrolment.json,... --agreement=run.json ...
   python -m tff_pipelines.deploy status --party=lyon --agreement=run.json
   python -m tff_pipelines.deploy client --party=lyon --agreement=run.json ...
   python -m tff_pipelines.deploy helper --party=helper --agreement=run.json ...
   python -m tff_pipelines.deploy leader --party=leader --agreement=run.json ...
 
-Each party enrols once, and keeps its keys. Whoever plans a run gathers the enrolments
-and writes the agreement; sites see by status what it costs. Then helper, leader and
-clients start, in any order. `deploy COMMAND --help` shows a command's flags.
+Each party enrols once. Whoever plans a run gathers the enrolments and writes the
+agreement; sites see by status what it costs. Then helper, leader and clients start.
 """
 
 from collections.abc import Sequence
@@ -29,7 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
           file=sys.stderr)
     return 2
   cls, summary = settings.COMMANDS[name]
-  doc = f'{summary}\n\n  python -m tff_pipelines.deploy {name} --party=FOLDER ...'
+  first = '--agreement=FILE FLAGS OF TRAIN' if name == 'agree' else '--party=FOLDER'
+  doc = f'{summary}\n\n  python -m tff_pipelines.deploy {name} {first} ...'
   return cli.start(doc, cls, f'tff_pipelines.deployment.engine.commands:{name}', rest)
 
 

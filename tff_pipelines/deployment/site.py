@@ -4,7 +4,7 @@ The policy is a JSON file of the site's administrator. The ledger is a chain of 
 with the digest of the one before. A run is charged as a whole before its first upload.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 import dataclasses
 import datetime
 import json
@@ -129,44 +129,51 @@ class SiteLedger:
 
   def check(self, policy: Policy, agreement: Agreement) -> bool:
     """Whether a run was charged; ValueError, for the administrator, if it is forbidden."""
+    if problems := self.problems(policy, agreement):
+      raise ValueError('; '.join(problems))
+    return any(entry['agreement'] == agreement.digest for entry in self.entries())
+
+  def problems(self, policy: Policy, agreement: Agreement) -> list[str]:
+    """All reasons why the policy forbids a run, for the administrator."""
+    return list(self._problems(policy, agreement))
+
+  def _problems(self, policy: Policy, agreement: Agreement) -> Iterator[str]:
     entries = self.entries()
     charged = [entry for entry in entries if entry['agreement'] == agreement.digest]
     if any(entry['run'] == agreement.run for entry in entries) and not charged:
-      raise ValueError(f'run {agreement.run!r} was charged under other terms: a changed '
-                       'run needs a new name')
+      yield (f'run {agreement.run!r} was charged under other terms: a changed run needs a '
+             'new name')
     if agreement.program not in policy.programs:
-      raise ValueError(f'program {agreement.program[:16]} is not among those that the '
-                       'policy allows')
+      yield (f'program {agreement.program[:16]} is not among those that the policy allows')
     if (helper := agreement.roster.helper.fingerprint) not in policy.helpers:
-      raise ValueError(f'helper {helper[:16]} is not among those that the policy trusts')
+      yield f'helper {helper[:16]} is not among those that the policy trusts'
     if agreement.unit != policy.unit:
-      raise ValueError(f'the run protects a {agreement.unit}, and the policy a '
-                       f'{policy.unit}')
-    for entry in entries:
-      if entry['data_set'] == policy.data_set and entry['unit'] != policy.unit:
-        raise ValueError(f'{policy.data_set} has runs that protect a {entry["unit"]}, '
-                         f'whose epsilon can\'t be added to that of a {policy.unit}')
+      yield f'the run protects a {agreement.unit}, and the policy a {policy.unit}'
+    others = {entry['unit'] for entry in entries
+              if entry['data_set'] == policy.data_set} - {policy.unit}
+    for unit in sorted(others):
+      yield (f'{policy.data_set} has runs that protect a {unit}, whose epsilon can\'t be '
+             f'added to that of a {policy.unit}')
     for entry in charged:
       if entry['data_set'] != policy.data_set:
-        raise ValueError(f'run {agreement.run!r} was charged to {entry["data_set"]}, and '
-                         f'the policy is of {policy.data_set}')
+        yield (f'run {agreement.run!r} was charged to {entry["data_set"]}, and the policy '
+               f'is of {policy.data_set}')
     if agreement.seed is not None and not policy.seeded:
-      raise ValueError('the run is seeded: its noise is predictable')
+      yield 'the run is seeded: its noise is predictable'
     colluders = agreement.params.assumed_colluders
     least = agreement.least(agreement.cohort_size or 1) - colluders
     if least < policy.least_cohort:
-      raise ValueError(f'sums of {least} clients, besides {colluders} that may collude, '
-                       f'may be opened, and the policy asks for {policy.least_cohort}')
-    if charged:
-      return True
+      yield (f'sums of {least} clients, besides {colluders} that may collude, may be '
+             f'opened, and the policy asks for {policy.least_cohort}')
+    if charged or others:
+      return
     total = self.epsilon(policy, agreement.event)
     if not total <= policy.epsilon:
       spent = self.epsilon(policy)
-      raise ValueError(
+      yield (
           f'study {agreement.study!r} would bring epsilon of {policy.data_set} in 365 days '
           f'from {decimals.epsilon(spent)} to {decimals.epsilon(total)}, above the limit '
-          f'{policy.epsilon:g}')
-    return False
+          f'{policy.epsilon:g}, at the policy\'s delta {policy.delta:g}')
 
 
 def _today() -> datetime.date:

@@ -1,6 +1,6 @@
 """Commands of the parties of a federation, and `train` with their engine."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 import contextlib
 import dataclasses
 import pathlib
@@ -85,19 +85,20 @@ def status(settings: settings_lib.StatusSettings) -> int:
     _say(f'{policy.data_set} in 365 days: epsilon {decimals.epsilon(spent)} of '
          f'{policy.epsilon:g} spent for a {policy.unit}, at delta {policy.delta:g}')
     if joint:
-      try:
-        charged = ledger.check(policy, joint.agreement)
-        total = spent if charged else ledger.epsilon(
-            policy, joint.agreement.event)
-        _say(f'the policy allows the run: {decimals.epsilon(total)} with it')
-      except ValueError as error:
-        _say(f'the policy refuses the run: {error}')
-        code = 1
+      if joint.agreement.digest not in {
+          entry['agreement'] for entry in ledger.entries()}:
+        total = ledger.epsilon(policy, joint.agreement.event)
+        _say(f'with the run: {decimals.epsilon(total)}')
+      problems = ledger.problems(policy, joint.agreement)
+      _say('\n'.join(f'the policy refuses the run: {problem}' for problem in problems) or
+           'the policy allows the run')
+      code = int(bool(problems))
   if joint:
     digest = parties.program_digest(joint.agreement.configuration)
     fits = digest == joint.agreement.program
     _say('\n'.join(['agreement:', *(f'  {line}' for line in _terms(joint)),
-                    f'  installed: {"that program" if fits else digest}']))
+                    '  installed: ' + ('the same program' if fits else
+                                       f'another version, {digest}')]))
     code = code or int(not fits)
   return code
 
@@ -111,11 +112,16 @@ def leader(settings: settings_lib.LeaderSettings) -> None:
 def client(settings: settings_lib.ClientSettings) -> None:
   """Takes part in a run until it is over."""
   joint = parties.Joint.read(settings.agreement)
-  agreement = joint.agreement
   experiment = experiment_lib.Experiment(settings.training(
-      agreement.configuration['settings']))
-  party = experiment.party
-  joint.role_of(party, parties.CLIENT)
+      joint.agreement.configuration['settings']))
+  joint.role_of(experiment.party, parties.CLIENT)
+  with files.locked(experiment.party.of_run(joint.agreement)):
+    _take_part(settings, joint, experiment)
+
+
+def _take_part(settings: settings_lib.ClientSettings, joint: parties.Joint,
+               experiment: experiment_lib.Experiment) -> None:
+  party, agreement = experiment.party, joint.agreement
   # Before data are read: a run that is refused need not know of them.
   charged = party.ledger.check(party.policy(), agreement)
   experiment.folder = party.of_run(agreement)
@@ -161,25 +167,29 @@ def client(settings: settings_lib.ClientSettings) -> None:
 
 
 @contextlib.contextmanager
-def helping(settings: settings_lib.HelperSettings) -> Iterator[helper_lib.Helper]:
-  """Serves the leader of a run within the block."""
+def helping(settings: settings_lib.HelperSettings, over: Callable[[], None] = lambda: None
+            ) -> Iterator[helper_lib.Helper]:
+  """Serves the leader of a run within the block, who calls `over` at its end."""
   joint, party = parties.Joint.read(settings.agreement), parties.Party(settings.party)
   joint.role_of(party, parties.HELPER)
   joint.check_approved(settings.approve)
   agreement = joint.agreement
-  own = helper_lib.Helper(agreement, party.identity, party.of_run(agreement))
-  with transport.helper_serving(
+  folder = party.of_run(agreement)
+  own = helper_lib.Helper(agreement, party.identity, folder)
+  with files.locked(folder), transport.helper_serving(
       own.answer, settings.listen or joint.endpoints[parties.HELPER].address,
       leader=joint.endpoints[parties.LEADER].certificate, most=joint.most,
-      **party.connection) as address:
+      digest=agreement.digest, over=over, **party.connection) as address:
     _say(f'listening at {address}, for the leader of {agreement.run}')
     yield own
 
 
 def helper(settings: settings_lib.HelperSettings) -> None:
-  """Serves the leader of a run until Ctrl-C; all is on disk before it answers."""
-  with helping(settings), contextlib.suppress(KeyboardInterrupt):
-    threading.Event().wait()
+  """Serves the leader until the run is over; all is on disk before it answers."""
+  over = threading.Event()
+  with helping(settings, over.set), contextlib.suppress(KeyboardInterrupt):
+    over.wait()
+    _say('the run is over')
 
 
 def _own_client(ids, party: parties.Party) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 import contextlib
 import dataclasses
+import functools
 import pathlib
 import secrets
 from typing import Any
@@ -86,6 +87,7 @@ class Experiment(run_lib.TrainExperiment):
   raw_rows = 'Each site its own; neither server'
   where: dict[str, Any] = {}  # This process.
   _engine: str | None = None
+  _is_over = False
 
   def __init__(self, settings: AgreedSettings):
     for name in ('party', 'agreement'):
@@ -171,6 +173,12 @@ class Experiment(run_lib.TrainExperiment):
     settings, joint = self.settings, self.joint
     helper, own = joint.endpoints[parties.HELPER], dict(
         most=joint.most, **self.party.connection)
+    asked = functools.partial(
+        transport.opened, b'', helper, settings.round_deadline, **own)
+    if (found := asked(method='Agreement')) != joint.agreement.digest.encode('ascii'):
+      raise OSError(f'the helper at {helper.address} ' + (
+          'can\'t be reached' if found is None else 'serves another agreement: end it'))
+    self._stack.callback(lambda: self._is_over and asked(method='Over'))
     if self.pipes is not None:
       carrier = self._stack.enter_context(contextlib.closing(pipes_lib.LeaderPipes(
           self.pipes, lambda request: transport.opened(
@@ -180,13 +188,15 @@ class Experiment(run_lib.TrainExperiment):
     sites = {name: joint.endpoints[name].certificate
              for name in joint.agreement.roster.clients}
     carrier = transport.LeaderTransport(
-        sites=sites, helper=helper, deadline=settings.round_deadline, **own)
+        sites=sites, helper=helper, deadline=settings.round_deadline, log=self._print,
+        **own)
     address = self._stack.enter_context(carrier.serving(
         settings.listen or joint.endpoints[parties.LEADER].address))
     self._print(f'listening at {address} for {len(sites)} sites')
     return carrier
 
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
+    self._is_over = True
     outcome = super().outcome(task, plan, rounds, state)
     carried = [] if self._engine is None else [guarantee_lib.Caveat(
         'carried by another engine', f'{self._engine} carried the messages of sites: who '

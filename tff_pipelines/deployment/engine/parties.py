@@ -198,13 +198,13 @@ class Joint:
     """Raises ValueError unless digits of the agreement's digest are among those given."""
     digest = self.agreement.digest
     if approved is None:
-      raise ValueError(
-          f'compare the digest of the agreement, {digest}, with the other parties, and '
-          f'give approve={digest[:LEAST_DIGITS]} if it is theirs')
+      raise ValueError(f'approve must be given: the first {LEAST_DIGITS} or more digits of '
+                       'the agreement\'s digest, which status shows, and which people '
+                       'compare by another way than the file came')
     if not any(len(one) >= LEAST_DIGITS and digest.startswith(one)
                for one in approved.split(',')):
-      raise ValueError(f'approve must be {LEAST_DIGITS} or more digits of the agreement\'s '
-                       f'digest, {digest}, found {approved!r}')
+      raise ValueError(f'approve must be the first {LEAST_DIGITS} or more digits of the '
+                       f'agreement\'s digest, found {approved!r}')
 
   def role_of(self, party: Party, role: str) -> None:
     """Raises ValueError unless a party has a role in the agreement, with its keys."""

@@ -79,8 +79,7 @@ class EnrolSettings(_Folder):
   def check(self) -> None:
     super().check()
     if (self.address is None) != (self.role == parties.CLIENT):
-      raise ValueError(f'address must be given to servers, and to no client, found '
-                       f'{self.address!r} of a {self.role}')
+      raise ValueError(f'address must be given with role={self.role}: HOST:PORT')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,8 @@ _POLL, _BACKOFF = 20.0, (0.2, 5.0)
 _GONE, _LOOK = 15.0, 0.2
 # Calls of a party at a time: one that was left behind, and one that is new.
 _CALLS = 2
+# Seconds after which the operator is told whom a round waits for.
+_SAID = 10.0
 _AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
 # Bytes of a message in addition to its vector: fields of up to a thousand uploads.
 _FIELDS = 2**22
@@ -70,8 +72,12 @@ def _served(service: str, methods: Mapping[str, Callable], address: str, *,
       handlers=[
           grpc.method_handlers_generic_handler(service, {
               name: handler(method) for name, method in methods.items()})])
-  port = server.add_secure_port(address, grpc.ssl_server_credentials(
-      [(key, certificate)], ''.join(peers.values()).encode('ascii'), True))
+  try:
+    port = server.add_secure_port(address, grpc.ssl_server_credentials(
+        [(key, certificate)], ''.join(peers.values()).encode('ascii'), True))
+  except RuntimeError:
+    raise OSError(f'address {address} can\'t be listened at: it may be in use by another '
+                  'leader or helper; listen names another') from None
   server.start()
   try:
     yield f'{address.rpartition(":")[0]}:{port}'
@@ -108,7 +114,8 @@ class LeaderTransport:
   """The leader's: a `rounds.Carrier` to sites and helper, while `serving`."""
 
   def __init__(self, *, key: bytes, certificate: bytes, sites: Mapping[str, str],
-               helper: tls.Endpoint, deadline: float, most: int):
+               helper: tls.Endpoint, deadline: float, most: int,
+               log: Callable[[str], None] = lambda line: None):
     """Initializes the transport.
 
     Args:
@@ -117,7 +124,9 @@ class LeaderTransport:
       helper: Certificate and address of the helper.
       deadline: Seconds that a round waits for sites, and for the helper.
       most: The largest number of bytes of a vector or a model.
+      log: Takes lines about sites that a round waits for.
     """
+    self._log = log
     self._own = dict(key=key, certificate=certificate)
     self._sites, self._helper, self._deadline = sites, helper, deadline
     self._most, self._changed = most, threading.Condition()
@@ -146,7 +155,7 @@ class LeaderTransport:
       self._message, self._waited_for = message, set(clients)
       self._fetched.clear()
       self._changed.notify_all()
-    count = 0
+    count, looked = 0, start
     try:
       while count < len(clients) and time.monotonic() < start + self._deadline:
         try:
@@ -155,8 +164,12 @@ class LeaderTransport:
         except queue.Empty:
           # Sites that are gone are not waited for; they may come back in time.
           with self._changed:
+            waited_for = sorted(self._waited_for - self._fetched)
             if all(map(self._is_gone, self._waited_for)):
               break
+          if waited_for and time.monotonic() > looked + _SAID:
+            looked = time.monotonic()
+            self._log(f'waiting for {", ".join(waited_for)}, up to {self._deadline:g} s')
     finally:
       with self._changed:
         self._message, self._waited_for = b'', set()
@@ -205,28 +218,41 @@ class LeaderTransport:
 
 
 def opened(request: bytes, helper: tls.Endpoint, deadline: float, *, key: bytes,
-           certificate: bytes, most: int) -> bytes | None:
-  """The answer of the helper at an endpoint; None if none comes in so many seconds."""
+           certificate: bytes, most: int, method: str = 'Open') -> bytes | None:
+  """The answer of the helper at an endpoint; None if none comes in so many seconds.
+
+  `method` is Open; Agreement, for the digest of its agreement; or Over, for its end.
+  """
   with _channel(helper.address, server=helper.certificate, most=most, key=key,
                 certificate=certificate) as channel:
     try:
-      return _patiently(channel.unary_unary(f'/{_HELPER}/Open'), request, deadline)
+      return _patiently(channel.unary_unary(f'/{_HELPER}/{method}'), request, deadline)
     except grpc.RpcError:
       return None
 
 
 @contextlib.contextmanager
 def helper_serving(answer: Callable[[bytes], bytes], address: str, *, key: bytes,
-                   certificate: bytes, leader: str, most: int) -> Iterator[str]:
-  """Answers requests of the leader, by its certificate; yields host:port."""
+                   certificate: bytes, leader: str, most: int, digest: str = '',
+                   over: Callable[[], None] = lambda: None) -> Iterator[str]:
+  """Answers requests of the leader, by its certificate; yields host:port.
+
+  `digest` is that of its agreement, and `over` is called when the leader ends the run.
+  """
   one_at_a_time = threading.Lock()
+
+  def ended(name, request, context):
+    del name, request, context  # Unused.
+    over()
+    return b''
 
   def opened(name, request, context):
     del name, context  # Unused.
     with one_at_a_time:
       return answer(request)
 
-  with _served(_HELPER, {'Open': opened}, address, key=key, certificate=certificate,
+  agreed = lambda name, request, context: digest.encode('ascii')
+  with _served(_HELPER, {'Open': opened, 'Agreement': agreed, 'Over': ended}, address, key=key, certificate=certificate,
                peers={'leader': leader}, most=most) as listening:
     yield listening
 
