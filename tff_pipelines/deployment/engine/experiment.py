@@ -27,6 +27,8 @@ from tff_pipelines.fedavg.settings import TrainSettings
 _REFUSED = ('adaptive_clipping', 'canaries', 'diagnostics', 'private_evaluation',
             'simulated_dropout_rate', 'skip_bad_clients', 'statistics_epsilon',
             'validation_path', 'warm_start')
+# Seconds for which the leader tries to tell the helper that the run is over.
+_END = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +66,8 @@ class Plan(plan_lib.FedAvgPlan):
         terms.against + but + observers)
     return dataclasses.replace(
         terms, secure_aggregation=guarantee_lib.TWO_SERVERS,
-        against_server='either server alone', observers_server='either of the two servers alone, and those who know the cohorts '
+        against_server='either server alone',
+        observers_server='either of the two servers alone, and those who know the cohorts '
         'and no share of the noise', against=terms.against + but, observers=observers,
         everyone=terms.everyone and terms.everyone + but,
         trust_model=f'{terms.trust_model}; one of the two servers that open the sums is '
@@ -173,12 +176,12 @@ class Experiment(run_lib.TrainExperiment):
     settings, joint = self.settings, self.joint
     helper, own = joint.endpoints[parties.HELPER], dict(
         most=joint.most, **self.party.connection)
-    asked = functools.partial(
-        transport.opened, b'', helper, settings.round_deadline, **own)
-    if (found := asked(method='Agreement')) != joint.agreement.digest.encode('ascii'):
+    asked = functools.partial(transport.opened, b'', helper, **own)
+    found = asked(settings.round_deadline, method='Agreement')
+    if found != joint.agreement.digest.encode('ascii'):
       raise OSError(f'the helper at {helper.address} ' + (
           'can\'t be reached' if found is None else 'serves another agreement: end it'))
-    self._stack.callback(lambda: self._is_over and asked(method='Over'))
+    self._stack.callback(lambda: self._is_over and asked(_END, method='Over'))
     if self.pipes is not None:
       carrier = self._stack.enter_context(contextlib.closing(pipes_lib.LeaderPipes(
           self.pipes, lambda request: transport.opened(
