@@ -4,6 +4,7 @@
 """
 
 import argparse
+import dataclasses
 import pathlib
 import tempfile
 
@@ -29,6 +30,12 @@ class Schedules(stateful.RuleBasedStateMachine):
   def teardown(self):
     self._scratch.cleanup()
 
+  @stateful.initialize(apart=strategies.integers(1, 3),
+                       most=strategies.none() | strategies.integers(1, 3))
+  def agree(self, apart, most):
+    self.federation.agreement = dataclasses.replace(
+        self.federation.agreement, apart=apart, most_answers=most)
+
   @stateful.rule(index=strategies.integers(1, 4), model=strategies.sampled_from([b'', b'a']))
   def describe(self, index, model):
     self.rounds.append(self.federation.round(index, model=model))
@@ -44,6 +51,11 @@ class Schedules(stateful.RuleBasedStateMachine):
       return
     assert key not in self.answers  # Never twice in a round.
     self.answers[key] = self.federation.vectors[key]
+    # Nor more often, or nearer to one another, than epsilon counts on.
+    answered = sorted(index for one, index in self.answers if one == name)
+    agreement = self.federation.agreement
+    assert len(answered) <= (agreement.most_answers or 4)
+    assert min(np.diff(answered), default=4) >= agreement.apart
     self.uploads.append((own, upload))
 
   @stateful.precondition(lambda self: self.uploads)
