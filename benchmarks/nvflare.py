@@ -93,6 +93,32 @@ def killed(case: federation_lib.Case, data_dir: pathlib.Path | None,
           'accuracy': summary['value'], 'epsilon_server': summary['epsilon_server']}
 
 
+def refused(case: federation_lib.Case, data_dir: pathlib.Path | None,
+            folder: pathlib.Path, python: str) -> dict:
+  """Submits jobs that the sites' policies forbid; what sites say, and what they sent."""
+  found, arrays = {}, federation_lib.arrays_of(case, data_dir, folder)
+  for name, change in (('epsilon', {'epsilon': 0.01}), ('work', {'programs': ['0' * 64]}),
+                       ('cohort', {'least_cohort': 9})):
+    shutil.rmtree(folder / name, ignore_errors=True)
+    federation = federation_lib.Federation(
+        case, arrays, folder / name, federation_lib.Network([]))
+    for site in federation.sites:
+      path = folder / name / site / parties.POLICY
+      files.write_json(path, {**files.read_json(path), **change})
+    status = through_nvflare(federation, python, '--deadline=10')['status']
+    log = next((folder / name / 'nvflare').rglob(f'{federation.sites[0]}.log')).read_text(
+        encoding='utf-8')
+    found[name] = {
+        'status': status, 'the first site says': next(
+            line.partition('nothing is sent: ')[2] for line in log.splitlines()
+            if 'nothing is sent: ' in line),
+        'rounds answered': [len(path.read_bytes()) // 4 for site in federation.sites
+                            for path in (folder / name / site).rglob('answered')],
+        'charges': [len(parties.Party(folder / name / site).ledger.entries())
+                    for site in federation.sites]}
+  return found
+
+
 def through_grpc(federation: federation_lib.Federation) -> dict:
   """Runs the same over gRPC."""
   before, start = _loopback(), time.monotonic()
@@ -137,7 +163,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
   parser.add_argument('--case', choices=('digits', 'hearts'), default='digits')
   parser.add_argument('--kills', type=int, default=0,
                       help='kills of each process, in a private run of hospitals')
+  parser.add_argument('--refused', action='store_true',
+                      help='jobs that the policies of sites forbid')
   given = parser.parse_args(arguments)
+  if given.refused:
+    print(json.dumps(refused(
+        federation_lib.CASES['quick'], None, given.folder.absolute() / 'refused', given.nvflare), indent=2))
+    return 0
   if given.kills:
     print(json.dumps(killed(
         federation_lib.CASES['hearts'], given.data_dir, given.folder.absolute() / 'killed',

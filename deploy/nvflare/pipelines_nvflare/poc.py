@@ -8,7 +8,8 @@
 that into its own start-up kit.
 
 --kills=N kills each of server, site, helper, leader's and site's process N times at
-random moments; a job that ended for it is submitted again, until the run is over.
+random moments, and aborts the job as often; a job that ended for it is submitted again,
+until the run is over.
 """
 
 import argparse
@@ -113,7 +114,7 @@ def run(folder: pathlib.Path, parties: dict, deadline: int, kills: int = 0) -> d
   agreement = pathlib.Path(parties['agreement']).read_text(encoding='utf-8')
   path = job(folder, agreement, list(parties['sites']), deadline)
   processes, start, killed, jobs = Processes(kits, parties), time.monotonic(), [], 0
-  waiting = [_SERVER, _HELPER, 'leader', 'client', 'site'] * kills
+  waiting = [_SERVER, _HELPER, 'leader', 'client', 'site', 'abort'] * kills
   random.shuffle(waiting)
   try:
     while True:
@@ -128,6 +129,8 @@ def run(folder: pathlib.Path, parties: dict, deadline: int, kills: int = 0) -> d
           killed.append(name)
           if name in ('leader', 'client'):
             processes.kill_party(name)
+          elif name == 'abort':  # As from the console.
+            session.abort_job(job_id)
           else:
             name = random.choice(list(parties['sites'])) if name == 'site' else name
             processes.kill(name)
