@@ -14,8 +14,8 @@ agreement; sites see by status what it costs. Then helper, leader and clients st
 from collections.abc import Sequence
 import sys
 
-from tff_pipelines.deployment.engine import settings
-from tff_pipelines.experiment import cli
+from tff_pipelines.experiment import cli  # First: the search path follows from it.
+from tff_pipelines.deployment.engine import settings  # pylint: disable=g-bad-import-order
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,7 +10,7 @@ ledger, metrics (CSV and TensorBoard), a summary (JSON), a report and a figure. 
 that was stopped, in whatever way, continues with --resume.
 """
 
+from tff_pipelines.experiment import cli  # First: the search path follows from it.
 from tff_pipelines.deployment.engine.settings import AgreedSettings
-from tff_pipelines.experiment import cli
 
 main = cli.program(__name__, AgreedSettings, 'tff_pipelines.deployment.engine.train:train')

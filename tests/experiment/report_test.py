@@ -13,7 +13,7 @@ import pytest
 
 from tests import shells
 from tests.experiment.example_plan import ExamplePlan
-from tff_pipelines.accounting.guarantees import plan as guarantee_lib
+from tff_pipelines.accounting.guarantees import guarantee, plan as guarantee_lib
 from tff_pipelines.common import caveats as caveats_lib
 from tff_pipelines.experiment import report
 
@@ -93,9 +93,9 @@ def test_present_summary_is_read_as_it_is(tmp_path):
 
 def test_caveats_come_once_and_the_gravest_first():
   assert report.ordered(
-      [GRID, guarantee_lib.SIMULATED, HELD_OUT, GRID, guarantee_lib.SUPPRESSED,
+      [GRID, guarantee.SIMULATED, HELD_OUT, GRID, guarantee_lib.SUPPRESSED,
        guarantee_lib.SEEDED]) == [
-           guarantee_lib.SEEDED, guarantee_lib.SUPPRESSED, guarantee_lib.SIMULATED,
+           guarantee_lib.SEEDED, guarantee_lib.SUPPRESSED, guarantee.SIMULATED,
            GRID, HELD_OUT]
 
 

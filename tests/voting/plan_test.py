@@ -8,7 +8,8 @@ import pytest
 from aggregators.voting_params import VotingParams
 from tasks.voting import task as voting_tasks
 from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.guarantees import accountant, plan as guarantee
+from tff_pipelines.accounting.guarantees import (
+    accountant, guarantee as guarantee_lib, plan as guarantee)
 from tff_pipelines.voting import baselines, run
 from tff_pipelines.voting.plan import VotePlan
 from tff_pipelines.voting.settings import DEFAULT_DELTA, VoteSettings
@@ -171,7 +172,7 @@ def test_a_published_number_below_the_proved_one_is_warned_of(bound):
 
 
 def test_warnings_say_what_a_number_is_worth():
-  assert _warnings(_plan(_params(agents=999))) == (guarantee.SIMULATED,)
+  assert _warnings(_plan(_params(agents=999))) == (guarantee_lib.SIMULATED,)
   assert guarantee.SEEDED in _warnings(_plan(seed=1))
   gaussian = ' '.join(_warnings(_plan(_params(noise='gaussian'))))
   assert 'floating point' in gaussian and 'real' in gaussian

@@ -226,7 +226,7 @@ class Experiment(abc.ABC):
     records = records_lib.RunRecords(
         self.folder, configuration, header, resume=self.settings.resume,
         replace=recorded is not None and self._adds_rounds(recorded),
-        engine=getattr(self.settings, 'engine', 'local'))
+        engine='ray' if self._on_ray else getattr(self.settings, 'engine', 'local'))
     files.write_json(self.folder / files.PATHS, self.settings.paths())
     self._print('\n'.join(report.plan_lines(description, planned, self.folder)))
     task = self.released(task, plan, records)
