@@ -15,6 +15,7 @@ import collections
 from collections.abc import Sequence
 import dataclasses
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -166,6 +167,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
   parser.add_argument('--refused', action='store_true',
                       help='jobs that the policies of sites forbid')
   given = parser.parse_args(arguments)
+  # NVFlare's processes start in folders of their own.
+  given.nvflare = os.path.abspath(given.nvflare)
   if given.refused:
     print(json.dumps(refused(
         federation_lib.CASES['quick'], None, given.folder.absolute() / 'refused', given.nvflare), indent=2))
