@@ -127,14 +127,14 @@ def test_forged_files_of_parties_are_refused(federation, tmp_path):
   _refused(federation, 'the certificate of \'leader\' is not signed by it',
            agreement=tmp_path / 'forged.json')
   (tmp_path / 'none.json').write_text('{"agreement": {}}')
-  _refused(federation, 'none.json is none: fields must be',
+  _refused(federation, 'none.json is not a valid agreement: fields must be',
            agreement=tmp_path / 'none.json')
   enrolment = files.read_json(federation.folder / 'silo-0' / 'enrolment.json')
   other = files.read_json(federation.folder / 'silo-1' / 'enrolment.json')
   (tmp_path / 'party').mkdir()
   files.write_json(tmp_path / 'party' / 'enrolment.json', {
       **enrolment, 'keys': other['keys']})
-  _refused(federation, 'is no enrolment: the certificate', party=tmp_path / 'party')
+  _refused(federation, 'is not a valid enrolment: the certificate', party=tmp_path / 'party')
 
 
 def test_train_runs_the_agreement_with_its_own_flags_alone(federation):

@@ -99,7 +99,7 @@ class UploadsOnly(Filter):
       return shareable
     upload = content.pop(UPLOAD, None)
     if content or not isinstance(upload, bytes) or upload[:4] != _FORMAT:
-      raise ContentBlockedException('only signed uploads of the protocol may leave')
+      raise ContentBlockedException('a result may have a message of the protocol alone')
     return shareable
 
 

@@ -197,6 +197,6 @@ def _own_client(ids, party: parties.Party) -> str:
   if party.name in ids:
     return party.name
   if len(ids) != 1:
-    raise ValueError(f'data_path must have one client, or one that is called '
-                     f'{party.name!r}, found {len(ids)} others')
+    raise ValueError(f'data_path must have one client, or a client named '
+                     f'{party.name!r}, found {len(ids)}, none of that name')
   return ids[0]

@@ -58,7 +58,7 @@ class Enrolment:
       if result.role not in ROLES:
         raise ValueError(f'role must be one of {", ".join(ROLES)}, found {result.role!r}')
     except ValueError as error:
-      raise ValueError(f'{path} is no enrolment: {error}') from None
+      raise ValueError(f'{path} is not a valid enrolment: {error}') from None
     return result
 
 
@@ -185,7 +185,7 @@ class Joint:
         if (endpoint.name, endpoint.role) != expected:
           raise ValueError(f'the endpoint of {name!r} must be its own')
     except (TypeError, ValueError, KeyError, AttributeError) as error:
-      raise ValueError(f'agreement={path} is none: {error}') from None
+      raise ValueError(f'agreement={path} is not a valid agreement: {error}') from None
     return cls(agreement, endpoints)
 
   @property

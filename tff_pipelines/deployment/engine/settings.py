@@ -21,8 +21,8 @@ class AgreedSettings(TrainSettings):
   engine: str = declarations.like(settings.RunSettings, 'engine', choices=(
       'local', 'ray', *ENGINES), help='What runs the clients: workers of this machine, a '
       'Ray cluster, or the sites of an agreement, over gRPC or, by pipes, another engine.')
-  party: str | None = _agreed(None, 'Folder of this party, which `deploy enrol` made.')
-  agreement: str | None = _agreed(None, 'File of the agreement, which all parties have.')
+  party: str | None = _agreed(None, 'Folder of this party, created by `deploy enrol`.')
+  agreement: str | None = _agreed(None, 'File of the agreement, the same for all.')
   approve: str | None = _agreed(None, 'First digits of the digest of the agreement, as '
       'compared with the other parties: 32 or more.')
   listen: str | None = _agreed(None, 'HOST:PORT to listen at.', when={'engine': (GRPC,)},
@@ -139,8 +139,8 @@ class LeaderSettings(_PartSettings):
   engine: str = _engine
   listen: str | None = _train('listen', when={'engine': (GRPC,)})
   round_deadline: float = _train('round_deadline')
-  data_path: str | None = _rows('data_path', help='Public or made-up data of the form of '
-      'the sites\': held-out sets are of them.', otherwise='as when it was agreed')
+  data_path: str | None = _rows('data_path', help='Public or invented data with the '
+      'columns of the sites\', from which held-out sets are taken.', otherwise='as when it was agreed')
   test_path: str | None = _rows('test_path')
   output_dir: str | None = _train('output_dir')
   resume: bool = _train('resume')
@@ -188,11 +188,11 @@ class AgreeSettings(TrainSettings):
 
 # Name of a command -> its settings, and a sentence.
 COMMANDS = {
-    'enrol': (EnrolSettings, 'Makes keys, and a folder of this party.'),
-    'agree': (AgreeSettings, 'Plans a run, and writes its agreement for all parties. '
-              'Flags are those of train, too.'),
+    'enrol': (EnrolSettings, 'Creates this party\'s folder and keys.'),
+    'agree': (AgreeSettings, 'Plans a run and writes the agreement for all parties. '
+              'Also takes the flags of train.'),
     'status': (StatusSettings, 'Shows what a site has spent, and what an agreement would '
                'cost.'),
-    'client': (ClientSettings, 'Takes part in a run, with the data of a site.'),
+    'client': (ClientSettings, 'Takes part in a run with the data of one site.'),
     'helper': (HelperSettings, 'Serves as the second server of a run.'),
     'leader': (LeaderSettings, 'Leads a run, and reports as train does.')}
