@@ -170,6 +170,25 @@ def test_a_policy_is_read_strictly(agreement, tmp_path):
     dataclasses.replace(policy, epsilon=float('nan'))
 
 
+def test_a_run_counts_from_its_last_answer_on(agreement, tmp_path, monkeypatch):
+  ledger = site.SiteLedger(tmp_path / 'ledger.jsonl')
+  policy = _policy(agreement, epsilon=1.2 * _epsilon(agreement))
+  on = lambda days: monkeypatch.setattr(site, '_today', lambda: (
+      datetime.date(2030, 1, 1) + datetime.timedelta(days=days)))
+  on(0)
+  ledger.allow(policy, agreement)
+  on(364)
+  ledger.allow(policy, agreement)  # A round of the same run, a year later.
+  assert ledger.epsilon(policy) == pytest.approx(_epsilon(agreement))
+  on(366)
+  with pytest.raises(ValueError, match='in 365 days'):
+    ledger.allow(policy, _study(agreement, 2))
+  on(364 + 366)  # Nothing counts any more: the first run comes too late, after another.
+  ledger.allow(policy, _study(agreement, 2))
+  with pytest.raises(ValueError, match='in 365 days'):
+    ledger.allow(policy, agreement)
+
+
 def test_a_policy_rules_runs_that_were_charged_too(agreement, tmp_path):
   ledger, policy = site.SiteLedger(tmp_path / 'ledger.jsonl'), _policy(agreement)
   ledger.allow(policy, agreement)

@@ -74,6 +74,8 @@ class Agreement:
       if not (isinstance(text, str) and text and text.isprintable()):
         raise ValueError('run, study and names of clients must be printable texts, found '
                          f'{text!r}')
+    if taken := {'leader', 'helper'} & self.roster.clients.keys():
+      raise ValueError(f'names of clients must be none of a server, found {min(taken)}')
     if self.unit not in UNITS or self.apart < 1 or not (
         self.most_answers is None or self.most_answers >= 1):
       raise ValueError(f'unit must be one of {", ".join(UNITS)}, apart and most_answers '

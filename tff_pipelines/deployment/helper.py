@@ -129,7 +129,7 @@ class Helper:
       return np.zeros(shape, np.uint32)
     history = np.frombuffer(self._read(f'history-{last}'), '<u4').reshape(shape)
     # Rounds that were not opened count as zero.
-    return np.concatenate([np.zeros((index - last - 1, shape[1]), np.uint32),
+    return np.concatenate([np.zeros((min(index - last - 1, shape[0]), shape[1]), np.uint32),
                            history])[:shape[0]]
 
   def _read(self, name: str) -> bytes:

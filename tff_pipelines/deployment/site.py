@@ -97,10 +97,11 @@ class SiteLedger:
 
   def epsilon(self, policy: Policy, also: Mapping[str, Any] | None = None) -> float:
     """Epsilon of the runs on the policy's data set in 365 days, and of one more event."""
-    after = (_today() - _YEAR).isoformat()
-    charged = [entry['event'] for entry in self.entries()
-               if entry['data_set'] == policy.data_set and entry['date'] > after]
-    parts = [base.from_json(event) for event in (*charged, *[also] * (also is not None))]
+    # A run counts once, for 365 days after the last day on which it was answered.
+    charged = {entry['agreement']: entry['event'] for entry in self.entries()
+               if entry['data_set'] == policy.data_set and _counts(entry)}
+    parts = [base.from_json(event)
+             for event in (*charged.values(), *[also] * (also is not None))]
     if not parts:
       return 0.0
     # A server may choose cohorts as it likes.
@@ -109,11 +110,13 @@ class SiteLedger:
         observers.Method(), bounds.SERVER_ANY_COHORTS).epsilon
 
   def allow(self, policy: Policy, agreement: Agreement) -> None:
-    """Charges a run, unless it was; ValueError if the policy forbids it."""
+    """Charges a run, unless it was on this day; ValueError if the policy forbids it."""
     with locks.exclusive(self._path):
-      if self.check(policy, agreement):
-        return
+      self.check(policy, agreement)
       entries = self.entries()
+      if any((entry['agreement'], entry['date']) == (
+          agreement.digest, _today().isoformat()) for entry in entries):
+        return
       lines = [messages.canonical(entry) + b'\n' for entry in entries]
       line = messages.canonical(dict(
           data_set=policy.data_set, agreement=agreement.digest, run=agreement.run,
@@ -165,7 +168,7 @@ class SiteLedger:
     if least < policy.least_cohort:
       yield (f'sums of {least} clients, besides {colluders} that may collude, may be '
              f'opened, and the policy asks for {policy.least_cohort}')
-    if charged or others:
+    if others or any(map(_counts, charged)):
       return
     total = self.epsilon(policy, agreement.event)
     if not total <= policy.epsilon:
@@ -174,6 +177,10 @@ class SiteLedger:
           f'study {agreement.study!r} would bring epsilon of {policy.data_set} in 365 days '
           f'from {decimals.epsilon(spent)} to {decimals.epsilon(total)}, above the limit '
           f'{policy.epsilon:g}, at the policy\'s delta {policy.delta:g}')
+
+
+def _counts(entry: Mapping[str, Any]) -> bool:
+  return entry['date'] > (_today() - _YEAR).isoformat()
 
 
 def _today() -> datetime.date:

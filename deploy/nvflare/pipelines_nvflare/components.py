@@ -87,7 +87,10 @@ class SiteExecutor(Executor):
 
 
 class UploadsOnly(Filter):
-  """A site's filter that no job can leave out: messages of the protocol leave, no more.
+  """A site's filter that no job can leave out, by the first bytes of what leaves.
+
+  A guard against mistakes: which classes a job may name, and that it brings no code, is
+  what keeps out who means harm.
 
   For `task_result_filters` of the site's privacy policy.
   """

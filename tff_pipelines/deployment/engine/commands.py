@@ -174,6 +174,9 @@ def helping(settings: settings_lib.HelperSettings, over: Callable[[], None] = la
   joint.role_of(party, parties.HELPER)
   joint.check_approved(settings.approve)
   agreement = joint.agreement
+  if parties.program_digest(agreement.configuration) != agreement.program:
+    raise ValueError('another version is installed than the agreement\'s: all parties must '
+                     'have the same')
   folder = party.of_run(agreement)
   own = helper_lib.Helper(agreement, party.identity, folder)
   with files.locked(folder), transport.helper_serving(

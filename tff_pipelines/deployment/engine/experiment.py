@@ -110,6 +110,7 @@ class Experiment(run_lib.TrainExperiment):
     if registry.source(settings.task) != self.agreed['task_source']:
       raise ValueError(f'task={settings.task} has another source than the agreement\'s')
     self.joint.check_approved(settings.approve)
+    _check_settings(settings)
     super().__init__(settings)
     self._stack = contextlib.ExitStack()
     # Before anything is printed.
@@ -223,6 +224,15 @@ def plan_of(settings: TrainSettings, agreed: Mapping[str, Any], dimension: int,
                  for field in dataclasses.fields(plan)})
 
 
+def _check_settings(settings: TrainSettings) -> None:
+  """Raises ValueError for settings that no agreement has."""
+  if refused := [name for name in _REFUSED if name in settings.given]:
+    raise ValueError(f'{refused[0]} is not used over two servers: leave it out')
+  if settings.vocabulary == registry.PRIVATE_COUNTS:
+    raise ValueError(f'vocabulary={settings.vocabulary} is not used over two servers: '
+                     'give a file of public words')
+
+
 def terms_of(plan: plan_lib.FedAvgPlan, unit: str) -> dict[str, Any]:
   """The fields of an agreement that follow from its plan.
 
@@ -248,11 +258,7 @@ def terms_of(plan: plan_lib.FedAvgPlan, unit: str) -> dict[str, Any]:
 def agreed_by(settings: AgreeSettings) -> tuple[parties.Joint, Plan]:
   """The agreement of a run and its plan; ValueError for what two servers can't have."""
   training = settings.training
-  if refused := [name for name in _REFUSED if name in training.given]:
-    raise ValueError(f'{refused[0]} is not used over two servers: leave it out')
-  if training.vocabulary == registry.PRIVATE_COUNTS:
-    raise ValueError(f'vocabulary={training.vocabulary} is not used over two servers: '
-                     'give a file of public words')
+  _check_settings(training)
   enrolments = [parties.Enrolment.read(pathlib.Path(path.strip()))
                 for path in settings.parties.split(',')]
   count = sum(one.role == parties.CLIENT for one in enrolments)
