@@ -52,7 +52,7 @@ class Case:
   Attributes:
     data: Key of `splits.DATA`; '' for embedded data.
     field: Array that names the silo of an example.
-    flags: Those of the run.
+    flags: Flags of the run.
     silos: Number of silos, of embedded data.
   """
 

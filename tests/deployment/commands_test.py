@@ -37,7 +37,7 @@ def _settings(cls, command):
   return cli.parsed(cls, command[1:])
 
 
-def test_a_run_over_two_servers_is_that_of_the_simulation(federation, arrays):
+def test_a_run_over_two_servers_is_that_of_the_simulation(federation, arrays, capfd):
   sites = [threading.Thread(target=commands.client, args=[_settings(
       settings.ClientSettings, federation.command(name))]) for name in federation.sites]
   with commands.helping(_settings(
@@ -62,6 +62,19 @@ def test_a_run_over_two_servers_is_that_of_the_simulation(federation, arrays):
   assert summary['about']['raw_rows'] == 'Each site its own; neither server'
   assert 'two servers, not audited' in summary['caveats']
   assert 'closed sums simulated' not in summary['caveats']
+  # Keys are in files of their owners, and nowhere else.
+  said, kept = capfd.readouterr(), {}
+  for name in (*federation.sites, 'leader', 'helper'):
+    keys = files.read_json(federation.folder / name / 'keys.json')
+    kept[name] = [keys['sign'], *keys['seal']]
+  for path in federation.folder.rglob('*'):
+    if path.is_file() and path.name != 'keys.json':
+      content = path.read_bytes()
+      assert not any(key.encode() in content or bytes.fromhex(key) in content
+                     for keys in kept.values() for key in keys), path
+  printed = said.out + said.err + finished.stdout + finished.stderr
+  assert 'participates in' in printed
+  assert not any(key in printed for keys in kept.values() for key in keys)
 
 
 def test_no_server_saw_the_sum_of_a_suppressed_round(federation):
@@ -69,6 +82,7 @@ def test_no_server_saw_the_sum_of_a_suppressed_round(federation):
   built = experiment.plan_of(TrainSettings(**{
       name: value for name, value in federation.flags.items() if name != 'seed'}),
       agreed, agreed['plan']['dimension'], agreed['plan'], None)
+  assert 'the one against a server does not' in built.terms.trust_model
   found = built.guarantee(3, suppressed=True)
   assert found.epsilon_server == built.guarantee(3).epsilon_server > 0
   assert found.terms.against_server == 'either server alone'
@@ -181,6 +195,7 @@ def test_status_tells_a_site_what_a_run_costs(federation, tmp_path):
 
 @pytest.mark.parametrize('flags, message', [
     (['--diagnostics'], 'diagnostics is not used over two servers'),
+    (['--plan'], 'plan is not used with agree'),
     (['--mechanism=gaussian'], 'noise that clients add in shares, found gaussian'),
     (['--units='], 'units'), (['--study='], 'study must be a non-empty text'),
     (['--parties=none.json'], 'none.json')])

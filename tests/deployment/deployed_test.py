@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tree
 
+from tasks import task as task_lib
 from tests import tiny_task
 from tests.deployment.federation import Federation
 from tff_pipelines.deployment.engine import program as program_lib, rounds as rounds_lib
@@ -202,3 +203,13 @@ def test_rows_stay_whole_when_an_answer_is_lost(tmp_path, fault):
       state = deployed.step(state, index).state
   assert sites.helper().opened['round'] == 4
   np.testing.assert_array_equal(closed[-1], sum(sent[2]) % 2**bits)
+
+
+def test_a_public_validation_set_of_the_leader_chooses_the_model(tmp_path):
+  deployed, _ = _built(tmp_path, seed=5)
+  examples = next(iter(deployed.task.held_out.values()))
+  deployed.task = dataclasses.replace(
+      deployed.task, held_out={task_lib.VALIDATION: examples})
+  deployed.__post_init__()
+  state = deployed.step(deployed.initial_state(False), 1).state
+  assert state['best']['round'] == 1 and np.isfinite(state['best']['loss'])

@@ -41,7 +41,7 @@ def _ends():
 
 
 def _client(ends, federation, name, logs):
-  """The engine's end of a site that takes part on a thread."""
+  """The engine's end of a site that participates on a thread."""
   own, engine = ends()
   threading.Thread(target=pipes.take_part, args=(federation.client(name), own), kwargs=dict(
       most=10**6, log=logs.append), daemon=True).start()

@@ -48,18 +48,21 @@ def test_the_opened_sum_is_that_of_all_and_its_answer_is_kept(federation):
     assert path.is_dir() or path.stat().st_mode & 0o077 == 0, path
 
 
+@pytest.mark.parametrize('reporting', [2, 3])
 @pytest.mark.parametrize('generator', ['philox', 'chacha20'])
-def test_noise_of_clients_that_leave_is_the_helpers(tmp_path, generator):
+def test_noise_of_clients_that_leave_is_the_helpers(tmp_path, generator, reporting):
+  # To the others a leader that never asks a client is one whose client left.
   federation = Federation(tmp_path, dimension=5000, noise_multiplier=4.0)
   params = federation.agreement.params.replace(noise_generator=generator)
   federation.agreement = Agreement(**{
       **vars(federation.agreement), 'params': params})
-  own = _collected(federation, SITES[:3])
+  own = _collected(federation, SITES[:reporting])
   request = own.request()
   found = own.finish(request, federation.helper().answer(request))
-  total = sum(federation.vectors[name, 1].astype(np.int64) for name in SITES[:3])
+  total = sum(federation.vectors[name, 1].astype(np.int64)
+              for name in SITES[:reporting])
   noise = _signed((found.total - total) % 2**18, 18)
-  missing = params.total_noise_variance / 4
+  missing = params.total_noise_variance * (4 - reporting) / 4
   assert noise.var() == pytest.approx(missing, rel=5 * (2 / len(noise))**0.5)
   assert abs(noise.mean()) < 5 * (missing / len(noise))**0.5
   # All are there: no noise is added to theirs.

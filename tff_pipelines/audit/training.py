@@ -77,7 +77,7 @@ class Audit:
                reporting: np.ndarray) -> dict[str, Any]:
     """The state after a round of which `result` was released, by these clients.
 
-    Which records a silo sampled nobody else knows: the server guesses as others do.
+    The server does not know which records a silo sampled: it guesses as observers do.
     """
     mechanism, count = self.plan.mechanism, self.canaries.count
     rate = mechanism.cohort_size / self.plan.population

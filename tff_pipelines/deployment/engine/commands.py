@@ -152,7 +152,7 @@ def _take_part(settings: settings_lib.ClientSettings, joint: parties.Joint,
     if own.answered and not charged:
       raise ValueError(f'{party.folder / parties.LEDGER} has no charge for the run, of '
                        'which rounds were answered: it was lost or edited')
-    _say(f'{party.name!r} takes part in {agreement.run} for {agreement.study}')
+    _say(f'{party.name!r} participates in {agreement.run} for {agreement.study}')
     if experiment.pipes is not None:
       pipes.take_part(own, experiment.pipes, most=joint.most, log=_say)
       return

@@ -27,6 +27,10 @@ from tff_pipelines.fedavg.settings import TrainSettings
 _REFUSED = ('adaptive_clipping', 'canaries', 'diagnostics', 'private_evaluation',
             'simulated_dropout_rate', 'skip_bad_clients', 'statistics_epsilon',
             'validation_path', 'warm_start')
+_TRUST = ('one of the two servers is honest, so that no sum of fewer shares than '
+          'min_honest_fraction counts on is opened; the noise is that of the clients. The '
+          'helper adds the noise of clients that are missing: the epsilon of observers '
+          'counts on that, the one against a server does not')
 # Seconds for which the leader tries to tell the helper that the run is over.
 _END = 5.0
 
@@ -70,8 +74,8 @@ class Plan(plan_lib.FedAvgPlan):
         observers_server='either of the two servers alone, and those who know the cohorts '
         'and no share of the noise', against=terms.against + but, observers=observers,
         everyone=terms.everyone and terms.everyone + but,
-        trust_model=f'{terms.trust_model}; one of the two servers that open the sums is '
-        'honest')
+        trust_model=_TRUST + ('; sums stay closed: two servers share them, and open weighted '
+                              'rows alone' if self.has_closed_sums else ''))
 
   def guarantee(self, rounds: int, repeats: int = 0, *, suppressed: bool = False,
                 **released: Any) -> guarantee_lib.Guarantee:
@@ -204,7 +208,7 @@ class Experiment(run_lib.TrainExperiment):
     outcome = super().outcome(task, plan, rounds, state)
     carried = [] if self._engine is None else [guarantee_lib.Caveat(
         'carried by another engine', f'{self._engine} carried the messages of sites: who '
-        'runs it, or its authority, sees who takes part and when, can keep sites out and '
+        'runs it, or its authority, sees who participates and when, can keep sites out and '
         'can end the run, and sees no vector')]
     return dataclasses.replace(outcome, caveats=[*outcome.caveats, *carried])
 

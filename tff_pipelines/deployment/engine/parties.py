@@ -200,7 +200,7 @@ class Joint:
     if approved is None:
       raise ValueError(f'approve must be given: the first {LEAST_DIGITS} or more digits of '
                        'the agreement\'s digest, which status shows, and which people '
-                       'compare by another way than the file came')
+                       'compare over another channel')
     if not any(len(one) >= LEAST_DIGITS and digest.startswith(one)
                for one in approved.split(',')):
       raise ValueError(f'approve must be the first {LEAST_DIGITS} or more digits of the '

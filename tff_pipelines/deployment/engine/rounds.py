@@ -26,6 +26,13 @@ class Carrier(Protocol):
     """The helper's answer to a request; None if it did not answer in time."""
 
 
+class _Elsewhere(loop.ClientReader):
+  """Reads no client: all are at their own sites."""
+
+  def check_some(self) -> None:
+    pass
+
+
 @dataclasses.dataclass(eq=False, kw_only=True)
 class DeployedRounds(loop.FedAvgRounds):
   """Rounds whose clients are elsewhere.
@@ -49,15 +56,14 @@ class DeployedRounds(loop.FedAvgRounds):
 
   def __post_init__(self):
     super().__post_init__()
+    self._reader = _Elsewhere(self.task, self.scheme.simulation_seed)
     self._program = program_lib.Program(self.process, self.set_cohort_size)
     self._shares, self._known = np.zeros(0), 0
 
   def initial_state(self, resumed: bool) -> dict[str, Any]:
     params = self.agreement.params
-    # There are no clients here to read.
-    return {'process': self.process.initialize(), 'scheme': self.scheme.state(),
-            'shares': np.zeros((len(params.column) - 1, params.padded_dimension),
-                               np.uint32)}
+    return {**super().initial_state(resumed), 'shares': np.zeros(
+        (len(params.column) - 1, params.padded_dimension), np.uint32)}
 
   def step(self, state: dict[str, Any], index: int) -> rounds_lib.Step:
     self._shares = state['shares']

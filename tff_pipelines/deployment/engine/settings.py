@@ -35,8 +35,6 @@ _train = lambda name, *default, **changes: declarations.like(
     AgreedSettings, name, *default, **{
         'when': {}, 'essential': True, 'group': 'run', **changes})
 _rows = lambda name, **changes: declarations.like(DataSettings, name, **changes)
-
-
 _engine = _train('engine', GRPC, choices=ENGINES, help='What carries messages '
                  'between leader and sites. pipes: an engine that starts this process, by '
                  'standard input and output.', essential=False)
@@ -140,7 +138,8 @@ class LeaderSettings(_PartSettings):
   listen: str | None = _train('listen', when={'engine': (GRPC,)})
   round_deadline: float = _train('round_deadline')
   data_path: str | None = _rows('data_path', help='Public or invented data with the '
-      'columns of the sites\', from which held-out sets are taken.', otherwise='as when it was agreed')
+      'columns of the sites\', from which held-out sets are taken.',
+      otherwise='as when it was agreed')
   test_path: str | None = _rows('test_path')
   output_dir: str | None = _train('output_dir')
   resume: bool = _train('resume')
@@ -172,6 +171,11 @@ class AgreeSettings(TrainSettings):
       'of a site: all take the time for as many.', low=1, free=True, otherwise='--units',
       when={'protect': ('record', 'person')})
 
+  def unused(self):
+    yield from super().unused()
+    for name in ('output_dir', 'resume', 'plan', 'verbose', 'engine', 'local_workers'):
+      yield name, 'agree, which starts nothing'
+
   def check(self) -> None:
     super().check()
     for name in ('agreement', 'parties', 'study', *['units'] * (self.protect != 'client')):
@@ -181,9 +185,7 @@ class AgreeSettings(TrainSettings):
   @property
   def training(self) -> TrainSettings:
     """The settings of the run."""
-    given = _given(TrainSettings, self)
-    return TrainSettings(**{name: value for name, value in given.items()
-                            if name != 'output_dir'})
+    return TrainSettings(**_given(TrainSettings, self))
 
 
 # Name of a command -> its settings, and a sentence.
@@ -193,6 +195,6 @@ COMMANDS = {
               'Also takes the flags of train.'),
     'status': (StatusSettings, 'Shows what a site has spent, and what an agreement would '
                'cost.'),
-    'client': (ClientSettings, 'Takes part in a run with the data of one site.'),
+    'client': (ClientSettings, 'Participates in a run with the data of one site.'),
     'helper': (HelperSettings, 'Serves as the second server of a run.'),
     'leader': (LeaderSettings, 'Leads a run, and reports as train does.')}

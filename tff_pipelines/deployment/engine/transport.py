@@ -69,15 +69,14 @@ def _served(service: str, methods: Mapping[str, Callable], address: str, *,
 
   server = grpc.server(
       futures.ThreadPoolExecutor((_CALLS + 1) * len(peers) + 4), options=_options(most),
-      handlers=[
-          grpc.method_handlers_generic_handler(service, {
-              name: handler(method) for name, method in methods.items()})])
+      handlers=[grpc.method_handlers_generic_handler(service, {
+          name: handler(method) for name, method in methods.items()})])
   try:
     port = server.add_secure_port(address, grpc.ssl_server_credentials(
         [(key, certificate)], ''.join(peers.values()).encode('ascii'), True))
   except RuntimeError:
-    raise OSError(f'address {address} can\'t be listened at: it may be in use by another '
-                  'leader or helper; listen names another') from None
+    raise OSError(f'can\'t listen on {address}: it may be in use by another '
+                  'leader or helper; give another with listen') from None
   server.start()
   try:
     yield f'{address.rpartition(":")[0]}:{port}'
@@ -252,8 +251,9 @@ def helper_serving(answer: Callable[[bytes], bytes], address: str, *, key: bytes
       return answer(request)
 
   agreed = lambda name, request, context: digest.encode('ascii')
-  with _served(_HELPER, {'Open': opened, 'Agreement': agreed, 'Over': ended}, address, key=key, certificate=certificate,
-               peers={'leader': leader}, most=most) as listening:
+  with _served(_HELPER, {'Open': opened, 'Agreement': agreed, 'Over': ended}, address,
+               key=key, certificate=certificate, peers={'leader': leader},
+               most=most) as listening:
     yield listening
 
 
