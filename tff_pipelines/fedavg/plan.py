@@ -390,6 +390,7 @@ class FedAvgPlan(guarantee.Plan):
             'max_participations': mechanism.max_participations,
             'column': list(mechanism.column), 'bits': mechanism.bits,
             'noise_generator': self.params and self.params.noise_generator,
+            'rotation_order': self.params and self.params.rotation_order,
             **({'stated_event': mechanism.stated_event} if mechanism.stated_event else {}),
             **{name: event.to_json() for name in _RELEASES
                if (event := getattr(self, name)) is not None}}
