@@ -45,15 +45,17 @@ def blocks(key: tf.Tensor, counters: tf.Tensor, nonce: tf.Tensor) -> tf.Tensor:
   keeps XLA from fusing rounds into each other, which would repeat work.
 
   Args:
-    key: uint32 [8], or [4] for a key of 128 bits.
+    key: uint32 [8], or [4] for a key of 128 bits; or with a last dimension of n, for a
+      key of each block.
     counters: uint32 [n], a block each.
     nonce: uint32 [3].
 
   Returns uint32 [16, n]; column i is the key stream of counters[i].
   """
   ones = tf.ones_like(counters)[tf.newaxis]
+  of_block = tf.reshape(key, [key.shape[0], -1])
   rows = (tf.constant(_CONSTANTS[key.shape[0]], tf.uint32)[:, tf.newaxis] * ones,
-          key[:4, tf.newaxis] * ones, key[-4:, tf.newaxis] * ones,
+          of_block[:4] * ones, of_block[-4:] * ones,
           tf.concat([counters[tf.newaxis], nonce[:, tf.newaxis] * ones], axis=0))
 
   def turned(x, count):
@@ -103,6 +105,31 @@ def children(key: tf.Tensor, first, end, stream=_stream) -> tf.Tensor:
 def split(key: tf.Tensor, count: int) -> list[tf.Tensor]:
   """The children of a key at the indices 0 to count - 1, in one operation."""
   return tf.unstack(children(key, 0, count, _compiled_stream), count)
+
+
+@functools.partial(tf.function, jit_compile=True, autograph=False)
+def _compiled_grandchildren(key: tf.Tensor, first: tf.Tensor, each: int) -> tf.Tensor:
+  """`grandchildren` by the children at _PIECE indices from `first` on."""
+  found = _stream(key, first + tf.cast(tf.range(_PIECE), tf.uint32), _KEYS)[:4]
+  nonce = tf.constant([_KEYS, 0, 0], tf.uint32)
+  streams = [blocks(found, tf.fill([_PIECE], tf.constant(index, tf.uint32)), nonce)[:4]
+             for index in range(each)]
+  return tf.bitcast(tf.reshape(
+      tf.transpose(tf.stack(streams), [2, 0, 1]), [_PIECE, each, 2, 2]), tf.int64)
+
+
+def grandchildren(key: tf.Tensor, count: tf.Tensor, each: int) -> tf.Tensor:
+  """The first `each` children of the first `count` children; int64 [count, each, 2].
+
+  In one compiled program for _PIECE children, where one by one starting programs takes
+  most of the time.
+  """
+  pieces = (count + _PIECE - 1) // _PIECE
+  found = tf.map_fn(
+      lambda piece: _compiled_grandchildren(key, tf.cast(piece * _PIECE, tf.uint32), each),
+      tf.range(pieces), fn_output_signature=tf.TensorSpec([_PIECE, each, 2], tf.int64),
+      parallel_iterations=1)
+  return tf.reshape(found, [-1, each, 2])[:count]
 
 
 # This many blocks at a time stay in the cache nearest to the processor, which makes a

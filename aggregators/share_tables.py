@@ -28,9 +28,6 @@ _SMALLEST_COHORT = 0.75
 _MAX_DRAWS = 4
 # The draws that a server makes in a coordinate: more take as long as two Poisson draws.
 MOST_SERVER_DRAWS = 32
-# From this many coordinates on a round under ChaCha20 takes little longer than under
-# Philox: vectors are encoded by compiled programs (docs/noise.md).
-_MIN_CHACHA = 2**14
 
 
 def is_cryptographic(params: DistributedSumParams) -> bool:
@@ -185,9 +182,8 @@ def default_generator(params: DistributedSumParams) -> str:
 
   ChaCha20 where it can draw the noise, by one draw a share, and is about as fast.
   """
-  return 'chacha20' if (
-      params.padded_dimension >= _MIN_CHACHA and table_draws(params) == 1
-      and _fits_all_cohorts(params)) else 'philox'
+  return ('chacha20' if table_draws(params) == 1 and _fits_all_cohorts(params) else
+          'philox')
 
 
 def most_draws(params: DistributedSumParams, most_clients: int) -> int | None:

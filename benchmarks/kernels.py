@@ -76,7 +76,7 @@ def pairs(dim: int) -> dict[str, tuple[Callable, Callable | None]]:
   """Name of a step -> (kernel, peer) on float32 [dim]; the peer is None for a copy."""
   rng = np.random.default_rng(0)
   vector = (rng.normal(size=dim) / dim**0.5).astype(np.float32)
-  out, values = np.empty(dim, np.float32), np.empty(dim, np.int32)
+  out = np.empty(dim, np.float32)
   memory = random_bits.scratch()
   pair = tuple(KEY.view(np.uint64))
   signs = transform.sign_bits(pair, dim)
@@ -110,8 +110,7 @@ def pairs(dim: int) -> dict[str, tuple[Callable, Callable | None]]:
           _graph(lambda bits: noisy_rounding._add_draw(  # pylint: disable=protected-access
               tf.zeros([dim], tf.int32), bits, tf.constant(KEY), tf.constant(packed),
               tf.constant(tie), keys), random)),
-      'sum': (lambda: noising.add_wrapped(values, values, 16),
-              _graph(lambda x: (x + x) & 65535, random[:dim]))}
+  }
   numpy_bits = {'Philox': np.random.Generator(np.random.Philox(1))}
   for name, generator, module in (('Philox', random_bits.PHILOX, keys),
                                   ('ChaCha20', random_bits.CHACHA, chacha)):

@@ -3,6 +3,7 @@
   python -m benchmarks.round [--quick] [--json=FILE] [--repeats=N] [--no_pfl]
   python -m benchmarks.round --generators     # ours alone: ChaCha20 against Philox
   python -m benchmarks.round --bands=5        # ours alone: rows of sums against sums
+  python -m benchmarks.round --memory_of=process --only=tags_large   # 50,000,500
   python -m benchmarks.round --reading        # ours alone: SQLite, by cohort and by client
 
 Milliseconds per client of a plain federated mean and of a mean under distributed
@@ -101,6 +102,7 @@ SETTINGS = (
     Setting(model='lstm', clients=20, examples=20),
     Setting(model='tags', clients=20, examples=50),
 )
+LARGE_SETTINGS = (Setting(model='tags_large', clients=20, examples=50),)
 QUICK_SETTINGS = (Setting(model='softmax', clients=6, examples=20),)
 # For ChaCha20 against Philox: cohorts of the trainer, and clients of few examples,
 # whose time is mostly that of the noise.
@@ -437,6 +439,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
   tf.get_logger().setLevel('CRITICAL')  # Of what the peers leave unused.
   of_memory = QUICK_SETTINGS[0] if flags.quick else SETTINGS[0]
   if flags.memory_of:
+    of_memory = next((setting for setting in SETTINGS + LARGE_SETTINGS
+                      if flags.only and setting.sizes.startswith(flags.only)), of_memory)
     print(memory_of(flags.memory_of, of_memory, flags.repeats))
     return
   alone = flags.generators or flags.bands or flags.reading

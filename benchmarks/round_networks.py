@@ -54,10 +54,10 @@ def softmax() -> task_lib.Model:
       name='softmax', initial_weights=weights, loss=loss, metrics=lambda *_: {})
 
 
-def _tags() -> task_lib.Model:
-  """The tag model of 5,000,500 parameters."""
+def _tags(words: int = _WORDS) -> task_lib.Model:
+  """The tag model, of 5,000,500 parameters for 10,000 words."""
   return stackoverflow_tag.build_model('logistic', vocabulary_lib.Vocabulary(
-      words=tuple(f'w{i}' for i in range(_WORDS)),
+      words=tuple(f'w{i}' for i in range(words)),
       labels=tuple(f't{i}' for i in range(_TAGS)), made_from=vocabulary_lib.PUBLIC))
 
 
@@ -120,6 +120,7 @@ def _keras_tags():
 
 
 NETWORKS = {
+    'tags_large': Network(model=lambda: _tags(10 * _WORDS), examples=_posts),
     'softmax': Network(model=softmax, examples=_images(10), keras=_keras_softmax),
     'cnn': Network(model=_emnist('cnn_1m', 62), examples=_images(62),
                    keras=_keras_cnn),

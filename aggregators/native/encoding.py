@@ -41,7 +41,7 @@ def _clip_extreme(vector, clip, out):
 
 @compiling.jit
 def encode_clients(vectors, keys, signs, clip, scale, clip_grid, bound, believed, table,
-                   bits, rotated, values, closed, total, diagnostics):
+                   bits, rotated, total, diagnostics):
   """Encodes clients' vectors and adds them to a running sum.
 
   Args:
@@ -53,11 +53,9 @@ def encode_clients(vectors, keys, signs, clip, scale, clip_grid, bound, believed
     clip_grid: float64, the clip in grid units.
     bound: int64, maximum squared norm of a rounded vector, grid units.
     believed: Whether the stated cohort size is believed; if not, vectors count as zero.
-    table: See `noising.noisy_round`.
+    table: See `noising.add_noisy_round`.
     bits: Bits of the modulus, in [2, 30].
     rotated: float32 [D], working memory.
-    values: int32 [D], working memory.
-    closed: int32 [D], working memory; empty where vectors without noise are not wanted.
     total: int32 [D], in [0, 2^bits); clients are added modulo 2^bits. Or [2 D], where
       the second half is of the vectors without noise.
     diagnostics: int64 [5], in the order of DIAGNOSTICS; counts are added.
@@ -83,15 +81,12 @@ def encode_clients(vectors, keys, signs, clip, scale, clip_grid, bound, believed
     factor64 = limit / max(norm, 1e-300) if norm * scale > limit else scale
     if not believed:
       factor64 = 0.0
-    retries, fell_back = noising.noisy_round(
+    retries, fell_back = noising.add_noisy_round(
         rotated, np.float32(factor64), square, (keys[client, 0], keys[client, 1]),
-        bound, table, bits, values, closed)
+        bound, table, bits, total[:dim], total[dim:])
     diagnostics[2] += not believed
     diagnostics[3] += retries
     diagnostics[4] += fell_back
-    noising.add_wrapped(total[:dim], values, bits)
-    if closed.size:
-      noising.add_wrapped(total[dim:], closed, bits)
 
 
 def checked(name: str, array: np.ndarray, dtype, *shape: int) -> np.ndarray:
@@ -133,17 +128,18 @@ def _table(params: DistributedSumParams, state: Mapping[str, Any]):
 _memory = threading.local()
 
 
-def _vectors_of(dim: int, closed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """float32 [dim], int32 [dim] and [closed] of this thread: new ones take longer."""
-  if getattr(_memory, 'sizes', None) != (dim, closed):
-    _memory.sizes = dim, closed
-    _memory.vectors = (np.empty(dim, np.float32), np.empty(dim, np.int32),
-                       np.empty(closed, np.int32))
-  return _memory.vectors
+def _vector_of(dim: int) -> np.ndarray:
+  """float32 [dim] of this thread: a new one takes longer."""
+  if getattr(_memory, 'vector', np.zeros(0)).size != dim:
+    _memory.vector = np.empty(dim, np.float32)
+  return _memory.vector
 
 
 class EncodedSum:
   """The sum modulo 2^bits of clients' encoded vectors.
+
+  A thread takes a vector of `padded_dimension` 32-bit numbers, in addition to the clients'
+  own and to the sum.
 
   Attributes:
     total: int32 [sent_dimension], in [0, 2^bits).
@@ -155,7 +151,6 @@ class EncodedSum:
     self._believed = not params.has_shares or bool(
         float(state['cohort_size']) <= params.believed_cohort)
     dim, sent = params.padded_dimension, params.sent_dimension
-    self._working = dim, sent - dim
     self._signs = (transform.sign_bits(pair(state['rotation_key']), dim)
                    if params.rotation == 'hadamard' else np.zeros(0, np.uint32))
     # Not `np.zeros`: the system maps pages twice that are read before they are written.
@@ -186,7 +181,7 @@ class EncodedSum:
         checked('keys', keys, np.int64, count, 2).view(np.uint64), self._signs,
         float(params.clip), params.scale, params.clip_grid,
         params.l2_sensitivity_squared, self._believed, self._table, params.bits,
-        *_vectors_of(*self._working), self.total, self.diagnostics)
+        _vector_of(params.padded_dimension), self.total, self.diagnostics)
 
 
 def pair(key: np.ndarray) -> tuple[np.uint64, np.uint64]:

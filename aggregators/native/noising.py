@@ -92,17 +92,17 @@ def _add_draw(low, high, packed, tie, indices, out, generator, tie_key, dim, sta
 
 
 @compiling.jit
-def _block(values, factor, key, index, with_noise, table, bits, out, closed, memory):
-  """Rounds one block by the try of an index, and adds its noise.
+def _block(values, factor, key, index, sign, table, bits, total, closed, memory):
+  """Rounds one block by the try of an index, and adds it with its noise.
 
   Args:
     values: float32 [n].
     factor: float32, grid units in a unit of `values`.
     key: Pair of uint64, the key of the block.
     index: Index of a try, _TOWARDS_ZERO or _ALL_ZERO, as in `noisy_rounding`.
-    with_noise: Whether to add noise and wrap, and write the result.
+    sign: 1 to add the result to `total`, -1 to take it away again, 0 for neither.
     table, bits: See `noisy_round`.
-    out: int32 [n], in [0, 2^bits); written if `with_noise`.
+    total: int32 [n], in [0, 2^bits).
     closed: int32 [n], the same without noise; empty where that is not wanted.
     memory: For random bits (`random_bits.scratch`), and int32 [4, STRIP].
 
@@ -142,37 +142,37 @@ def _block(values, factor, key, index, with_noise, table, bits, out, closed, mem
         for i in range(size):
           low[i] = high[i] & _THRESHOLD
       norm += _round(source, factor, low, rounded)
-    if not with_noise:
+    if sign == 0:
       continue
     if closed.size:
       target = closed[start:start + size]
       for i in range(size):
-        target[i] = rounded[i] & mask
+        target[i] = (target[i] + sign * rounded[i]) & mask
     for draw in range(draws + more_draws):
       if draw < draws:
-        draw_key, total, first, second = (
+        draw_key, count, first, second = (
             key, 2 * draws * dim, draw * dim, (draws + draw) * dim)
         tie_key = random_bits.derive(generator, key, 1 + draw, numbers)
       else:
         draw_key = random_bits.derive(generator, more_key, draw - draws, numbers)
-        total, first, second = 2 * dim, 0, dim
+        count, first, second = 2 * dim, 0, dim
         tie_key = random_bits.derive(generator, draw_key, _FIRST_CHILD, numbers)
       if draw > 0 or index != 0:
-        random_bits.fill(generator, draw_key, total, first + start,
+        random_bits.fill(generator, draw_key, count, first + start,
                          high.view(np.uint32), numbers)
-      random_bits.fill(generator, draw_key, total, second + start,
+      random_bits.fill(generator, draw_key, count, second + start,
                        low.view(np.uint32), numbers)
       _add_draw(low, high, packed, tie, indices, rounded, generator, tie_key, dim,
                 start, numbers)
-    target = out[start:start + size]
+    target = total[start:start + size]
     for i in range(size):
-      target[i] = rounded[i] & mask
+      target[i] = (target[i] + sign * rounded[i]) & mask
   return norm
 
 
 @compiling.jit
-def noisy_round(values, factor, squared_norm, key, bound, table, bits, out, closed):
-  """Computes `noisy_rounding.noisy_round`.
+def add_noisy_round(values, factor, squared_norm, key, bound, table, bits, total, closed):
+  """Adds `noisy_rounding.noisy_round` to a running sum.
 
   Args:
     values: float32 [D].
@@ -182,9 +182,9 @@ def noisy_round(values, factor, squared_norm, key, bound, table, bits, out, clos
     bound: int64, maximum squared norm of the rounded values, grid units.
     table: Generator, draws that share their random bits with the rounding (0 for no
       noise), further draws, and int64 [N] `packed` and `tie` of an alias table.
-    bits: The result is modulo 2^bits.
-    out: int32 [D], in [0, 2^bits), written.
-    closed: int32 [D], written, the same without noise; empty where it is not wanted.
+    bits: The sum is modulo 2^bits.
+    total: int32 [D], in [0, 2^bits), to which the result is added.
+    closed: int32 [D], the same without noise; empty where it is not wanted.
 
   Returns:
     int64, tries of the rounding beyond the first, in [0, 63]; and bool, whether no try
@@ -193,8 +193,7 @@ def noisy_round(values, factor, squared_norm, key, bound, table, bits, out, clos
   memory = random_bits.scratch(), np.empty((4, STRIP), np.int32)
   # False for NaN.
   in_range = squared_norm * (np.float64(factor) * np.float64(factor)) <= 2.0**61
-  tries = np.int64(0)
-  with_noise = bool(1)  # Not a constant, or `_block` would be compiled for it too.
+  tries, sign = np.int64(0), np.int32(1)
   while True:
     index = tries if tries < _MAX_TRIES else _MAX_TRIES + _TOWARDS_ZERO - tries
     if not in_range:
@@ -202,20 +201,14 @@ def noisy_round(values, factor, squared_norm, key, bound, table, bits, out, clos
     norm = np.int64(0)
     for start in range(0, values.size, BLOCK):
       own_key = random_bits.derive(table[0], key, start // BLOCK, memory[0])
-      norm += _block(values[start:start + BLOCK], factor, own_key, index, with_noise,
-                     table, bits, out[start:start + BLOCK],
-                     closed[start:start + BLOCK], memory)
-    if norm > bound:
-      tries, with_noise = tries + 1, False
-    elif with_noise:
+      norm += _block(values[start:start + BLOCK], factor, own_key, index, sign, table,
+                     bits, total[start:start + BLOCK], closed[start:start + BLOCK],
+                     memory)
+    if norm > bound and sign > 0:
+      sign = np.int32(-1)  # What was added is taken away: no vector is kept for it.
+    elif norm > bound:
+      tries, sign = tries + 1, np.int32(0)
+    elif sign > 0:
       return min(tries, _MAX_TRIES - 1), not in_range or tries >= _MAX_TRIES
     else:
-      with_noise = True
-
-
-@compiling.jit
-def add_wrapped(total, values, bits):
-  """Adds `values` to a running sum in place, modulo 2^bits; int32 [D] each."""
-  mask = np.int32((1 << bits) - 1)
-  for i in range(total.size):
-    total[i] = (total[i] + values[i]) & mask
+      sign = np.int32(1)

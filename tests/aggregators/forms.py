@@ -31,10 +31,10 @@ def noisy_round(vector, key, l2_bound_squared, noise, bits, *, factor=1.0,
   none = np.zeros(0, np.int64)
 
   def run(vector, key, packed, tie, more_draws, factor):
-    out = np.empty(vector.size, np.int32)
+    out = np.zeros(vector.size, np.int32)
     norm = float(np.sum(vector.astype(np.float64)**2)) if (
         squared_norm is None) else float(squared_norm)
-    retries, fell_back = noising.noisy_round(
+    retries, fell_back = noising.add_noisy_round(
         vector.copy(), np.float32(factor), norm, tuple(key.view(np.uint64)),
         int(l2_bound_squared),
         (_GENERATORS[noise.generator], noise.draws if tables else 0, int(more_draws),

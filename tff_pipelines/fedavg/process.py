@@ -21,6 +21,10 @@ from tff_pipelines.fedavg import local_training
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 
 
+# From this many clients on that a call trains, their keys are derived together.
+_LEAST_TOGETHER = 16
+
+
 def _examples_type(element_spec) -> dict[str, tff.Type]:
   """The type of examples: tensors by name, first dimension unknown."""
   return {'examples': tff.to_type(collections.OrderedDict(
@@ -186,25 +190,33 @@ def build_chunked(
     ends = None if by_id else tf.cumsum(chunk['lengths'])
     root = None if seeded else keys.fresh()
     # Clients share a root here: an observer of one key must not find the others.
-    derive = keys.derive if seeded else sum_factory.generator.derive
+    generator = keys if seeded else sum_factory.generator
+    params = sum_factory.native_params
+    # Those of a chunk together cost little more than those of one.
+    pairs = generator.grandchildren(root, count, 2) if (
+        generator is not keys and params and marks.at_a_time(params) >= _LEAST_TOGETHER
+    ) else None
 
     # Not inlined: TensorFlow does not fuse operations that are inlined into a branch.
     @functools.partial(tf.function, autograph=False,
                        experimental_attributes={'_noinline': True})
     def train_one(i):
-      key = chunk['keys'][i] if seeded else derive(root, i)
+      if pairs is None:
+        own = chunk['keys'][i] if seeded else generator.derive(root, i)
+        to_train, to_send = generator.derive(own, 0), generator.derive(own, 1)
+      else:
+        to_train, to_send = tf.unstack(pairs[i])
       if by_id:
         examples = read_in_graph(chunk['client_ids'][i])
       else:
         rows = slice(ends[i] - chunk['lengths'][i], ends[i])
         examples = {name: x[rows] for name, x in chunk['examples'].items()}
         examples = examples if convert is None else convert(examples)
-      delta, training = client_update(weights, examples, derive(key, 0))
-      return (layout.flatten(delta), derive(key, 1), training if diagnostics else ())
+      delta, training = client_update(weights, examples, to_train)
+      return (layout.flatten(delta), to_send, training if diagnostics else ())
 
     # Traced once, for the loops here and for that of the marks.
     trained = train_one.get_concrete_function(tf.TensorSpec([], tf.int32))
-    params = sum_factory.native_params
     if trained.structured_outputs[0].dtype != tf.float32:
       params = None
     marked = params and marks.Marks(params, sum_state, count, trained)
