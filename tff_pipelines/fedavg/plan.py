@@ -397,8 +397,8 @@ class FedAvgPlan(guarantee.Plan):
 
 def _sources(event: base.Event) -> list[str]:
   """Sources of the bounds of the releases inside an event."""
-  inner = [event.event] if hasattr(event, 'event') else getattr(event, 'events', ())
-  return [source for part in inner for source in _sources(part)] or [event.source]
+  return [source for part in base.parts(event)
+          for source in _sources(part)] or [event.source]
 
 
 def build(settings: settings_lib.TrainSettings, *, dimension: int, population: int,
