@@ -105,8 +105,7 @@ def _task(name: str, agents: Mapping[str, labelled.Labelled], server: labelled.L
   """Builds the task; `public` of the server's records, the others for tests."""
   checks.integer('public_records', public, 0, len(server) - 1,
                  'records of the server, of which some are for tests')
-  order = np.random.default_rng(_SPLIT_SEED).permutation(len(server))
-  unlabelled, test = map(server.rows, np.split(order, [public]))
+  unlabelled, test = server.divided(public, _SPLIT_SEED)
   dtype = np.result_type(*{part.x.dtype for part in agents.values()})
   return VotingTask(
       name=name, num_classes=num_classes, agents=AgentRecords({
@@ -143,8 +142,7 @@ def embedded(*, num_clients: int = 100, public_records: int = 300,
   records = digits_lib.resized()
   most = len(records) - _EMBEDDED_TEST
   checks.integer('public_records', public_records, 0, most - 1)
-  order = np.random.default_rng(_SPLIT_SEED).permutation(len(records))
-  server, rest = map(records.rows, np.split(order, [public_records + _EMBEDDED_TEST]))
+  server, rest = records.divided(public_records + _EMBEDDED_TEST, _SPLIT_SEED)
   deal = partition.evenly(len(rest), num_clients=num_clients, seed=data_seed)
   return _task('embedded', _dealt(rest, deal), server, public_records,
                privacy_unit=f'one of {num_clients} simulated agents, not people')
