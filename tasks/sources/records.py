@@ -430,17 +430,14 @@ def gather(
   """
   skips, ids = skips or task.Skips(), source.client_ids
   if max_clients is not None and max_clients < len(ids):
-    ids = [ids[i] for i in np.sort(_selected(len(ids), max_clients))]
+    source = SubsetSource(
+        source, [ids[i] for i in np.sort(_selected(len(ids), max_clients))])
   parts, clients = [], []
-  for client_id in ids:
-    try:
-      parts.append(source.examples(client_id))
-    except task.BadClientError as error:
-      skips.client(client_id, error)
-      continue
-    clients += [client_id] * len(next(iter(parts[-1].values())))
+  for client_id, examples in skips.examples(source):
+    parts.append(examples)
+    clients += [client_id] * len(next(iter(examples.values())))
   if not clients:
-    raise ValueError(f'there is no example in the {len(ids)} clients')
+    raise ValueError(f'there is no example in the {len(source.client_ids)} clients')
   examples = {name: np.concatenate([part[name] for part in parts])
               for name in source.element_spec}
   return examples, np.array(clients, str)
@@ -466,11 +463,12 @@ def held_out_sets(
   return sets
 
 
-def of_population(test: task.ClientSource | None,
-                  population: task.ClientSource) -> SubsetSource | None:
-  """The clients of a test part that train; None if there are none."""
+def of_population(test: task.ClientSource | None, population: task.ClientSource, *,
+                  others: bool = False) -> SubsetSource | None:
+  """The clients of a test part that train, or all others; None if there are none."""
   known = ids_lib.membership(population.client_ids)
-  ids = [client for client in (test.client_ids if test else ()) if client in known]
+  ids = [client for client in (test.client_ids if test else ())
+         if (client in known) != others]
   return SubsetSource(test, ids) if ids else None
 
 
