@@ -21,6 +21,7 @@ from tasks.sources import ids, open_source
 from tasks.task import (
     DamagedDataError, data_proof, is_roster, Serving, Task, VALIDATION)
 from tff_pipelines.accounting.events import preliminary as preliminary_lib
+from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.audit import guesses, training as audit_lib
 from tff_pipelines.common import declarations, files
 from tff_pipelines.experiment import (
@@ -295,7 +296,7 @@ class TrainExperiment(run_lib.Experiment):
         raise ValueError(
             f'rounds={self.settings.rounds} can\'t be more than were planned: '
             f'server_schedule={self.settings.server_schedule} depends on them')
-      if records_lib.was_stopped(self.folder):
+      if ledger_lib.unused(ledger_lib.Ledger(self.folder / files.LEDGER).lines()):
         raise ValueError(f'output_dir={self.folder} holds a run that was stopped: no '
                          'rounds can be added')
     return plan
