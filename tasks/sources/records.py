@@ -91,11 +91,6 @@ class Field:
     if self.optional:
       checks.choice(f'kind of optional {self.name}', self.kind, (TEXT, INTEGER, FLOAT))
 
-  @property
-  def has_rules(self) -> bool:
-    """Whether `check` may raise."""
-    return self.complete or bool(self.choices) or self.bounds is not None
-
   def check(self, value: Any) -> None:
     """Raises ValueError unless a converted value keeps the rules."""
     if value == '' or value != value:
