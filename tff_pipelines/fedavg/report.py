@@ -251,9 +251,9 @@ def fields(plan: FedAvgPlan) -> dict[str, Any]:
   """Fields of a summary that follow from the plan."""
   mechanism = plan.mechanism
   return {
-      'mechanism': mechanism.mechanism, 'population': mechanism.population,
-      'cohort_size': mechanism.cohort_size, 'parameters': mechanism.dimension,
-      'noise_multiplier': mechanism.noise_multiplier,
+      **{name: getattr(mechanism, name) for name in (
+          'mechanism', 'population', 'cohort_size', 'noise_multiplier')},
+      'parameters': mechanism.dimension,
       'clip': mechanism.clip if plan.is_private else None,
       'bits': plan.params and plan.params.bits}
 

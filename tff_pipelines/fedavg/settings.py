@@ -432,11 +432,6 @@ class TrainSettings(settings.RunSettings, DataSettings):
       kept.compile_ahead()
 
   @property
-  def preliminary_epsilon(self) -> float:
-    """Epsilon of what is released before the first round, alone."""
-    return self.statistics_epsilon or self.vocabulary_epsilon or 1.0
-
-  @property
   def target_epsilon(self) -> float | None:
     """The target of the calibration; None where the noise is given or there is none."""
     if (self.mechanism not in _PRIVATE or (
