@@ -22,6 +22,7 @@ import numpy as np
 
 from tasks import checks, task
 from tasks.sources import ids as ids_lib, values as values_lib
+from tff_pipelines.common import validate
 
 # Kinds of fields: str; a signed 64-bit integer; a 64-bit float; and a number, which is
 # one of the latter two, the same in all records.
@@ -390,8 +391,7 @@ def split_clients(
   """
   if held_out_fraction is None:
     held_out_fraction = 0.1
-  if not 0 <= held_out_fraction < 1:
-    raise ValueError(f'held_out_fraction must be in [0, 1), found {held_out_fraction!r}')
+  validate.below_one(held_out_fraction=held_out_fraction)
   ids = source.client_ids
   if held_out_fraction == 0:
     return SubsetSource(source, ids), None

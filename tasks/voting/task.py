@@ -16,6 +16,7 @@ from tasks import checks, task
 from tasks.sources import (
     digits as digits_lib, labelled, partition, records as records_lib)
 from tasks.voting import data as voting_data
+from tff_pipelines.common import validate
 
 # The server's records are divided by this seed whatever the agents, so that
 # accuracies of different agents are of the same examples.
@@ -82,7 +83,7 @@ class VotingTask:
   public_labels: np.ndarray
   test: Mapping[str, np.ndarray]
   privacy_unit: str
-  notes: tuple[str, ...] = ()
+  notes: tuple[task.Note, ...] = ()
 
   def __post_init__(self):
     if not len(self.public):
@@ -212,8 +213,7 @@ def npz(*, data_path: str | os.PathLike[str], num_classes: int | None = None,
   `public_fraction`, in [0, 1), of its test records are the server's. With `num_clients`
   agents are simulated, as those of `mnist`.
   """
-  if not 0 <= public_fraction < 1:
-    raise ValueError(f'public_fraction must be in [0, 1), found {public_fraction!r}')
+  validate.below_one(public_fraction=public_fraction)
   parts, agents = voting_data.npz(data_path, num_classes)
   train, test, notes = parts.train, parts.test, parts.notes
   if num_clients is None:

@@ -66,20 +66,21 @@ def describe(task: Task, plan: FedAvgPlan) -> report.Description:
     details.append(
         f'sum modulo 2^{plan.params.bits}, scale {plan.params.scale:.4g} grid units '
         f'per model unit, {plan.params.padded_dimension:,} coordinates')
-  notes = [(note.name, str(note)) for note in task.warnings]
-  notes += [('held-out metrics not protected',
-             f'metrics on {name} are outside the guarantee{_OUTSIDE.get(name, "")}')
-            for name in task.held_out if _is_outside(name, task)]
+  notes = [caveats.Caveat(
+      'held-out metrics not protected',
+      f'metrics on {name} are outside the guarantee{_OUTSIDE.get(name, "")}')
+           for name in task.held_out if _is_outside(name, task)]
   if plan.preliminary is None:
-    notes += [('release of another run', f'{name} was released with noise by another '
-               'run, whose cost is not in this epsilon') for name in task.noised_files]
+    notes += [caveats.Caveat(
+        'release of another run', f'{name} was released with noise by another '
+        'run, whose cost is not in this epsilon') for name in task.noised_files]
   if VALIDATION in task.held_out:
-    notes.append((
+    notes.append(caveats.Caveat(
         'validation set stated as public',
         'the user states that the validation set, which chooses the model, is public: '
         'no epsilon protects those whose data it has'))
   if _draws_clients(plan, task) and task.test_of_files:
-    notes.append((
+    notes.append(caveats.Caveat(
         'labels of clients drawn', f'diagnostics draw {report.LABELS_FIGURE}, exactly '
         'how often each client has each label, outside the guarantee'))
   return report.Description(
@@ -88,7 +89,7 @@ def describe(task: Task, plan: FedAvgPlan) -> report.Description:
                    f'parameters, {_population(plan)}'),
           ('run', run_line(plan, mechanism.rounds)),
           ('mechanism', mechanism_line(plan))],
-      data=task.plan_lines, details=details, caveats=[caveats.Caveat(*note) for note in notes])
+      data=task.plan_lines, details=details, caveats=[*task.warnings, *notes])
 
 
 def of_counts(plan: FedAvgPlan, work: columns.Workload) -> report.Description:

@@ -8,7 +8,6 @@ import numpy as np
 from tasks.ldp.task import DistillationTask
 from tasks.models import classifiers
 from tasks.task import Breakdown
-from tff_pipelines.common import caveats
 from tff_pipelines.experiment import report
 from tff_pipelines.fedavg import evaluation, report as fedavg_report
 
@@ -42,4 +41,4 @@ def description(task: DistillationTask, owners: str,
   return report.Description(
       lines=[('task', f'{task.name}, {task.num_clients:,} owners {owners}, '
               f'{task.num_classes} classes'), *lines],
-      caveats=[caveats.Caveat(note.name, str(note)) for note in task.notes])
+      caveats=task.notes)
