@@ -282,7 +282,7 @@ def in_model_units(total: tf.Tensor, factor: tf.Tensor, rotation_key: tf.Tensor,
   vector = grid * factor
   if params.rotation == 'hadamard':
     vector = rotation.flip(
-        rotation.walsh_hadamard(vector),
+        rotation.transformed(vector),
         rotation.sign_bits(rotation_key, params.padded_dimension))
   else:
     vector = rotation.unrotate(vector, rotation_key, params.rotation)

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import math
 
-from aggregators import noises
+from aggregators import hadamard, noises
 from tff_pipelines.common import declarations, validate
 from tff_pipelines.common.declarations import REQUIRED, setting
 
@@ -209,8 +209,13 @@ class DistributedSumParams(NoiseShares):
   def padded_dimension(self) -> int:
     """Number of coordinates D of a sum."""
     if self.rotation == 'hadamard':
-      return 1 << (self.dimension - 1).bit_length()
+      return hadamard.padded(self.dimension)
     return self.dimension + (self.dimension % 2 if self.rotation == 'dft' else 0)
+
+  @property
+  def rotation_order(self) -> str | None:
+    """The order of the Hadamard matrix, such as 20 * 2^18; None for other rotations."""
+    return hadamard.name(self.padded_dimension) if self.rotation == 'hadamard' else None
 
   @functools.cached_property
   def scale(self) -> float:

@@ -8,40 +8,39 @@ All functions are pure; the same key gives the same rotation on every machine.
 import math
 
 import numpy as np
-from scipy import linalg
 import tensorflow as tf
 
-from aggregators import keys, params
+from aggregators import hadamard, keys, params
 from tff_pipelines.common import validate
 
 # One pass multiplies by a 16 x 16 matrix at most. Measured at 2^20: passes of
 # 16 take 1.3 ns a coordinate, of 32 1.4, of 128 3.0, of 1024 16.
 _LOG_RADIX = 4
-# Over vectors of at least 2^8 coordinates matrix libraries add the 16 terms of a
-# product in their order. Short vectors, and the bits of the index that are left over,
+# Over vectors of at least 2^8 coordinates matrix libraries add the terms of a product in
+# their order. Powers of two below that, and the bits of the index that are left over,
 # take passes of radix 2, whose sums have one order: the result has the same bits on
 # every machine, and in `native.transform`.
 _LEAST_LOG_DIM = 8
 
 
-def walsh_hadamard(vector: tf.Tensor, scale: float = 1.0) -> tf.Tensor:
-  """`scale` times the Walsh-Hadamard transform of float32 [D], D a power of two.
+def transformed(vector: tf.Tensor, scale: float = 1.0) -> tf.Tensor:
+  """`scale` times the Hadamard transform of float32 [D]; D as `hadamard.factors` has it.
 
   Its own inverse up to the factor 1/D. Each pass contracts the leading axis with a
   small Hadamard matrix and moves it to the back, so that nothing is transposed.
   """
   dim = vector.shape[0]
-  log_dim = int(dim).bit_length() - 1
-  if 2**log_dim != dim:
-    raise ValueError(f'the length must be a power of two, found {dim}')
+  orders = hadamard.factors(dim)
   if math.frexp(scale)[0] != 0.5:  # Only powers of two commute with rounding.
     vector, scale = vector * np.float32(scale), 1.0
-  elif log_dim == 0:
+  elif dim == 1:
     vector *= np.float32(scale)
+  log_dim = (dim // math.prod(orders)).bit_length() - 1
   sixteens = 0 if log_dim < _LEAST_LOG_DIM else log_dim // _LOG_RADIX
-  for log_radix in [1] * (log_dim - sixteens * _LOG_RADIX) + [_LOG_RADIX] * sixteens:
-    matrix = linalg.hadamard(2**log_radix, np.float32) * np.float32(scale)
-    vector = tf.matmul(tf.reshape(vector, [2**log_radix, -1]), matrix, transpose_a=True)
+  for radix in (*orders, *[2] * (log_dim - sixteens * _LOG_RADIX),
+                *[2**_LOG_RADIX] * sixteens):
+    matrix = hadamard.matrix(radix) * np.float32(scale)
+    vector = tf.matmul(tf.reshape(vector, [radix, -1]), matrix, transpose_a=True)
     scale = 1.0
   return tf.reshape(vector, [dim])
 
@@ -80,14 +79,14 @@ def _to_real(pairs: tf.Tensor) -> tf.Tensor:
 
 def rotate_flipped(flipped: tf.Tensor) -> tf.Tensor:
   """The Hadamard rotation of a vector whose signs are flipped already."""
-  return walsh_hadamard(flipped, flipped.shape[0]**-0.5)
+  return transformed(flipped, flipped.shape[0]**-0.5)
 
 
 def rotate(vector: tf.Tensor, key: tf.Tensor, kind: str) -> tf.Tensor:
   """Rotates a padded vector, float32 [D]. Norm-preserving up to float32 rounding.
 
   Args:
-    vector: float32 [D]; D a power of two for 'hadamard', even for 'dft'.
+    vector: float32 [D]; D as `transformed` takes it for 'hadamard', even for 'dft'.
     key: int64[2], shared by all clients of a round and the server.
     kind: 'hadamard', 'dft' or 'none'.
   """

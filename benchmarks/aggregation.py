@@ -147,10 +147,10 @@ def their_noise(vector, stddev: float):
 
 def their_encoding(vector, params: DistributedSumParams):
   """The encoding of a client of TFF's factory, from the functions it consists of."""
+  padded = 1 << (params.dimension - 1).bit_length()
   sign = tf.where(
-      tf.random.stateless_uniform([params.padded_dimension], seed=[1, 2]) < 0.5,
-      1.0, -1.0)
-  x = tf.pad(vector, [[0, params.padded_dimension - params.dimension]]) * sign
+      tf.random.stateless_uniform([padded], seed=[1, 2]) < 0.5, 1.0, -1.0)
+  x = tf.pad(vector, [[0, padded - params.dimension]]) * sign
   x = hadamard.fast_walsh_hadamard_transform(x[tf.newaxis])[0]
   x, _ = tf.clip_by_global_norm([x], params.clip)
   x = discretization._discretize_struct(  # pylint: disable=protected-access
@@ -208,7 +208,7 @@ def kernel_pairs(params: DistributedSumParams):
           lambda x: encoded(x, chosen, chosen_table),
           lambda x: encoded(x, params, table), vector[:params.dimension]),
       'Hadamard transform': (
-          rotation.walsh_hadamard,
+          rotation.transformed,
           lambda x: hadamard.fast_walsh_hadamard_transform(x[tf.newaxis]), vector),
       'rounding (ours conditional)': (
           conditional_round,

@@ -98,8 +98,8 @@ def pairs(dim: int) -> dict[str, tuple[Callable, Callable | None]]:
           lambda: transform.scaled_and_flipped(
               vector, np.float32(0.5), np.float32(0.5), signs, out),
           _graph(xla(lambda x: rotation.flip(x * 0.5, signs.view(np.int32))), vector)),
-      'Hadamard': (lambda: transform.walsh_hadamard(out),
-                   _graph(rotation.walsh_hadamard, vector)),
+      'Hadamard': (lambda: transform.transform(out),
+                   _graph(rotation.transformed, vector)),
       'rounding and its norm': (
           lambda: _repeat_round(vector, np.float32(300.0), thresholds, strip),
           _graph(xla(lambda x, t: rounding.squared_norm_if_sure(

@@ -22,8 +22,10 @@ from aggregators import banded_sum, distributed_sum, share_tables
 from aggregators.native import decoding, encoding, marks
 from aggregators.params import DistributedSumParams
 
-DIMENSIONS = (1, 2, 3, 31, 100, 127, 128, 129, 1000, 2**11, 5000, 2**13, 2**14 + 1,
-              2**15, 2**17, 2**17 + 3, 2**19, 10**6, 2**20, 2**22)
+# Every order of the transform, and those of two factors.
+DIMENSIONS = (1, 2, 3, 31, 100, 127, 128, 129, 1000, 1100, 1500, 1700, 2**11, 5000, 2**13,
+              2**14 + 1, 2**15, 36_000, 61_000, 86_000, 102_000, 2**17, 2**17 + 3,
+              143_000, 200_000, 2**19, 820_522, 10**6, 2**20, 2**22, 5_000_500)
 _CLIP = 0.5
 _MOST_BITS_OF_LARGE_NOISE = 16
 

@@ -34,7 +34,7 @@ def decode(total, grid, bits, factor, signs, out):
     for i in range(target.size):
       target[i] *= factor
   if signs.size:
-    transform.walsh_hadamard(out)
+    transform.transform(out)
     transform.scaled_and_flipped(out, np.float32(1), np.float32(1), signs, out)
   return square
 

@@ -1,16 +1,18 @@
-"""Clipping, signs and the Walsh-Hadamard transform: `aggregators.rotation`, compiled.
+"""Clipping, signs and the Hadamard transform: `aggregators.rotation`, compiled.
 
-Sums are taken in the order of `rotation.walsh_hadamard`, for the same bits.
+Sums are taken in the order of `rotation.transformed`, for the same bits.
 """
 
 import numpy as np
 
+from aggregators import hadamard
 from aggregators.native import compiling, random_bits
 from aggregators.native.compiling import DOUBLE, LANES
 
 # Same as in `rotation`: passes of radix 16, and of radix 2 for the bits that are left.
 _LOG_RADIX = 4
 _RADIX = 2**_LOG_RADIX
+_ORDERS = hadamard.ORDERS
 # Shorter vectors are transformed by passes of radix 2 alone.
 _LEAST_LOG_DIM = 8
 # A block of this many coordinates stays in the cache nearest to the processor.
@@ -21,14 +23,14 @@ _COLUMNS = 32
 _SUMS = 64
 
 
-def _by_16(builder, rows):
-  """The transform of 16 vectors; each sum adds them from the first to the last."""
-  # Bit m of `signs[j]` says whether the element (j, m) of Sylvester's matrix is -1.
-  signs = [sum((j & m).bit_count() % 2 << m for m in range(_RADIX))
-           for j in range(_RADIX)]
+def _by_matrix(builder, rows):
+  """The transform of n vectors; each sum adds them from the first to the last."""
+  # Bit m of `signs[j]` says whether the element (j, m) of the matrix is -1.
+  signs = [sum(1 << m for m, sign in enumerate(row) if sign < 0)
+           for row in hadamard.matrix(len(rows))]
   # Sums whose first terms are equal share these terms.
   sums = {0: rows[0]}
-  for k in range(1, _RADIX):
+  for k in range(1, len(rows)):
     longer = {}
     for sign in dict.fromkeys(s % 2**(k + 1) for s in signs):
       add = builder.fsub if sign >> k else builder.fadd
@@ -54,7 +56,7 @@ def _pass(radix: int):
     for _ in range(radix):
       rows.append(compiling.load(builder, source, at))
       at = builder.add(at, stride)
-    for row in (_by_16 if radix == _RADIX else _by_2)(builder, rows):
+    for row in (_by_matrix if radix >= 12 else _by_2)(builder, rows):
       compiling.store(builder, row, target, target_at)
       target_at = builder.add(target_at, target_stride)
 
@@ -63,6 +65,7 @@ def _pass(radix: int):
 
 
 _rows_2, _rows_4, _rows_8, _rows_16 = map(_pass, (2, 4, 8, 16))
+_rows_12, _rows_20, _rows_28 = map(_pass, hadamard.ORDERS)
 
 
 def _transposed(builder, rows):
@@ -86,7 +89,7 @@ def _last_16(builder, values, at):
   """The pass over the last 4 bits of the index, of 256 coordinates in place."""
   places = [compiling.offset(builder, at, _RADIX * i) for i in range(_RADIX)]
   rows = [compiling.load(builder, values, place, _RADIX) for place in places]
-  rows = _transposed(builder, _by_16(builder, _transposed(builder, rows)))
+  rows = _transposed(builder, _by_matrix(builder, _transposed(builder, rows)))
   for row, place in zip(rows, places):
     compiling.store(builder, row, values, place)
 
@@ -204,8 +207,8 @@ def _by_butterflies(values):
 
 
 @compiling.jit
-def walsh_hadamard(values):
-  """The Walsh-Hadamard transform of float32 [D] in place, not scaled; D = 2^k."""
+def _walsh_hadamard(values):
+  """The transform of 2^k coordinates."""
   log_dim = 0
   while 1 << log_dim < values.size:
     log_dim += 1
@@ -235,3 +238,26 @@ def walsh_hadamard(values):
       stride //= _RADIX
     for inner in range(start, start + (1 << left), _RADIX * _RADIX):
       _last_16(values, inner)
+
+
+@compiling.jit
+def transform(values):
+  """The Hadamard transform of float32 [D] in place, not scaled; D by `hadamard.padded`."""
+  odd = size = values.size
+  while odd % 2 == 0:
+    odd //= 2
+  for order in _ORDERS:
+    while odd % (order // 4) == 0:
+      odd //= order // 4
+      stride = size // order
+      for start in range(0, values.size, size):
+        for i in range(start, start + stride, LANES):
+          if order == 12:
+            _rows_12(values, i, stride, values, i, stride)
+          elif order == 20:
+            _rows_20(values, i, stride, values, i, stride)
+          else:
+            _rows_28(values, i, stride, values, i, stride)
+      size = stride
+  for start in range(0, values.size, size):
+    _walsh_hadamard(values[start:start + size])

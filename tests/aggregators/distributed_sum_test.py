@@ -94,7 +94,8 @@ def _integers(params, vectors, rotation_key, seed, round_number, cohort_size=N):
 
 
 @pytest.mark.parametrize('dim, kind', [
-    (1024, 'none'), (1024, 'hadamard'), (1000, 'dft'), (1, 'hadamard')])
+    (1024, 'none'), (1024, 'hadamard'), (1000, 'dft'), (1, 'hadamard'),
+    (20 * 2**6, 'hadamard'), (12 * 2**7, 'hadamard'), (28 * 2**6, 'hadamard')])
 def test_without_noise_the_release_is_the_exact_rounded_sum(in_process, dim, kind):
   params = _params(noise_multiplier=0.0, dimension=dim, rotation=kind)
   vectors = _updates(dim=dim)

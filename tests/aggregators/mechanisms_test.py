@@ -39,7 +39,8 @@ def _released(params, total, num_reporting, num_selected, key=3):
     *zip(noises.NOISES, itertools.cycle(ROTATIONS), itertools.cycle([0.6, 0.0]),
          itertools.repeat(1001)),
     ('skellam', 'dft', 0.0, 1001), ('skellam', 'dft', 0.0, 7),
-    ('skellam', 'hadamard', 0.0, 1)])
+    ('skellam', 'hadamard', 0.0, 1),
+    *[('skellam', 'hadamard', 0.6, d) for d in (1200, 1500, 1700, 36_000)]])
 def test_the_sum_comes_back_with_the_noise_of_the_guarantee(
     in_process, mechanism, rotation, beta, dimension):
   params = _params(mechanism=mechanism, rotation=rotation, beta=beta, dimension=dimension,

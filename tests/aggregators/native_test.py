@@ -3,6 +3,7 @@
 Tests of distributions run with both forms (`forms.py`).
 """
 
+import itertools
 import os
 import subprocess
 import sys
@@ -13,8 +14,8 @@ import pytest
 import tensorflow as tf
 
 from aggregators import (
-    alias_table, chacha, distributed_sum, keys, noisy_rounding, rotation, rounding,
-    share_tables)
+    alias_table, chacha, distributed_sum, hadamard, keys, noisy_rounding, rotation,
+    rounding, share_tables)
 from aggregators.native import decoding, encoding, marks, random_bits, transform
 from aggregators.params import DistributedSumParams
 from benchmarks import native_integers
@@ -49,14 +50,17 @@ def test_derived_keys_are_those_of_the_graph(generator, module, index):
   assert child == _pair(module.derive(tf.constant(KEY), index))
 
 
-@pytest.mark.parametrize('log_dim', [*range(14), 17, 18, 19])
-def test_the_rotation_has_the_bits_of_the_graph(log_dim):
-  dim = 2**log_dim
-  vector = np.random.default_rng(log_dim).normal(size=dim).astype(np.float32)
+@pytest.mark.parametrize('dim', [
+    *(2**k for k in (*range(14), 17, 18, 19)),
+    *(order * 2**k for order in hadamard.ORDERS for k in (6, 7, 8, 13)),
+    *(first * second * 2**8 for first, second in itertools.combinations_with_replacement(
+        hadamard.ORDERS, 2))])
+def test_the_rotation_has_the_bits_of_the_graph(dim):
+  vector = np.random.default_rng(dim).normal(size=dim).astype(np.float32)
   rotated = np.empty(dim, np.float32)
   transform.scaled_and_flipped(vector, np.float32(1), np.float32(dim**-0.5),
       transform.sign_bits(_pair(KEY), dim), rotated)
-  transform.walsh_hadamard(rotated)
+  transform.transform(rotated)
   assert native_integers.unequal(
       rotation.rotate(tf.constant(vector), KEY, 'hadamard').numpy(), rotated) == 0
 
@@ -186,7 +190,7 @@ def test_other_shapes_and_dtypes_are_refused():
       total.add(vectors, wrong)
   assert not total.total.any()
   for wrong in (np.zeros(3000, np.int32), np.zeros(4096, np.int64)):
-    with pytest.raises(ValueError, match='total must be int32 .4096.'):
+    with pytest.raises(ValueError, match='total must be int32 .3072.'):
       decoding.decoded(params, wrong, np.float32(1), KEY)
 
 

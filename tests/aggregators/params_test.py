@@ -15,7 +15,7 @@ _params = DistributedSumParams(
 
 @pytest.mark.parametrize('rotation, dimension, padded', [
     ('hadamard', 1, 1), ('hadamard', 3, 4), ('hadamard', 2**24, 2**24),
-    ('hadamard', 2**24 + 1, 2**25), ('dft', 7, 8), ('dft', 8, 8), ('none', 7, 7)])
+    ('hadamard', 2**24 + 1, 35 * 2**19), ('hadamard', 1025, 1280), ('dft', 7, 8), ('dft', 8, 8), ('none', 7, 7)])
 def test_padding_is_to_what_the_rotation_needs_and_no_more(rotation, dimension, padded):
   params = _params(rotation=rotation, dimension=dimension)
   assert params.padded_dimension == padded

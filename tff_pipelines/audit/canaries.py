@@ -120,7 +120,7 @@ class Canaries:
     flat = np.concatenate([np.ravel(part) for part in parts])
     vector = np.zeros(self._signs.shape[1], np.float32)
     vector[self._columns] = flat
-    return np.concatenate([rotation.walsh_hadamard(
+    return np.concatenate([rotation.transformed(
         tf.constant(vector * signs), self.dimension**-0.5).numpy()
                            for signs in self._signs])
 

@@ -389,6 +389,7 @@ class FedAvgPlan(guarantee.Plan):
         'noise_multiplier', 'dimension', 'population', 'max_participations', 'bits')},
             'delta': self.delta, 'column': list(mechanism.column),
             'noise_generator': self.params and self.params.noise_generator,
+            'rotation_order': self.params and self.params.rotation_order,
             **({'stated_event': mechanism.stated_event} if mechanism.stated_event else {}),
             **{name: event.to_json() for name in _RELEASES
                if (event := getattr(self, name)) is not None}}

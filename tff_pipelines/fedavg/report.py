@@ -65,7 +65,8 @@ def describe(task: Task, plan: FedAvgPlan) -> report.Description:
   if plan.params is not None:
     details.append(
         f'sum modulo 2^{plan.params.bits}, scale {plan.params.scale:.4g} grid units '
-        f'per model unit, {plan.params.padded_dimension:,} coordinates')
+        f'per model unit, {plan.params.padded_dimension:,} coordinates'
+        + (f' (Hadamard order {order})' if (order := plan.params.rotation_order) else ''))
   notes = [caveats.Caveat(
       'held-out metrics not protected',
       f'metrics on {name} are outside the guarantee{_OUTSIDE.get(name, "")}')
@@ -265,6 +266,7 @@ def details(plan: FedAvgPlan) -> dict[str, Any]:
       'adaptive_clip': plan.adaptive and dataclasses.asdict(plan.adaptive),
       'column': list(plan.mechanism.column), 'scale': plan.params and plan.params.scale,
       'dimension_padded': plan.params and plan.params.padded_dimension,
+      'rotation_order': plan.params and plan.params.rotation_order,
       'noise_generator': plan.params and plan.params.noise_generator}
 
 
