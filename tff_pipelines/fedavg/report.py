@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.task import Breakdown, Task, VALIDATION
+from tasks.task import Breakdown, Examples, Model, Task, VALIDATION
 from tff_pipelines.accounting.events import base, preliminary
 from tff_pipelines.accounting.guarantees import release_noise
 from tff_pipelines.common import caveats, decimals, files
@@ -182,6 +182,13 @@ def finite_results(results: Results) -> dict[str, dict[str, float | None]]:
 def evaluated(task: Task, weights: Sequence[Any]) -> dict[str, dict[str, float | None]]:
   """Metrics of weights on the held-out sets of a task, for JSON."""
   return finite_results(evaluation.Evaluator(task.model, task.held_out).evaluate(weights))
+
+
+def scored(model: Model, weights: Sequence[Any],
+           held_out: Mapping[str, Examples]) -> dict[str, dict[str, float | None]]:
+  """Metrics and scores of weights on held-out sets, for JSON."""
+  results = evaluation.Evaluator(model, held_out).evaluate(weights)
+  return finite_results(scores.with_scores(results, model, weights, held_out))
 
 
 def _shown(value: float | None) -> str:
