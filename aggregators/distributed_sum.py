@@ -186,35 +186,45 @@ def topped_up(total: tf.Tensor, num_reporting, cohort_size, key: tf.Tensor,
     cohort_size: Selected clients, m; scalar.
     key: int64[2], of this round at the server.
     params: The parameters of the sum.
-    table: That of the clients; 'chacha20' needs one, as the server then adds whole
-      shares for clients that are missing.
+    table: That of the clients, of which the server draws whole shares for clients that
+      are missing; 'chacha20' needs one.
 
   Returns int32 [padded_dimension] in [0, 2^bits); whether the sum is in it, bool.
   """
   enough, present = noise_present(num_reporting, cohort_size, params)
-  unless_suppressed = lambda: tf.where(enough, total, tf.zeros_like(total))
-  if share_tables.is_cryptographic(params):
-    generator = _GENERATORS[params.noise_generator]
-    shares = tf.where(enough, tf.cast(num_reporting, tf.float64), 0.0)
-    missing = tf.maximum(num_shares(cohort_size, params) - shares, 0.0)
-    with tf.control_dependencies(
-        [_is_table_of(table, _share_in_graph(params, cohort_size))]):
-      draws = table['draws'] * tf.cast(tf.math.ceil(missing), tf.int32)
+  kept = tf.where(enough, total, tf.zeros_like(total))
+  if params.noise_multiplier == 0:
+    return kept, enough
+  generator = _GENERATORS[params.noise_generator]
+  key = generator.derive(key, 0)
+
+  def from_table(table, draws):
     noise = noisy_rounding.TableNoise(
         packed=table['packed'], tie=table['tie'], more_draws=draws, generator=generator)
-    return noise.add_more(
-        unless_suppressed(), generator.derive(key, 0), params.bits,
-        params.padded_dimension >= _MIN_COMPILED), enough
-  if params.noise_multiplier == 0:
-    return unless_suppressed(), enough
-  missing = params.total_noise_variance * (1.0 - present)
+    return noisy_rounding.add_draws(kept, key, noise, params.bits,
+                                    params.padded_dimension >= _MIN_COMPILED)
 
-  def more():
-    noise = sample_noise(keys.derive(key, 0), total.shape,
-                         missing * share_tables.SHARE_EXCESS, params)
-    return modular_sum.wrap(tf.cast(unless_suppressed(), tf.int64) + noise, params.bits)
+  def sampled():
+    noise = sample_noise(key, total.shape, params.total_noise_variance * (
+        1.0 - present) * share_tables.SHARE_EXCESS, params)
+    return modular_sum.wrap(tf.cast(kept, tf.int64) + noise, params.bits)
 
-  return branch.either(~enough | (missing > 0), more, lambda: tf.identity(total)), enough
+  if (draws := share_tables.server_draws(params)) is not None:
+    return from_table(share_tables.server_table(params), draws), enough
+  shares = tf.where(enough, tf.cast(num_reporting, tf.float64), 0.0)
+  missing = tf.cast(tf.math.ceil(
+      tf.maximum(num_shares(cohort_size, params) - shares, 0.0)), tf.int32)
+  if share_tables.is_cryptographic(params):
+    with tf.control_dependencies(
+        [_is_table_of(table, _share_in_graph(params, cohort_size))]):
+      return from_table(table, table['draws'] * missing), enough
+  if table is None or not params.noise.is_divisible:
+    return branch.either(present < 1.0, sampled, lambda: tf.identity(kept)), enough
+  draws = share_tables.table_draws(params)
+  is_few = (missing * draws <= share_tables.MOST_SERVER_DRAWS) & tf.equal(
+      table['variance'], _share_in_graph(params, cohort_size) / draws)
+  return branch.either(
+      is_few, lambda: from_table(table, missing * draws), sampled), enough
 
 
 def decode(total: tf.Tensor, num_reporting, cohort_size, key: tf.Tensor,

@@ -176,8 +176,8 @@ class SampledNoise:
     return values
 
 
-def _in_blocks(vector: tf.Tensor, key: tf.Tensor, noise, compiled: bool, function):
-  """Runs (block, its key, its random bits) -> (values, scalars) on blocks of BLOCK.
+def _in_blocks(vector: tf.Tensor, key: tf.Tensor, generator, function):
+  """Runs (block, its key) -> (values, scalars) on blocks of BLOCK.
 
   Block i has the child i of the key; the last may be shorter. Returns int32 [..., D],
   all blocks' values, and the sums of their integer scalars.
@@ -186,10 +186,9 @@ def _in_blocks(vector: tf.Tensor, key: tf.Tensor, noise, compiled: bool, functio
   whole = dim // BLOCK
 
   def run(index, size):
-    own_key = noise.generator.derive(key, index)
     # A slice of static size, which XLA can compile in a loop.
-    return function(tf.slice(vector, [index * BLOCK], [size]), own_key,
-                    noise.random_bits(own_key, size, compiled))
+    return function(tf.slice(vector, [index * BLOCK], [size]),
+                    generator.derive(key, index))
 
   values, scalars = run(0, min(dim, BLOCK))
   if whole > 1:
@@ -211,6 +210,15 @@ def _in_blocks(vector: tf.Tensor, key: tf.Tensor, noise, compiled: bool, functio
     values = tf.concat([values, rest], axis=-1)
     scalars = tf.nest.map_structure(tf.add, scalars, more)
   return values, scalars
+
+
+def add_draws(total: tf.Tensor, key: tf.Tensor, noise: TableNoise, bits: int,
+              compiled: bool) -> tf.Tensor:
+  """int32 [D] in [0, 2^bits), with the noise's `more_draws`, by keys of blocks."""
+  def of_block(block, own_key):
+    return noise.add_more(block, own_key, bits, compiled), ()
+
+  return _in_blocks(total, key, noise.generator, of_block)[0]
 
 
 def noisy_round(vector: tf.Tensor, key: tf.Tensor, l2_bound_squared: int,
@@ -247,16 +255,18 @@ def noisy_round(vector: tf.Tensor, key: tf.Tensor, l2_bound_squared: int,
   # Squares of such a vector, rounded up, stay far inside an int64. False for NaN.
   in_range = squared_norm * tf.square(tf.cast(factor, tf.float64)) <= 2.0**61
 
-  each = functools.partial(_in_blocks, vector, key, noise, compiled)
+  each = functools.partial(_in_blocks, vector, key, noise.generator)
+  random_of = lambda block, own_key: noise.random_bits(
+      own_key, block.shape[0], compiled)
 
   def more(values, own_key):
     add = lambda sent: noise.add_more(
         sent, noise.generator.derive(own_key, _MORE_DRAWS), bits, compiled)
     return tf.stack([add(values[0]), values[1]]) if closed else add(values)
 
-  def first_try(block, own_key, random):
+  def first_try(block, own_key):
     values, unsure, norm = noise.first_try(
-        block, factor, random, own_key, bits, closed, compiled)
+        block, factor, random_of(block, own_key), own_key, bits, closed, compiled)
     return more(values, own_key), (unsure, norm)
 
   first, (unsure, norm) = each(first_try)
@@ -278,8 +288,8 @@ def noisy_round(vector: tf.Tensor, key: tf.Tensor, l2_bound_squared: int,
         index > 0, fresh, lambda: noise.rounding_bits(random, block.shape[0])))
 
   def fits(index):
-    def with_norm(block, own_key, random):
-      values = rounded(block, own_key, random, index)
+    def with_norm(block, own_key):
+      values = rounded(block, own_key, random_of(block, own_key), index)
       return values, rounding.integer_squared_norm(values)
     return each(with_norm)[1] <= bound
 
@@ -293,7 +303,8 @@ def noisy_round(vector: tf.Tensor, key: tf.Tensor, l2_bound_squared: int,
                              (tf.constant(-1), tf.constant(False)), parallel_iterations=1)
     index = index_of(tries)
 
-    def sent(block, own_key, random):
+    def sent(block, own_key):
+      random = random_of(block, own_key)
       values = rounded(block, own_key, random, index)
       return more(_sent(noise, values, random, own_key, bits, closed), own_key), ()
 

@@ -26,6 +26,8 @@ _SMALLEST_COHORT = 0.75
 # Skellam draws of variance v/k add up to one of variance v, exactly, so that k draws from
 # a table reach k times as far. A draw from a table costs a tenth of two Poisson draws.
 _MAX_DRAWS = 4
+# The draws that a server makes in a coordinate: more take as long as two Poisson draws.
+MOST_SERVER_DRAWS = 32
 # From this many coordinates on a round under ChaCha20 takes little longer than under
 # Philox: vectors are encoded by compiled programs (docs/noise.md).
 _MIN_CHACHA = 2**14
@@ -137,6 +139,28 @@ def noise_table(params: DistributedSumParams, cohort_size: int):
   if cryptographic:
     result['draws'] = np.int32(draws)
   return result
+
+
+def _server_variance(params: DistributedSumParams, draws: int) -> fractions.Fraction:
+  """Variance of one of the draws that a server's noise is the sum of, not rounded."""
+  return fractions.Fraction(params.total_noise_variance * SHARE_EXCESS) / draws
+
+
+def server_draws(params: DistributedSumParams) -> int | None:
+  """The draws of `server_table` that are the noise of a trusted server.
+
+  None where clients add the noise, where there is none, and where it takes too many.
+  """
+  if params.has_shares or params.noise_multiplier == 0:
+    return None
+  return next((draws for draws in range(1, MOST_SERVER_DRAWS + 1)
+               if params.noise.tables.fits(_server_variance(params, draws))), None)
+
+
+def server_table(params: DistributedSumParams) -> dict[str, np.ndarray]:
+  """The table of a sum whose `server_draws` are known: `packed` and `tie`."""
+  table = params.noise.tables.build(_server_variance(params, server_draws(params)))
+  return {'packed': table.packed, 'tie': table.tie}
 
 
 def check_generator(params: DistributedSumParams) -> None:

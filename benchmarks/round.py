@@ -3,6 +3,7 @@
   python -m benchmarks.round [--quick] [--json=FILE] [--repeats=N] [--no_pfl]
   python -m benchmarks.round --generators     # ours alone: ChaCha20 against Philox
   python -m benchmarks.round --bands=5        # ours alone: rows of sums against sums
+  python -m benchmarks.round --reading        # ours alone: SQLite, by cohort and by client
 
 Milliseconds per client of a plain federated mean and of a mean under distributed
 Skellam noise: ours (rounds of the trainer, with its own defaults, without commit and
@@ -22,6 +23,7 @@ import pathlib
 import statistics
 import subprocess
 import sys
+import tempfile
 from typing import Any
 
 # TFF's factory builds computations deeper than the parser's default limit.
@@ -34,10 +36,11 @@ from benchmarks import measure
 from benchmarks import tff_worker
 from benchmarks.round_networks import NETWORKS
 from tasks import task as task_lib
-from tasks.sources import records
+from tasks.sources import records, rows as rows_lib, sqlite, store
 from tff_pipelines.accounting.guarantees import mechanisms
 from tff_pipelines.fedavg import columns
 from tff_pipelines.fedavg import local_training
+from tff_pipelines.fedavg import loop
 from tff_pipelines.fedavg import plan as plan_lib
 from tff_pipelines.fedavg import run as run_lib
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
@@ -113,6 +116,8 @@ GENERATOR_SETTINGS = (
 )
 # Maximum ratio of a round's time under ChaCha20 to that under Philox.
 GENERATOR_TARGET = 1.1
+# Maximum ratio of a round's time with clients that are read together.
+READING_TARGET = 0.7
 # Maximum ratio of a round's time by rows of sums to that without bands.
 BANDS_TARGET = 1.15
 
@@ -124,19 +129,28 @@ def build_clients(setting: Setting) -> list[dict[str, np.ndarray]]:
 
 
 def our_round(setting: Setting, clients, private: bool, generator: str = 'auto',
-              column: tuple[int, ...] | None = None):
+              column: tuple[int, ...] | None = None,
+              path: pathlib.Path | None = None, ahead: bool = False):
   """One round of the trainer: sampling, reading and the federated computation.
 
-  With a `column` the clients take turns, MOST_BANDS rounds apart.
+  With a `column` the clients take turns, MOST_BANDS rounds apart. With a `path` they are
+  read from this file: a cohort together and `ahead` of its round, or each by the graph.
   """
   model = NETWORKS[setting.model].model()
   groups = 1 if column is None else MOST_BANDS
   clients = clients * groups
   examples = {name: np.concatenate([c[name] for c in clients]) for name in clients[0]}
-  task = task_lib.Task(
-      name=setting.model, model=model, held_out={}, privacy_unit='one client',
-      train=records.ArraysByClient(
-          examples, np.repeat(np.arange(len(clients)), setting.examples)))
+  source, reading = records.ArraysByClient(
+      examples, np.repeat(np.arange(len(clients)), setting.examples)), {}
+  if path is not None:
+    if not path.exists():
+      store.write(path, {'train': rows_lib.of_source(source)}, fields=None,
+                  skips=task_lib.Skips())
+    source = sqlite.SqliteSource(path, 'train')
+    reading = {'ahead': loop.Ahead(source.read_in_graph.rows)} if ahead else {
+        'by_id': True}
+  task = task_lib.Task(name=setting.model, model=model, held_out={},
+                       privacy_unit='one client', train=source)
   mechanism = mechanisms.SumMechanism(
       mechanism='skellam' if private else 'none', dimension=model.parameter_count(),
       cohort_size=setting.clients, population=len(clients), rounds=10**6, **(
@@ -149,7 +163,7 @@ def our_round(setting: Setting, clients, private: bool, generator: str = 'auto',
       model.initial_weights(0), server=ServerConfig(learning_rate=1.0),
       local=local_training.LocalConfig(
           learning_rate=LEARNING_RATE, batch_size=BATCH, epochs=1),
-      rounds_per_evaluation=10**6)
+      rounds_per_evaluation=10**6, **reading)
   state = rounds.initial_state(resumed=False)
   index = 0
 
@@ -333,6 +347,14 @@ def bands(setting: Setting, repeats: int, count: int) -> list[measure.Row]:
                    dict(column=(1,)), dict(column=column))
 
 
+def readings(setting: Setting, repeats: int) -> list[measure.Row]:
+  """A round of clients of a file that are read together against one of each alone."""
+  with tempfile.TemporaryDirectory() as folder:
+    path = pathlib.Path(folder, 'clients.sqlite')
+    return _compared(setting, repeats, 'read together over one by one', READING_TARGET,
+                     dict(path=path), dict(path=path, ahead=True))
+
+
 def _compared(setting: Setting, repeats: int, name: str, target: float,
               first: dict[str, Any], second: dict[str, Any]) -> list[measure.Row]:
   """Rounds of ours with the second arguments over those with the first."""
@@ -407,6 +429,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                       help='ChaCha20 against Philox, and nothing else')
   parser.add_argument('--bands', type=int, help='rows of this many sums against sums '
                       f'alone, at most {MOST_BANDS}, and nothing else')
+  parser.add_argument('--reading', action='store_true', help='clients of a file that '
+                      'are read together against each alone, and nothing else')
   parser.add_argument('--only', help='settings whose sizes start like this')
   flags = parser.parse_args(arguments)
   _message.SetAllowOversizeProtos(True)
@@ -415,7 +439,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
   if flags.memory_of:
     print(memory_of(flags.memory_of, of_memory, flags.repeats))
     return
-  alone = flags.generators or flags.bands
+  alone = flags.generators or flags.bands or flags.reading
   python = None if flags.no_pfl or alone else pfl_python(
       flags.pfl_python, install=not flags.quick)
   repeats = 1 if flags.quick else flags.repeats
@@ -426,6 +450,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if setting.sizes.startswith(flags.only or ''):
       rows += (generators(setting, repeats) if flags.generators else
                bands(setting, repeats, flags.bands) if flags.bands else
+               readings(setting, repeats) if flags.reading else
                rounds(setting, repeats, python))
   if not (flags.no_memory or alone):
     rows += memory(of_memory, 2 if flags.quick else 3, flags.quick)

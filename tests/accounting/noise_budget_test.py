@@ -103,13 +103,24 @@ def test_the_discrete_gaussian_counts_the_weaker_of_its_samplers():
 
 
 @pytest.mark.parametrize('changes', [
-    dict(bits=28), dict(mechanism='skellam_central'), dict(noise_multiplier=0.0)])
+    dict(bits=28), dict(bits=28, mechanism='skellam_central'),
+    dict(noise_multiplier=0.0)])
 def test_without_a_proved_bound_nothing_is_claimed(changes):
   params = _params(**changes)
   assert noise_budget.of_sum(params, 3400) is None
   if changes != dict(noise_multiplier=0.0):
     assert 'no bound' in noise_budget.describe_sum(params, False)
     assert 'Poisson sampler' in noise_budget.describe_sum(params, False)
+
+
+def test_a_server_draws_from_tables_as_far_as_they_reach():
+  params = _params(mechanism='skellam_central', bits=19)
+  draws = share_tables.server_draws(params)
+  assert 1 < draws <= share_tables.MOST_SERVER_DRAWS
+  assert noise_budget.of_sum(params, 3400) == params.padded_dimension * draws * 2.0**-86
+  assert 'exact tables' in noise_budget.describe_sum(params, False)
+  assert 'no bound' not in noise_budget.describe_sum(params, False)
+  assert share_tables.server_draws(_params()) is None
 
 
 def test_description_names_what_is_not_covered():

@@ -13,6 +13,7 @@ from aggregators.params import DistributedSumParams, ROTATIONS
 from tests import statistics_lib
 
 N = 20
+KEY = np.array([3, -4])
 _params = DistributedSumParams(
     clip=1.0, noise_multiplier=1.0, bits=18, dimension=4096, cohort_size=N,
     rotation='none').replace
@@ -103,6 +104,44 @@ def test_missing_shares_are_topped_up_to_the_same_variance(num_reporting):
   assert suppressed == (num_reporting < 10)
   statistics_lib.check_variance(noise, params.total_noise_variance)
   assert params.total_noise_variance == pytest.approx(2 * params.noise_variance)
+
+
+@pytest.mark.parametrize('bits, draws', [(14, 1), (18, 3), (24, None)])
+def test_the_noise_of_a_server_is_of_tables_or_of_the_sampler(bits, draws):
+  params = _params(mechanism='skellam_central', bits=bits, cohort_size=1,
+                   fixed_scale=2.0**bits / 8)
+  assert share_tables.server_draws(params) == draws
+  noise, _ = _released(params, np.zeros(4096, np.int64), 1, 1)
+  variance = params.total_noise_variance
+  statistics_lib.check_variance(noise, variance)
+  statistics_lib.check_mean(noise, 0, variance)
+  other, _ = _released(params, np.zeros(4096, np.int64), 1, 1, key=4)
+  statistics_lib.check_mean(noise * other, 0, variance**2)
+  # Power: without one of the draws the variance is seen to be too small.
+  if draws == 3:
+    with pytest.raises(AssertionError):
+      statistics_lib.check_variance(noise * (2 / 3)**0.5, variance)
+
+
+@pytest.mark.parametrize('num_reporting, by_table', [(17, True), (N, True), (9, False)])
+def test_shares_of_few_missing_clients_are_drawn_from_their_table(
+    monkeypatch, num_reporting, by_table):
+  params = _params(min_honest_fraction=0.5, bits=17)
+  draws = share_tables.table_draws(params)
+  monkeypatch.setattr(share_tables, 'MOST_SERVER_DRAWS', 3 * draws)
+  table = share_tables.noise_table(params, N)
+  if by_table:
+    monkeypatch.setattr(distributed_sum, 'sample_noise', lambda key, shape, *_: tf.zeros(
+        shape, tf.int64))
+  noise = distributed_sum.topped_up(
+      tf.zeros([4096], tf.int32), num_reporting, N, tf.constant(KEY), params, table)[0]
+  missing = N if num_reporting < 10 else N - num_reporting
+  variance = params.total_noise_variance * missing / N
+  noise = modular_sum.unwrap(noise, params.bits).numpy()
+  if not missing:
+    np.testing.assert_array_equal(noise, 0)
+  else:
+    statistics_lib.check_variance(noise, variance)
 
 
 @pytest.mark.slow

@@ -90,9 +90,10 @@ def of_sum(params: params_lib.DistributedSumParams | None,
   Returns at most 1; None where no bound is proved. For Skellam noise under Philox it is
   that of all draws from tables, and `describe_sum` names the others.
   """
-  if params is None or params.noise_multiplier == 0 or not params.has_shares:
+  if params is None or params.noise_multiplier == 0:
     return None
-  draws = share_tables.most_draws(params, largest_cohort)
+  draws = (share_tables.most_draws(params, largest_cohort) if params.has_shares else
+           share_tables.server_draws(params))
   return None if draws is None else min(
       1.0, params.padded_dimension * draws * share_tables.total_variation(params))
 
@@ -103,7 +104,9 @@ def describe_sum(params: params_lib.DistributedSumParams | None, adaptive: bool)
     return ('Gaussian numbers in floating point, cut off beyond 9.3 standard '
             f'deviations: {NO_BOUND}; {_PHILOX}')
   if not params.has_shares:
-    return f'{_POISSON}: {NO_BOUND}; {_PHILOX}'
+    return (f'{_POISSON}: {NO_BOUND}; {_PHILOX}'
+            if share_tables.server_draws(params) is None else
+            f'exact tables, at the server; {_PHILOX}')
   if share_tables.is_cryptographic(params):
     return 'exact tables alone, at clients and server; random bits by ChaCha20'
   if params.noise.sampler_total_variation is not None:
@@ -112,7 +115,7 @@ def describe_sum(params: params_lib.DistributedSumParams | None, adaptive: bool)
     sampler = f'{_POISSON}: {NO_BOUND}'
   else:
     sampler = ('exact tables; for cohorts below three quarters of the expected one, '
-               f'and in place of clients that are missing, {_POISSON}: {NO_BOUND}')
+               f'and in place of many that are missing, {_POISSON}: {NO_BOUND}')
   if adaptive:
     sampler += f'; for the count of the adaptive clip {_POISSON}'
   return f'{sampler}; {_PHILOX}'
