@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tff_pipelines.common import validate
-
 
 def conv2d(x: tf.Tensor, kernel: Any, bias: Any, *, stride: int = 1,
            padding: str = 'VALID') -> tf.Tensor:
@@ -80,7 +78,8 @@ def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None) -> tf.Tensor:
   row depends only on its position: padding a batch with further rows changes nothing for
   the first ones. None, for inference, returns x. Raises ValueError for another rate.
   """
-  validate.below_one(rate=rate)
+  if not 0 <= rate < 1:
+    raise ValueError(f'rate must be in [0, 1), found {rate!r}')
   if seed is None:
     return x
   # Rates that are multiples of 1/256, as the usual ones are, take a byte each.

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tasks.models import classifiers as voting_models
 from tasks.sources import digits as digits_lib
