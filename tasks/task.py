@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tasks.models.types import Breakdown, Examples, Spec, Weights
+from tff_pipelines.common import caveats
 
 # Name of the held-out set that chooses among the models of a run: public.
 VALIDATION = 'validation'
@@ -119,19 +120,8 @@ class Model:
     return cls(**functional_lib.attributes(functional, metrics, **attributes))
 
 
-class Note(str):
-  """A caveat about the data, for readers of results.
-
-  Attributes:
-    name: The same in a few words, at most 40 characters.
-  """
-
-  name: str
-
-  def __new__(cls, name: str, text: str) -> 'Note':
-    note = super().__new__(cls, text)
-    note.name = name
-    return note
+# A caveat about the data, for readers of results.
+Note = caveats.Caveat
 
 
 class BadClientError(ValueError):

@@ -21,8 +21,6 @@ Labelled = labelled.Labelled
 
 SPLITS = ('iid', 'noniid')
 
-# Fixed, so that accuracies of different runs are of the same examples.
-_SPLIT_SEED = 20230817
 _EMBEDDED_TEST_PART = 0.2
 # Maximum number of records of all parties together by default, as in the paper.
 _LETTERS_IN_ALL = 28_800
@@ -134,7 +132,7 @@ def digits(choice: Choice) -> Data:
   """
   embedded = digits_lib.resized(8)
   x, y = embedded.x[..., np.newaxis], embedded.y
-  order = np.random.default_rng(_SPLIT_SEED).permutation(len(y))
+  order = np.random.default_rng(labelled.SPLIT_SEED).permutation(len(y))
   by_pair = choice.split == 'noniid'
   private = Labelled(x=x, y=(y - _PUBLIC_DIGITS) // (2 if by_pair else 1))
   test, train = (rows[y[rows] >= _PUBLIC_DIGITS]

@@ -29,9 +29,6 @@ OFFICIAL_FIELDS = ('pixels', 'label')
 
 MAX_CHANNELS = 4
 
-# The embedded digits are split by this seed whatever the clients, so that accuracies of
-# different populations are of the same examples.
-_SPLIT_SEED = 20230817
 _EMBEDDED_TEST_EXAMPLES = 360
 
 # [height, width] or [height, width, channels]; None for that of the data.
@@ -303,9 +300,7 @@ def embedded(*, num_clients: int = 200, partition: str = 'dirichlet',
   There may be 1 to 1,437 clients. `data_seed` is that of the partition, and not of the
   test set; see partition.split.
   """
-  examples = digits.framed()
-  order = np.random.default_rng(_SPLIT_SEED).permutation(len(examples))
-  test, train = map(examples.rows, np.split(order, [_EMBEDDED_TEST_EXAMPLES]))
+  test, train = digits.framed().divided(_EMBEDDED_TEST_EXAMPLES)
   return in_memory(labelled.Parts(train, test, 10), partition=partition,
                    num_clients=num_clients, **of_partition)
 

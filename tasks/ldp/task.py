@@ -29,9 +29,6 @@ OPTIONS = ('data_path', 'num_classes', *_OF_ALL)
 # Default number of clients.
 NUM_CLIENTS = 50
 
-# The embedded digits are split by this seed, so that accuracies of different runs
-# are of the same examples.
-_SPLIT_SEED = 20230817
 _EMBEDDED_TEST = 360
 
 
@@ -94,8 +91,7 @@ def load(name: str, data_path: str | os.PathLike[str] | None,
   if name == 'digits':
     data = digits.resized()
     data = dataclasses.replace(data, x=data.x[..., np.newaxis])
-    order = np.random.default_rng(_SPLIT_SEED).permutation(len(data))
-    test, train = map(data.rows, np.split(order, [_EMBEDDED_TEST]))
+    test, train = data.divided(_EMBEDDED_TEST)
     return labelled.Parts(train, test, 10)
   arrays = _from_keras(name) if data_path is None else labelled.arrays(
       data_path, labelled.ARRAYS, labelled.CLASS_ARRAYS)
@@ -130,8 +126,7 @@ def _divided(name: str, parts: labelled.Parts, *, num_clients: int = NUM_CLIENTS
     public_records = max(2, len(train) // 10)
   checks.integer('public_records', public_records, 2, len(train) - 1)
   rng = [np.random.default_rng([data_seed, purpose]) for purpose in range(3)]
-  public, private = map(
-      train.rows, np.split(rng[0].permutation(len(train)), [public_records]))
+  public, private = train.divided(public_records, rng[0])
   notes, unit = parts.notes, f'one of {num_clients} '
   checks.integer('num_clients', num_clients, 1,
                  len(private) if stand_ins is None else math.inf)

@@ -15,6 +15,10 @@ import tensorflow as tf
 from tasks import checks, task
 from tasks.models import layers
 
+# Convolutions with strides instead of pooling.
+STRIDED = tuple(layers.Convolution(size, filters, stride, padding='SAME')
+                for size, filters, stride in ((5, 24, 2), (3, 48, 2), (3, 64, 1)))
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Network:
@@ -165,9 +169,7 @@ def cnn(record_shape: tuple[int, ...], num_classes: int) -> Network:
   Strides instead of pooling make it cheap: 1.1 million multiplications for an
   image of 28 x 28.
   """
-  convolutions = (layers.Convolution(size, filters, stride, padding='SAME')
-                  for size, filters, stride in ((5, 24, 2), (3, 48, 2), (3, 64, 1)))
-  return network('cnn', record_shape, num_classes, *convolutions, layers.Hidden(64),
+  return network('cnn', record_shape, num_classes, *STRIDED, layers.Hidden(64),
                  min_side=8)
 
 

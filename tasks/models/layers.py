@@ -127,14 +127,20 @@ def classification_outputs(logits: tf.Tensor) -> Mapping[str, tf.Tensor]:
           'probabilities': tf.nn.softmax(logits)}
 
 
+def confusion_counts(labels: tf.Tensor, predictions: tf.Tensor, weights: tf.Tensor,
+                     classes: int) -> Mapping[str, tf.Tensor]:
+  """The weights of all pairs of label and prediction, for task.Breakdown."""
+  return {'confusion': tf.reshape(tf.math.unsorted_segment_sum(
+      weights, labels * classes + predictions, classes * classes), [classes, classes])}
+
+
 def class_counts(logits: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor, *,
                  confusion: bool = False) -> Mapping[str, tf.Tensor]:
   """Counts predictions for task.Breakdown; with `confusion` classes^2 pairs."""
   classes = logits.shape[-1]
   predictions = tf.argmax(logits, axis=-1, output_type=labels.dtype)
   if confusion:
-    return {'confusion': tf.reshape(tf.math.unsorted_segment_sum(
-        mask, labels * classes + predictions, classes * classes), [classes, classes])}
+    return confusion_counts(labels, predictions, mask, classes)
   right = mask * tf.cast(tf.equal(predictions, labels), tf.float32)
   total = tf.math.unsorted_segment_sum
   return {'occurred': total(mask, labels, classes),

@@ -105,9 +105,8 @@ def attributes(outputs: Callable[..., Outputs], shape: tf.TensorShape, loss: Any
   def count(weights, batch, mask):
     result = outputs(weights, batch, None)
     predicted, truth = classes(result.values), class_of(batch['y'])
-    return {'confusion': tf.reshape(tf.math.unsorted_segment_sum(
-        tf.reshape(_weights(predicted, result.mask, mask), [-1]),
-        tf.reshape(truth * size + predicted, [-1]), size * size), [size, size])}
+    return layers.confusion_counts(
+        truth, predicted, _weights(predicted, result.mask, mask), size)
 
   breakdown = types.Breakdown(kind='class', names=tuple(class_names), count=count)
   return dict(loss=example_losses, metrics=totals, predict=predict, headline=headline,

@@ -89,9 +89,9 @@ class Column:
     Again if those before were taken for another type or shape, which is known from now
     on.
     """
-    value = self._converted(given)
-    if self.field.has_rules:
-      self.field.check(value)
+    value, field = self._converted(given), self.field
+    if field.complete or field.choices or field.bounds is not None:
+      field.check(value)
     return value
 
   def _converted(self, given: Any) -> Any:

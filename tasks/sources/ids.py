@@ -98,3 +98,12 @@ def update(digest: 'hashlib._Hash', ids: Sequence[str]) -> None:
   for block in (ids.terminated() if isinstance(ids, Ids) else
                 (client.encode() + b'\0' for client in ids)):
     digest.update(block)
+
+
+def digest_of(source: Any) -> 'hashlib._Hash':
+  """SHA-256 of what the examples of a source look like, and of its clients' ids."""
+  digest = hashlib.sha256(repr(sorted(
+      (name, str(dtype), tuple(shape))
+      for name, (dtype, shape) in source.element_spec.items())).encode())
+  update(digest, source.client_ids)
+  return digest

@@ -28,6 +28,10 @@ CLASS_ARRAYS = ('num_classes', 'class_names')
 # A larger label is an error in the file; it would size the last layer.
 MAX_CLASSES = 1000
 
+# Divides the data that ship with libraries, whatever the clients: accuracies of different
+# runs are of the same examples.
+SPLIT_SEED = 20230817
+
 Path = str | os.PathLike[str]
 # The name of an array, for messages, and the array -> the records of a task.
 Convert = Callable[[str, np.ndarray], np.ndarray]
@@ -48,6 +52,12 @@ class Labelled:
     """Some of the records, in the order of `index`."""
     clients = None if self.clients is None else self.clients[index]
     return Labelled(x=self.x[index], y=self.y[index], clients=clients)
+
+  def divided(self, count: int, seed: int | np.random.Generator = SPLIT_SEED
+              ) -> tuple['Labelled', 'Labelled']:
+    """So many of the records, at random, and all others; by default always the same."""
+    order = np.random.default_rng(seed).permutation(len(self))
+    return self.rows(order[:count]), self.rows(order[count:])
 
 
 def concatenated(parts: Sequence[Labelled]) -> Labelled:

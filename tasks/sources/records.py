@@ -22,6 +22,7 @@ import numpy as np
 
 from tasks import checks, task
 from tasks.sources import ids as ids_lib, values as values_lib
+from tff_pipelines.common import validate
 
 # Kinds of fields: str; a signed 64-bit integer; a 64-bit float; and a number, which is
 # one of the latter two, the same in all records.
@@ -90,11 +91,6 @@ class Field:
       checks.choice('kind', self.kind, KINDS)
     if self.optional:
       checks.choice(f'kind of optional {self.name}', self.kind, (TEXT, INTEGER, FLOAT))
-
-  @property
-  def has_rules(self) -> bool:
-    """Whether `check` may raise."""
-    return self.complete or bool(self.choices) or self.bounds is not None
 
   def check(self, value: Any) -> None:
     """Raises ValueError unless a converted value keeps the rules."""
@@ -393,8 +389,7 @@ def split_clients(
   """
   if held_out_fraction is None:
     held_out_fraction = 0.1
-  if not 0 <= held_out_fraction < 1:
-    raise ValueError(f'held_out_fraction must be in [0, 1), found {held_out_fraction!r}')
+  validate.below_one(held_out_fraction=held_out_fraction)
   ids = source.client_ids
   if held_out_fraction == 0:
     return SubsetSource(source, ids), None
@@ -428,17 +423,14 @@ def gather(
   """
   skips, ids = skips or task.Skips(), source.client_ids
   if max_clients is not None and max_clients < len(ids):
-    ids = [ids[i] for i in np.sort(_selected(len(ids), max_clients))]
+    source = SubsetSource(
+        source, [ids[i] for i in np.sort(_selected(len(ids), max_clients))])
   parts, clients = [], []
-  for client_id in ids:
-    try:
-      parts.append(source.examples(client_id))
-    except task.BadClientError as error:
-      skips.client(client_id, error)
-      continue
-    clients += [client_id] * len(next(iter(parts[-1].values())))
+  for client_id, examples in skips.examples(source):
+    parts.append(examples)
+    clients += [client_id] * len(next(iter(examples.values())))
   if not clients:
-    raise ValueError(f'there is no example in the {len(ids)} clients')
+    raise ValueError(f'there is no example in the {len(source.client_ids)} clients')
   examples = {name: np.concatenate([part[name] for part in parts])
               for name in source.element_spec}
   return examples, np.array(clients, str)
@@ -464,11 +456,12 @@ def held_out_sets(
   return sets
 
 
-def of_population(test: task.ClientSource | None,
-                  population: task.ClientSource) -> SubsetSource | None:
-  """The clients of a test part that train; None if there are none."""
+def of_population(test: task.ClientSource | None, population: task.ClientSource, *,
+                  others: bool = False) -> SubsetSource | None:
+  """The clients of a test part that train, or all others; None if there are none."""
   known = ids_lib.membership(population.client_ids)
-  ids = [client for client in (test.client_ids if test else ()) if client in known]
+  ids = [client for client in (test.client_ids if test else ())
+         if (client in known) != others]
   return SubsetSource(test, ids) if ids else None
 
 

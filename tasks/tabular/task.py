@@ -18,8 +18,7 @@ from tasks.tabular import (
 
 SOURCES = tuple(sorted(('embedded', *open_source.FORMATS)))
 
-# The embedded table is divided by this seed: rows that are nobody's, test and clients.
-_SPLIT_SEED = 20230817
+# Rows of the embedded table that are nobody's, and those for tests.
 _SAMPLE, _TEST = 100, 113
 _LABEL = 'diagnosis'
 # Columns that a line of the plan names.
@@ -36,7 +35,7 @@ def _embedded_table() -> dict[str, np.ndarray]:
   # scikit-learn takes a second to import, which the other sources need not pay.
   from sklearn import datasets  # pylint: disable=g-import-not-at-top
   data = datasets.load_breast_cancer()
-  order = np.random.default_rng(_SPLIT_SEED).permutation(len(data.target))
+  order = np.random.default_rng(labelled.SPLIT_SEED).permutation(len(data.target))
   table = {str(name).replace(' ', '_'): column[order]
            for name, column in zip(data.feature_names, data.data.T)}
   return {**table, _LABEL: np.array(data.target_names, object)[data.target[order]]}

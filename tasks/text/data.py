@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks import checks, official as official_files, task
-from tasks.sources import further, ids as ids_lib, open_source, records
+from tasks.sources import further, open_source, records
 
 # Where a file has no test part: the last fifth of a client's records.
 _TEST_PART = 5
@@ -296,20 +296,15 @@ class TextTask:
       rows = _subset(_count(examples), of_test)
       return {name: array[rows] for name, array in examples.items()}
 
-    sets, others, same, of_clients = {}, data.others, None, None
-    if data.test is not None:
-      known = ids_lib.membership(data.population.client_ids)
-      ids = data.test.client_ids
-      same = [client for client in ids if client in known]
-      if others is None and len(same) < len(ids):
-        others = records.SubsetSource(
-            data.test, [client for client in ids if client not in known])
+    sets, others, of_clients = {}, data.others, None
+    same = records.of_population(data.test, data.population)
+    if others is None:
+      others = records.of_population(data.test, data.population, others=True)
     if others is not None:
       sets[data.others_name] = held_out(others, convert)
-    if same:
-      known_test = records.SubsetSource(data.test, same)
-      sets['test_examples'] = held_out(known_test, convert)
-      of_clients = records.MappedSource(known_test, convert, spec, one_to_one=False)
+    if same is not None:
+      sets['test_examples'] = held_out(same, convert)
+      of_clients = records.MappedSource(same, convert, spec, one_to_one=False)
     elif data.divided:
       ids = data.population.client_ids
       some = records.SubsetSource(data.population, [

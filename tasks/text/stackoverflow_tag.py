@@ -114,10 +114,7 @@ def known_words(texts: Sequence[str], field: str,
 
 def _padded(rows: Sequence[Sequence[int]], width: int) -> np.ndarray:
   """Numbers in rows of one width, int32, cut off or padded with 0."""
-  result = np.zeros([len(rows), width], np.int32)
-  for row, numbers in zip(result, rows):
-    row[:len(numbers)] = numbers[:width]
-  return result
+  return tf.keras.utils.pad_sequences(rows, width, padding='post', truncating='post')
 
 
 def frequencies(ids: tf.Tensor, num_words: int, root_scale: float | None) -> tf.Tensor:

@@ -16,6 +16,7 @@ from tasks import checks, task
 from tasks.sources import (
     digits as digits_lib, labelled, partition, records as records_lib)
 from tasks.voting import data as voting_data
+from tff_pipelines.common import validate
 
 # The server's records are divided by this seed whatever the agents, so that
 # accuracies of different agents are of the same examples.
@@ -82,7 +83,7 @@ class VotingTask:
   public_labels: np.ndarray
   test: Mapping[str, np.ndarray]
   privacy_unit: str
-  notes: tuple[str, ...] = ()
+  notes: tuple[task.Note, ...] = ()
 
   def __post_init__(self):
     if not len(self.public):
@@ -105,8 +106,7 @@ def _task(name: str, agents: Mapping[str, labelled.Labelled], server: labelled.L
   """Builds the task; `public` of the server's records, the others for tests."""
   checks.integer('public_records', public, 0, len(server) - 1,
                  'records of the server, of which some are for tests')
-  order = np.random.default_rng(_SPLIT_SEED).permutation(len(server))
-  unlabelled, test = map(server.rows, np.split(order, [public]))
+  unlabelled, test = server.divided(public, _SPLIT_SEED)
   dtype = np.result_type(*{part.x.dtype for part in agents.values()})
   return VotingTask(
       name=name, num_classes=num_classes, agents=AgentRecords({
@@ -143,8 +143,7 @@ def embedded(*, num_clients: int = 100, public_records: int = 300,
   records = digits_lib.resized()
   most = len(records) - _EMBEDDED_TEST
   checks.integer('public_records', public_records, 0, most - 1)
-  order = np.random.default_rng(_SPLIT_SEED).permutation(len(records))
-  server, rest = map(records.rows, np.split(order, [public_records + _EMBEDDED_TEST]))
+  server, rest = records.divided(public_records + _EMBEDDED_TEST, _SPLIT_SEED)
   deal = partition.evenly(len(rest), num_clients=num_clients, seed=data_seed)
   return _task('embedded', _dealt(rest, deal), server, public_records,
                privacy_unit=f'one of {num_clients} simulated agents, not people')
@@ -214,8 +213,7 @@ def npz(*, data_path: str | os.PathLike[str], num_classes: int | None = None,
   `public_fraction`, in [0, 1), of its test records are the server's. With `num_clients`
   agents are simulated, as those of `mnist`.
   """
-  if not 0 <= public_fraction < 1:
-    raise ValueError(f'public_fraction must be in [0, 1), found {public_fraction!r}')
+  validate.below_one(public_fraction=public_fraction)
   parts, agents = voting_data.npz(data_path, num_classes)
   train, test, notes = parts.train, parts.test, parts.notes
   if num_clients is None:

@@ -58,9 +58,9 @@ def test_models_that_stay_with_parties_are_not_measured(start, tmp_path):
   settings = FedMdSettings(**{
       **_TINY, 'seed': None, 'mode': 'ldp', 'epsilon': 3.0, 'delta': 1e-3})
   loud, quiet = tmp_path / 'loud', tmp_path / 'quiet'
-  measured, summary = (run.distill(
+  measured, summary = (run.experiment(
       settings.replace(output_dir=str(folder), diagnostics=folder == loud),
-      task=start[0], pretrained=start[1]) for folder in (loud, quiet))
+      task=start[0], pretrained=start[1]).run() for folder in (loud, quiet))
   assert 'diagnostics outside the guarantee' in measured['caveats']
   assert measured['accuracy'] is not None
   assert summary['held_out'] == {} and summary['accuracy'] is None

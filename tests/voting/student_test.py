@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tasks.models import classifiers as voting_models
 from tasks.sources import digits as digits_lib
@@ -51,7 +52,7 @@ def test_unlabelled_records_help():
 
 def test_method_labels_sees_answered_queries_alone():
   others = PUBLIC + np.isin(np.arange(200), ROWS, invert=True)[:, None]
-  states = {method: [adam.state_arrays(_trained(_student(
+  states = {method: [tf.nest.flatten(_trained(_student(
       public.astype(np.float32), method=method, training=_training(epochs=2))).state)
                      for public in (PUBLIC, others)] for method in ('labels', 'spread')}
   for first, second in zip(*states['labels']):

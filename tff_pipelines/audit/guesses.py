@@ -170,7 +170,7 @@ def of_folder(folder: pathlib.Path) -> list[Finding]:
   lines = ledger.lines()
   checkpoint = checkpoints.read(kept[0][1]) if kept else None
   # Rounds that a stop left out, and those that were lost and run again, are charged too.
-  unused = sum(line['outcome'] == ledger_lib.UNUSED for line in lines)
+  unused = ledger_lib.unused(lines)
   if checkpoint is None or checkpoint.rounds + unused != settings['rounds'] or (
       len(lines) != settings['rounds'] + len(checkpoint.lost)):
     raise ValueError(f'run={folder} is not finished: continue it with --resume')

@@ -86,8 +86,9 @@ def check_fields_first(cls: type) -> None:
 
 
 def fields(instance: Any) -> None:
-  """Raises ValueError unless the fields with a type of this module are such."""
+  """Raises ValueError unless fields are of their checked types; lists become tuples."""
   for name, (check, is_optional) in _checks(type(instance)).items():
-    value = getattr(instance, name)
+    if isinstance(value := getattr(instance, name), list):
+      object.__setattr__(instance, name, value := tuple(value))
     if not is_optional or value is not None:
       check(**{name: value})

@@ -265,7 +265,7 @@ class RunRecords:
   @property
   def unused(self) -> int:
     """Number of rounds that are charged, but were not run: the run was stopped."""
-    return sum(line['outcome'] == ledger_lib.UNUSED for line in self.ledger.lines())
+    return ledger_lib.unused(self.ledger.lines())
 
   def stop(self, event: Callable[[int], base.Event], rounds: int) -> None:
     """Charges all rounds up to the last that was planned, which are not run."""
@@ -309,9 +309,3 @@ def charges(folder: pathlib.Path, name: str,
     raise ValueError(f'{path} has no charge for {folder / name}: '
                      f'{metrics_lib.UNKNOWN_COST}')
   return total
-
-
-def was_stopped(folder: pathlib.Path) -> bool:
-  """Whether the run in a folder was stopped before its last round."""
-  return any(line['outcome'] == ledger_lib.UNUSED
-             for line in ledger_lib.Ledger(folder / files.LEDGER).lines())

@@ -5,7 +5,8 @@ about the data, an empty one and a report of at most ten, none beyond 80 columns
 a path in a command is. Everything is in report.txt and, for programs, in summary.json.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -287,57 +288,61 @@ def noise_in_words(noise_multiplier: float, *, given: bool) -> str:
   return f'{noise_multiplier:.15g}' if given else decimals.rounded_up(noise_multiplier)
 
 
+@contextlib.contextmanager
+def figure(path: str | os.PathLike[str], xlabel: str, ylabel: str, *, title: str = '',
+           width: float = 7) -> Iterator[Any]:
+  """The axes of a figure, which is written as PNG at the end."""
+  from matplotlib import figure as figure_lib  # pylint: disable=g-import-not-at-top
+  drawn = figure_lib.Figure(figsize=(width, 4.2))
+  axes = drawn.subplots()
+  axes.set(xlabel=xlabel, ylabel=ylabel)
+  axes.set_title(title, fontsize=10)
+  yield axes
+  drawn.tight_layout()
+  drawn.savefig(path, dpi=120)
+
+
 def draw(path: pathlib.Path, curves: Sequence[Curve], *, title: str, xlabel: str,
          ylabel: str, right: Curve | None = None) -> None:
   """Draws curves as PNG, over 0 to 1 if all lie there; `right` has an axis of its own."""
-  from matplotlib import figure as figure_lib  # pylint: disable=g-import-not-at-top
-  figure = figure_lib.Figure(figsize=(7, 4.2))
-  axes = figure.subplots()
-  for curve in curves:
-    style = dict(color='black', linewidth=2) if curve.main and len(curves) > 1 else (
-        dict(color='tab:blue', marker='.') if curve.main else
-        dict(linewidth=1, alpha=0.7))
-    axes.plot(curve.x, curve.y, label=curve.label, **style)
-  axes.set_xlabel(xlabel)
-  axes.set_ylabel(ylabel)
-  if all(0 <= y <= 1 for curve in curves for y in curve.y):
-    axes.set_ylim(0, 1)
-  axes.grid(alpha=0.3)
-  if 1 < len(curves) <= 13:
-    axes.legend(fontsize=7, ncols=2)
-  if right is not None and len(right.x):
-    other = axes.twinx()
-    other.plot(right.x, right.y, color='tab:red', linestyle='--')
-    other.set_ylabel(right.label, color='tab:red')
-    other.set_ylim(bottom=0)
-  axes.set_title(title, fontsize=10)
-  figure.tight_layout()
-  figure.savefig(path, dpi=120)
+  with figure(path, xlabel, ylabel, title=title) as axes:
+    for curve in curves:
+      style = dict(color='black', linewidth=2) if curve.main and len(curves) > 1 else (
+          dict(color='tab:blue', marker='.') if curve.main else
+          dict(linewidth=1, alpha=0.7))
+      axes.plot(curve.x, curve.y, label=curve.label, **style)
+    if all(0 <= y <= 1 for curve in curves for y in curve.y):
+      axes.set_ylim(0, 1)
+    axes.grid(alpha=0.3)
+    if 1 < len(curves) <= 13:
+      axes.legend(fontsize=7, ncols=2)
+    if right is not None and len(right.x):
+      other = axes.twinx()
+      other.plot(right.x, right.y, color='tab:red', linestyle='--')
+      other.set_ylabel(right.label, color='tab:red')
+      other.set_ylim(bottom=0)
 
 
 def draw_labels(label_counts: np.ndarray, path: str | os.PathLike[str]) -> None:
   """Draws clients' label counts, [clients, classes], as PNG: as private as examples."""
   import matplotlib  # pylint: disable=g-import-not-at-top
-  from matplotlib import figure as figure_lib  # pylint: disable=g-import-not-at-top
   clients, classes = label_counts.shape
   shown = label_counts[:200]  # More bars would be thinner than a pixel.
-  figure = figure_lib.Figure(figsize=(9, 4.2))
-  axes = figure.subplots()
   if has_legend := classes <= 20:  # One of more labels would cover the figure.
     colors = matplotlib.colormaps['tab10' if classes <= 10 else 'tab20'].colors
   else:
     colors = matplotlib.colormaps['turbo'](np.linspace(0.0, 1.0, classes))
   edges = np.arange(len(shown) + 1) - 0.5
   # One shape a label: separate bars would take seconds.
-  axes.stackplot(edges, np.pad(shown, ((0, 1), (0, 0)), 'edge').T, step='post',
-                 colors=colors, labels=map(str, range(classes)))
-  axes.set_xlim(edges[0], edges[-1])
-  axes.set_ylim(0, 1.02 * shown.sum(axis=1).max())
-  axes.set_xlabel('client' if len(shown) == clients else
-                  f'client (the first {len(shown)} of {clients:,})')
-  axes.set_ylabel('examples, by label' if has_legend else
-                  f'examples, by label, 0 (blue) to {classes - 1} (red)')
-  if has_legend:
-    axes.legend(fontsize=7, ncol=2, loc='center left', bbox_to_anchor=(1.0, 0.5))
-  figure.tight_layout()
-  figure.savefig(path, dpi=120)
+  bars = np.pad(shown, ((0, 1), (0, 0)), 'edge').T
+  xlabel = 'client' if len(shown) == clients else (
+      f'client (the first {len(shown)} of {clients:,})')
+  ylabel = 'examples, by label' if has_legend else (
+      f'examples, by label, 0 (blue) to {classes - 1} (red)')
+  with figure(path, xlabel, ylabel, width=9) as axes:
+    axes.stackplot(edges, bars, step='post', colors=colors,
+                   labels=map(str, range(classes)))
+    axes.set_xlim(edges[0], edges[-1])
+    axes.set_ylim(0, 1.02 * shown.sum(axis=1).max())
+    if has_legend:
+      axes.legend(fontsize=7, ncol=2, loc='center left', bbox_to_anchor=(1.0, 0.5))

@@ -20,8 +20,7 @@ def verdict_on(folder: pathlib.Path) -> Verdict:
   if not problems:
     lines = ledger.lines()
     # Rounds of a run that was stopped are charged, but were not run.
-    releases += preliminary.count(lines) + sum(
-        line['outcome'] == ledger_lib.UNUSED for line in lines)
+    releases += preliminary.count(lines) + ledger_lib.unused(lines)
     problems = ledger.verify(releases)
   if problems:
     return Verdict(rounds=releases, problems=problems)

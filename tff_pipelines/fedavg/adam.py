@@ -40,17 +40,6 @@ def initial_state(weights: Sequence) -> list[list[tf.Tensor]]:
   return [weights, *([tf.zeros_like(w) for w in weights] for _ in range(2))]
 
 
-def state_arrays(state) -> list[np.ndarray]:
-  """The state as a flat list of arrays, for a file."""
-  return list(map(np.asarray, tf.nest.flatten(state)))
-
-
-def state_of_arrays(arrays: Sequence[np.ndarray]) -> list[list[tf.Tensor]]:
-  """The state whose `state_arrays` these are."""
-  size = len(arrays) // 3
-  return [[tf.constant(a) for a in arrays[i * size:(i + 1) * size]] for i in range(3)]
-
-
 def adam_step(weights: Sequence, gradients: Sequence, moments: Sequence,
           squares: Sequence, rate, *, first_decay: float, second_decay: float,
           first_power, second_power, small: float) -> tuple[list, list, list]:

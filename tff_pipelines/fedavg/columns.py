@@ -9,6 +9,7 @@ choice costs no privacy (arXiv 2306.08153). No TensorFlow here. See
 docs/correlated_noise.md.
 """
 
+import bisect
 from collections.abc import Sequence
 import dataclasses
 import functools
@@ -211,11 +212,6 @@ def auto(work: Workload, most: int) -> tuple[int, ...]:
     most: Bands that the schedule of clients and the server's memory allow.
   """
   limit = (1 + _TOLERANCE) * error(work, best(work, most))
-  low, high = 1, min(most, work.rounds)
-  while low < high:
-    middle = (low + high) // 2
-    if error(work, best(work, middle)) <= limit:
-      high = middle
-    else:
-      low = middle + 1
-  return best(work, high)
+  fewer = range(1, min(most, work.rounds))
+  return best(work, 1 + bisect.bisect_left(
+      fewer, True, key=lambda bands: error(work, best(work, bands)) <= limit))

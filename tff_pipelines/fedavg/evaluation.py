@@ -44,6 +44,12 @@ def quotient(total: float, weight: float) -> float:
   return float(total / weight) if weight > 0 else math.nan
 
 
+def of_confusion(confusion: np.ndarray) -> dict[str, np.ndarray]:
+  """All counts of a breakdown, from those of pairs of label and prediction."""
+  return {'confusion': confusion, 'occurred': confusion.sum(axis=1),
+          'right': np.diag(confusion), 'predicted': confusion.sum(axis=0)}
+
+
 def in_graph(function: Callable) -> Callable:
   """A function of batches that is traced for few of their shapes."""
   return tf.function(function, autograph=False, reduce_retracing=True)
@@ -80,9 +86,7 @@ class Evaluator:
     results = self._totals(self._batch_counts, weights)
     for counts in results.values():
       if 'confusion' in counts:
-        confusion = counts['confusion']
-        counts.update(occurred=confusion.sum(axis=1), right=np.diag(confusion),
-                      predicted=confusion.sum(axis=0))
+        counts.update(of_confusion(counts['confusion']))
     return {name: counts for name, counts in results.items() if counts}
 
   def _totals(self, function: Callable, weights) -> dict[str, dict[str, np.ndarray]]:

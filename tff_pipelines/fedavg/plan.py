@@ -385,10 +385,9 @@ class FedAvgPlan(guarantee.Plan):
 
   def configuration(self) -> dict[str, Any]:
     mechanism = self.mechanism
-    return {'noise_multiplier': mechanism.noise_multiplier, 'delta': self.delta,
-            'dimension': mechanism.dimension, 'population': self.population,
-            'max_participations': mechanism.max_participations,
-            'column': list(mechanism.column), 'bits': mechanism.bits,
+    return {**{name: getattr(mechanism, name) for name in (
+        'noise_multiplier', 'dimension', 'population', 'max_participations', 'bits')},
+            'delta': self.delta, 'column': list(mechanism.column),
             'noise_generator': self.params and self.params.noise_generator,
             'rotation_order': self.params and self.params.rotation_order,
             **({'stated_event': mechanism.stated_event} if mechanism.stated_event else {}),
@@ -398,8 +397,8 @@ class FedAvgPlan(guarantee.Plan):
 
 def _sources(event: base.Event) -> list[str]:
   """Sources of the bounds of the releases inside an event."""
-  inner = [event.event] if hasattr(event, 'event') else getattr(event, 'events', ())
-  return [source for part in inner for source in _sources(part)] or [event.source]
+  return [source for part in base.parts(event)
+          for source in _sources(part)] or [event.source]
 
 
 def build(settings: settings_lib.TrainSettings, *, dimension: int, population: int,
@@ -460,7 +459,8 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
       releases['preliminary'] = release_noise.planned(
           l2_sensitivity=needed.l2_sensitivity, items=needed.items,
           dimension=needed.dimension or population * needed.items,
-          epsilon=settings.preliminary_epsilon, **common)
+          epsilon=settings.statistics_epsilon or settings.vocabulary_epsilon or 1.0,
+          **common)
     if metrics:
       releases['evaluation'] = release_noise.planned_evaluation(
           metrics, epsilon=settings.private_evaluation, of_records=silos is not None,

@@ -110,6 +110,46 @@ class Server:
         optimizer_state, list(weights), [-x for x in mean_update])
     return weights, optimizer_state
 
+  def end_of_round(self, sum_factory: ClientSumFactory, layout, divisor: float, *,
+                   sum_type: tff.Type, total_type: tff.Type,
+                   shows_sum: bool) -> Callable:
+    """How a round ends: its sum is released, and the optimizer takes a step.
+
+    Args:
+      sum_factory: It releases the sum.
+      layout: Of the weights in the released vector.
+      divisor: Of the sum of updates; less than zero for a sum of gradients.
+      sum_type: Type of the sum's state.
+      total_type: Type of a contribution.
+      shows_sum: Whether the metrics have the released sum, as `sum`.
+
+    Returns a function for a federated computation: (state, contributions at clients,
+    number of reporting clients, totals of diagnostics, more metrics by name) -> what
+    `run_round` of `process` returns.
+    """
+
+    @tff.tensorflow.computation(sum_type, total_type, tf.int32)
+    def release(sum_state, total, num_reporting):
+      return sum_factory.server_step(sum_state, total, num_reporting, layout)
+
+    @tff.tensorflow.computation(
+        self.weights_type, self.optimizer_type, self.weights_type)
+    def step(weights, optimizer_state, total):
+      mean = expected_mean.divide(list(total), divisor)
+      return self.step(weights, optimizer_state, mean)
+
+    def end(state, contributions, num_reporting, totals=None, **more):
+      sum_state, result, public = tff.federated_map(release, (
+          state['aggregator'], sum_factory.federated_total(contributions),
+          num_reporting))
+      weights, optimizer_state = tff.federated_map(
+          step, (state['weights'], state['optimizer'], result))
+      measured = sum_factory.measured(public, num_reporting, totals)
+      return weights, optimizer_state, sum_state, collections.OrderedDict(
+          aggregator=measured, **more, **{'sum': result} if shows_sum else {})
+
+    return end
+
   def process(self, clients_type: tff.Type, initial_aggregator: tff.Computation,
               run_round: Callable) -> tff.templates.IterativeProcess:
     """The process of these rounds.
@@ -244,35 +284,20 @@ def build_chunked(
       total, *measured = marked.results(total, *measured)
     return (total, count, *measured)
 
-  @tff.tensorflow.computation(sum_type, train_chunk.type_signature.result[0], tf.int32)
-  def release(sum_state, total, num_reporting):
-    return sum_factory.server_step(sum_state, total, num_reporting, layout)
-
-  @tff.tensorflow.computation(
-      server.weights_type, server.optimizer_type, server.weights_type)
-  def step_server(weights, optimizer_state, total):
-    mean = expected_mean.divide(list(total), expected_cohort_size)
-    return server.step(weights, optimizer_state, mean)
+  end = server.end_of_round(
+      sum_factory, layout, expected_cohort_size, sum_type=sum_type,
+      total_type=train_chunk.type_signature.result[0], shows_sum=shows_sum)
 
   def run_round(state, chunks):
-    sum_state = state['aggregator']
-    sent = tff.federated_map(
+    total, count, *measured = tff.federated_map(
         train_chunk,
         (chunks, tff.federated_broadcast(state['weights']),
-         sum_factory.broadcast(sum_state)))
-    num_reporting = tff.federated_sum(sent[1])
-    sum_state, result, public = tff.federated_map(
-        release, (sum_state, sum_factory.federated_total(sent[0]), num_reporting))
-    weights, optimizer_state = tff.federated_map(
-        step_server, (state['weights'], state['optimizer'], result))
-    totals = tff.federated_sum(sent[2]) if diagnostics else None
-    metrics = collections.OrderedDict(
-        aggregator=sum_factory.measured(public, num_reporting, totals))
-    if diagnostics:
-      metrics['training'] = tff.federated_sum(sent[3])
-    if shows_sum:
-      metrics['sum'] = result
-    return weights, optimizer_state, sum_state, metrics
+         sum_factory.broadcast(state['aggregator'])))
+    num_reporting = tff.federated_sum(count)
+    if not diagnostics:
+      return end(state, total, num_reporting)
+    totals, training = map(tff.federated_sum, measured)
+    return end(state, total, num_reporting, totals, training=training)
 
   return server.process(chunks_type, initial_sum, run_round)
 

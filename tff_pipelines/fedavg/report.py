@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.task import Breakdown, Task, VALIDATION
+from tasks.task import Breakdown, Examples, Model, Task, VALIDATION
 from tff_pipelines.accounting.events import base, preliminary
 from tff_pipelines.accounting.guarantees import release_noise
 from tff_pipelines.common import caveats, decimals, files
@@ -67,20 +67,21 @@ def describe(task: Task, plan: FedAvgPlan) -> report.Description:
         f'sum modulo 2^{plan.params.bits}, scale {plan.params.scale:.4g} grid units '
         f'per model unit, {plan.params.padded_dimension:,} coordinates'
         + (f' (Hadamard order {order})' if (order := plan.params.rotation_order) else ''))
-  notes = [(note.name, str(note)) for note in task.warnings]
-  notes += [('held-out metrics not protected',
-             f'metrics on {name} are outside the guarantee{_OUTSIDE.get(name, "")}')
-            for name in task.held_out if _is_outside(name, task)]
+  notes = [caveats.Caveat(
+      'held-out metrics not protected',
+      f'metrics on {name} are outside the guarantee{_OUTSIDE.get(name, "")}')
+           for name in task.held_out if _is_outside(name, task)]
   if plan.preliminary is None:
-    notes += [('release of another run', f'{name} was released with noise by another '
-               'run, whose cost is not in this epsilon') for name in task.noised_files]
+    notes += [caveats.Caveat(
+        'release of another run', f'{name} was released with noise by another '
+        'run, whose cost is not in this epsilon') for name in task.noised_files]
   if VALIDATION in task.held_out:
-    notes.append((
+    notes.append(caveats.Caveat(
         'validation set stated as public',
         'the user states that the validation set, which chooses the model, is public: '
         'no epsilon protects those whose data it has'))
   if _draws_clients(plan, task) and task.test_of_files:
-    notes.append((
+    notes.append(caveats.Caveat(
         'labels of clients drawn', f'diagnostics draw {report.LABELS_FIGURE}, exactly '
         'how often each client has each label, outside the guarantee'))
   return report.Description(
@@ -89,7 +90,7 @@ def describe(task: Task, plan: FedAvgPlan) -> report.Description:
                    f'parameters, {_population(plan)}'),
           ('run', run_line(plan, mechanism.rounds)),
           ('mechanism', mechanism_line(plan))],
-      data=task.plan_lines, details=details, caveats=[caveats.Caveat(*note) for note in notes])
+      data=task.plan_lines, details=details, caveats=[*task.warnings, *notes])
 
 
 def of_counts(plan: FedAvgPlan, work: columns.Workload) -> report.Description:
@@ -183,6 +184,13 @@ def evaluated(task: Task, weights: Sequence[Any]) -> dict[str, dict[str, float |
   return finite_results(evaluation.Evaluator(task.model, task.held_out).evaluate(weights))
 
 
+def scored(model: Model, weights: Sequence[Any],
+           held_out: Mapping[str, Examples]) -> dict[str, dict[str, float | None]]:
+  """Metrics and scores of weights on held-out sets, for JSON."""
+  results = evaluation.Evaluator(model, held_out).evaluate(weights)
+  return finite_results(scores.with_scores(results, model, weights, held_out))
+
+
 def _shown(value: float | None) -> str:
   return 'not finite' if value is None or not math.isfinite(value) else f'{value:.4f}'
 
@@ -252,9 +260,9 @@ def fields(plan: FedAvgPlan) -> dict[str, Any]:
   """Fields of a summary that follow from the plan."""
   mechanism = plan.mechanism
   return {
-      'mechanism': mechanism.mechanism, 'population': mechanism.population,
-      'cohort_size': mechanism.cohort_size, 'parameters': mechanism.dimension,
-      'noise_multiplier': mechanism.noise_multiplier,
+      **{name: getattr(mechanism, name) for name in (
+          'mechanism', 'population', 'cohort_size', 'noise_multiplier')},
+      'parameters': mechanism.dimension,
       'clip': mechanism.clip if plan.is_private else None,
       'bits': plan.params and plan.params.bits}
 

@@ -21,14 +21,15 @@ from tasks.sources import ids, open_source
 from tasks.task import (
     DamagedDataError, data_proof, is_roster, reader_in_graph, Serving, Task, VALIDATION)
 from tff_pipelines.accounting.events import preliminary as preliminary_lib
+from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.audit import guesses, training as audit_lib
 from tff_pipelines.common import declarations, files
 from tff_pipelines.experiment import (
     models, records as records_lib, report as report_lib, run as run_lib)
 from tff_pipelines.fedavg import (
-    aggregation, columns, evaluation, local_training, loop, plan as plan_lib, planning,
-    preliminary, private_evaluation, process as process_lib, report, scores, silos,
-    validation, warm_start)
+    aggregation, columns, local_training, loop, plan as plan_lib, planning, preliminary,
+    private_evaluation, process as process_lib, report, scores, silos, validation,
+    warm_start)
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.fedavg.settings import TrainSettings
 from tff_pipelines.simulation import native_chunks
@@ -59,10 +60,7 @@ def sum_factory(plan: plan_lib.FedAvgPlan) -> ClientSumFactory:
 
 def fingerprint(task: Task) -> str:
   """SHA-256 of clients' ids, element spec and the files that examples depend on."""
-  digest = hashlib.sha256(repr(sorted(
-      (name, str(dtype), tuple(shape))
-      for name, (dtype, shape) in task.train.element_spec.items())).encode())
-  ids.update(digest, task.train.client_ids)
+  digest = ids.digest_of(task.train)
   for name, text in sorted(task.files.items()):
     if name not in task.noised_files:
       digest.update(f'{name}\0{text}\0'.encode())
@@ -226,9 +224,7 @@ class TrainExperiment(run_lib.Experiment):
       raise ValueError(
           f'private_evaluation={self.settings.private_evaluation:g} leaves no exact '
           'metrics of this run: summary.json has noised ones')
-    return report.finite_results(scores.with_scores(
-        evaluation.Evaluator(task.model, task.held_out).evaluate(trained.weights),
-        task.model, trained.weights, task.held_out))
+    return report.scored(task.model, trained.weights, task.held_out)
 
   def identity(self, task: Task) -> dict[str, Any]:
     identity = {'data_fingerprint': fingerprint(task)}
@@ -297,7 +293,7 @@ class TrainExperiment(run_lib.Experiment):
         raise ValueError(
             f'rounds={self.settings.rounds} can\'t be more than were planned: '
             f'server_schedule={self.settings.server_schedule} depends on them')
-      if records_lib.was_stopped(self.folder):
+      if ledger_lib.unused(ledger_lib.Ledger(self.folder / files.LEDGER).lines()):
         raise ValueError(f'output_dir={self.folder} holds a run that was stopped: no '
                          'rounds can be added')
     return plan

@@ -1,5 +1,6 @@
 """Settings of federated averaging and of the data that it trains on."""
 
+from collections.abc import Mapping
 import dataclasses
 import functools
 from typing import Any
@@ -364,31 +365,30 @@ class TrainSettings(settings.RunSettings, DataSettings):
     else:
       yield 'warm_start_is_public', 'warm_start=None'
 
+  def _refuse(self, given: Mapping[str, Any], why: str) -> None:
+    """Raises ValueError if a setting of these names is given, by what they map to."""
+    for name in filter(given.get, given):
+      raise ValueError(f'{name}={getattr(self, name)} {why}')
+
   def check(self) -> None:
     super().check()
-    for name, value in (('vocabulary', self.vocabulary == registry.PRIVATE_COUNTS),
-                        ('statistics_epsilon', self.statistics_epsilon)):
-      if value and self.mechanism not in _PRIVATE:
-        raise ValueError(f'{name}={getattr(self, name)} needs noise: '
-                         f'mechanism={self.mechanism}')
+    counted = {'vocabulary': self.vocabulary == registry.PRIVATE_COUNTS,
+               'statistics_epsilon': self.statistics_epsilon is not None}
+    if self.mechanism not in _PRIVATE:
+      self._refuse(counted, f'needs noise: mechanism={self.mechanism}')
     if self.mechanism == OWN and self.aggregation is None:
       raise ValueError('mechanism=own needs aggregation, found none')
     if (self.sampling == RECORDS) != (self.protect != 'client'):
       raise ValueError(f'sampling must be {RECORDS} if and only if a record or a person '
                        f'is protected, found {self.sampling} with protect={self.protect}')
-    refused = {'mechanism': self.mechanism == OWN,
-               'skip_bad_clients': bool(self.skip_bad_clients),
-               # Else what is left would depend on the number of a client's records.
-               'max_examples_per_client': self.max_examples_per_client is not None,
-               'held_out_fraction': self.held_out_fraction is not None,
-               'partition': self.partition is not None,
-               'statistics_epsilon': self.statistics_epsilon is not None,
-               'vocabulary': self.vocabulary == registry.PRIVATE_COUNTS}
-    for name, is_given in refused.items():
+    if self.protect != 'client':
       # They are of clients: one record would decide on all of its silo.
-      if is_given and self.protect != 'client':
-        raise ValueError(f'{name}={getattr(self, name)} is of clients, and can\'t be had '
-                         f'with protect={self.protect}')
+      self._refuse({
+          'mechanism': self.mechanism == OWN, 'skip_bad_clients': self.skip_bad_clients,
+          # Else what is left would depend on the number of a client's records.
+          'max_examples_per_client': self.max_examples_per_client,
+          'held_out_fraction': self.held_out_fraction, 'partition': self.partition,
+          **counted}, f'is of clients, and can\'t be had with protect={self.protect}')
     if self.mechanism == 'silo_noise' and self.protect == 'client':
       raise ValueError('mechanism=silo_noise needs protect=record or person: clients are '
                        'silos then')
@@ -398,12 +398,10 @@ class TrainSettings(settings.RunSettings, DataSettings):
     if 0 < self.canaries < _LEAST_CANARIES:
       raise ValueError(f'canaries must be at least {_LEAST_CANARIES}, of which something can '
                        f'be proved, or 0, found {self.canaries}')
-    for name, value in (('private_evaluation', self.private_evaluation), ('vocabulary', (
-        self.vocabulary == registry.PRIVATE_COUNTS)), ('population', self.population),
-                        ('statistics_epsilon', self.statistics_epsilon)):
-      if self.canaries and value:
-        raise ValueError(f'{name}={getattr(self, name)} can\'t be had with canaries: it '
-                         'counts clients alone')
+    if self.canaries:
+      self._refuse({'private_evaluation': self.private_evaluation, **counted,
+                    'population': self.population},
+                   'can\'t be had with canaries: it counts clients alone')
     if self.protect == 'person' and self.person_field is None:
       raise ValueError('protect=person needs person_field, the field that names them')
     if (self.population is None) != (self.dimension is None):
@@ -432,11 +430,6 @@ class TrainSettings(settings.RunSettings, DataSettings):
   def prepare(self) -> None:
     if self.mechanism in noises.NOISES:  # Other runs encode no updates.
       kept.compile_ahead()
-
-  @property
-  def preliminary_epsilon(self) -> float:
-    """Epsilon of what is released before the first round, alone."""
-    return self.statistics_epsilon or self.vocabulary_epsilon or 1.0
 
   @property
   def target_epsilon(self) -> float | None:

@@ -4,7 +4,6 @@ In a step every silo samples some of its own units in secret, clips the gradient
 and contributes to a sum (`aggregators.record_sum`); the server takes one step on it.
 """
 
-import collections
 from collections.abc import Callable, Sequence
 import math
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from scipy import stats
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from aggregators import expected_mean, keys, structures
+from aggregators import keys, structures
 from aggregators.native import marks
 from aggregators.record_sum import RecordSumFactory
 from tasks.sources import parts, records
@@ -268,15 +267,9 @@ def build(loss: Callable, element_spec, *, initial_weights: list[np.ndarray],
   def send(total, key, sum_state):
     return factory.with_share(total, key if seeded else keys.fresh(), sum_state)
 
-  @tff.tensorflow.computation(sum_type, send.type_signature.result, tf.int32)
-  def release(sum_state, total, num_reporting):
-    return factory.server_step(sum_state, total, num_reporting, row)
-
-  @tff.tensorflow.computation(
-      server.weights_type, server.optimizer_type, server.weights_type)
-  def step_server(weights, optimizer_state, total):
-    mean = expected_mean.divide([-x for x in total], units.expected)
-    return server.step(weights, optimizer_state, mean)
+  end = server.end_of_round(
+      factory, row, -units.expected, sum_type=sum_type,
+      total_type=send.type_signature.result, shows_sum=audit is not None)
 
   def run_round(state, silos):
     shared = factory.broadcast(state['aggregator'])
@@ -284,13 +277,7 @@ def build(loss: Callable, element_spec, *, initial_weights: list[np.ndarray],
         train, (silos, tff.federated_broadcast(state['weights']), shared))
     sent = tff.federated_map(send, (total, key, shared))
     num_reporting = tff.federated_sum(tff.federated_value(1, tff.CLIENTS))
-    sum_state, result, public = tff.federated_map(release, (
-        state['aggregator'], factory.federated_total(sent), num_reporting))
-    weights, optimizer_state = tff.federated_map(
-        step_server, (state['weights'], state['optimizer'], result))
-    totals = tff.federated_sum(measured) if diagnostics else None
-    shown = {} if audit is None else {'sum': result}
-    return weights, optimizer_state, sum_state, collections.OrderedDict(
-        aggregator=factory.measured(public, num_reporting, totals), **shown)
+    return end(state, sent, num_reporting,
+               tff.federated_sum(measured) if diagnostics else None)
 
   return server.process(clients_type, initial_sum, run_round)

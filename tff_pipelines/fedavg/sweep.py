@@ -205,26 +205,20 @@ def _print(rows: list[dict[str, Any]]) -> None:
 
 def _draw(rows: list[dict[str, Any]], path: pathlib.Path, title: str | None) -> None:
   """Draws the mean of each setting as a line, and the range of its repeats."""
-  from matplotlib import figure as figure_lib  # pylint: disable=g-import-not-at-top
   import pandas  # pylint: disable=g-import-not-at-top
-  figure = figure_lib.Figure(figsize=(7, 4.2))
-  axes = figure.subplots()
-  for row in rows:
-    # A row for each round, a column for each repeat.
-    table = 100 * pandas.DataFrame(map(dict, row['curves'])).T.sort_index()
-    line, = axes.plot(table.index, table.mean(axis=1), label=row['name'])
-    axes.fill_between(table.index, table.min(axis=1), table.max(axis=1),
-                      color=line.get_color(), alpha=0.15, linewidth=0)
   held_out, metric = rows[0]['metric'].split('/')
-  axes.set_xlabel('round')
-  axes.set_ylabel(f'{metric.replace("_", " ")} on {held_out} (%)')
-  axes.set_title(title or '', fontsize=10)
-  axes.grid(alpha=0.3)
-  repeats = max(len(row['curves']) for row in rows)
-  axes.legend(fontsize=9, title_fontsize=8, title=(
-      f'mean and range of {repeats} repeats' if repeats > 1 else None))
-  figure.tight_layout()
-  figure.savefig(path, dpi=120)
+  ylabel = f'{metric.replace("_", " ")} on {held_out} (%)'
+  with report_lib.figure(path, 'round', ylabel, title=title or '') as axes:
+    for row in rows:
+      # A row for each round, a column for each repeat.
+      table = 100 * pandas.DataFrame(map(dict, row['curves'])).T.sort_index()
+      line, = axes.plot(table.index, table.mean(axis=1), label=row['name'])
+      axes.fill_between(table.index, table.min(axis=1), table.max(axis=1),
+                        color=line.get_color(), alpha=0.15, linewidth=0)
+    axes.grid(alpha=0.3)
+    repeats = max(len(row['curves']) for row in rows)
+    axes.legend(fontsize=9, title_fontsize=8, title=(
+        f'mean and range of {repeats} repeats' if repeats > 1 else None))
 
 
 def write(rows: list[dict[str, Any]], folder: pathlib.Path, title: str | None,

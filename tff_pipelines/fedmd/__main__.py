@@ -19,4 +19,4 @@ continues with --resume.
 from tff_pipelines.experiment import cli
 from tff_pipelines.fedmd.settings import FedMdSettings
 
-main = cli.program(__name__, FedMdSettings, 'tff_pipelines.fedmd.run:distill')
+main = cli.program(__name__, FedMdSettings, 'tff_pipelines.fedmd.run:experiment')

@@ -264,7 +264,3 @@ class FedMdExperiment(run_lib.Experiment):
 
 
 experiment = FedMdExperiment
-
-
-def distill(settings: FedMdSettings, **prepared: Any) -> dict[str, Any]:
-  return FedMdExperiment(settings, **prepared).run()

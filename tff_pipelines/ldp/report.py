@@ -8,9 +8,8 @@ import numpy as np
 from tasks.ldp.task import DistillationTask
 from tasks.models import classifiers
 from tasks.task import Breakdown
-from tff_pipelines.common import caveats
 from tff_pipelines.experiment import report
-from tff_pipelines.fedavg import report as fedavg_report
+from tff_pipelines.fedavg import evaluation, report as fedavg_report
 
 
 def outcome_of(task: DistillationTask, predicted: np.ndarray, *,
@@ -25,9 +24,7 @@ def outcome_of(task: DistillationTask, predicted: np.ndarray, *,
   np.add.at(confusion, (task.test.y, predicted), 1)
   breakdown = fedavg_report.describe_breakdown(
       Breakdown(count=None, **classifiers.numbered(task.num_classes)),
-      {'confusion': confusion, 'occurred': confusion.sum(axis=1),
-       'right': np.diag(confusion), 'predicted': confusion.sum(axis=0)},
-      outside_guarantee=bool(outside))
+      evaluation.of_confusion(confusion), outside_guarantee=bool(outside))
   return report.Outcome(
       result=f"test: accuracy {results['test']['accuracy']:.4f}{words}",
       weakest=fedavg_report.weakest(breakdown),
@@ -44,4 +41,4 @@ def description(task: DistillationTask, owners: str,
   return report.Description(
       lines=[('task', f'{task.name}, {task.num_clients:,} owners {owners}, '
               f'{task.num_classes} classes'), *lines],
-      caveats=[caveats.Caveat(note.name, str(note)) for note in task.notes])
+      caveats=task.notes)

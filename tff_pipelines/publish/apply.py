@@ -12,7 +12,7 @@ import tensorflow as tf
 from tasks import checks, task as task_lib
 from tasks.sources import further, records
 from tff_pipelines.common import files
-from tff_pipelines.fedavg import evaluation, report, scores
+from tff_pipelines.fedavg import report
 from tff_pipelines.publish import export, run as run_lib
 from tff_pipelines.publish.settings import EvaluateSettings, PredictSettings
 
@@ -41,9 +41,7 @@ def evaluate(settings: EvaluateSettings) -> None:
     trained, serving, source = _opened(run, options, labelled=True)
     skips = getattr(source, 'skips', None)
     examples, _ = records.gather(source, skips=skips)
-    results = report.finite_results(scores.with_scores(
-        evaluation.Evaluator(serving.model, {DATA: examples}).evaluate(trained.weights),
-        serving.model, trained.weights, {DATA: examples}))
+    results = report.scored(serving.model, trained.weights, {DATA: examples})
     skipped = skips and skips.describe()
   if settings.format == 'json':
     print(json.dumps(results, allow_nan=False))

@@ -158,7 +158,7 @@ def _summary(folder: pathlib.Path, configuration: dict[str, Any]) -> dict[str, A
     raise ValueError(f'{ledger.path}: the chain does not hold: {problems[0]}')
   lines = ledger.lines()
   # Rounds of a run that was stopped are charged, but were not run.
-  done = sum(line['outcome'] != ledger_lib.UNUSED for line in lines)
+  done = len(lines) - ledger_lib.unused(lines)
   if (summary['configuration'] != configuration['hash']
       or summary['rounds'] != done - preliminary.count(lines)):
     raise ValueError(f'run={folder} is not finished: continue it with --resume')

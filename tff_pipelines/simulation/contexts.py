@@ -19,6 +19,7 @@ import tensorflow_federated as tff
 
 from aggregators import keys, tff_internals
 from aggregators.native import kept
+from tff_pipelines.common import validate
 from tff_pipelines.simulation import in_process, local_processes, proofs, slices
 
 atexit.register(tff_internals.forget_default_context)
@@ -44,8 +45,7 @@ def started(*, local_workers: int = 0, engine: str = 'local',
   """
   if engine not in ('local', 'ray'):
     raise ValueError(f'engine must be local or ray in a simulation, found {engine!r}')
-  if local_workers < 0:
-    raise ValueError(f'local_workers must be at least 0, found {local_workers}')
+  validate.integer(local_workers=local_workers, low=0)
   cores = os.cpu_count() or 1
   if engine != 'ray' and not local_workers:
     context = in_process.InProcessContext(cores)

@@ -4,7 +4,6 @@ It knows the public features, the queries, and the student that learns from thei
 """
 
 import dataclasses
-import hashlib
 import pathlib
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ import tensorflow as tf
 
 from tasks import task as task_lib
 from tasks.models import classifiers
+from tasks.sources import ids
 from tasks.voting import task as voting_tasks
 from tasks.voting.task import VotingTask
 from tff_pipelines.accounting.guarantees import mechanisms, plan as guarantee
@@ -80,11 +80,9 @@ class VotingExperiment(run_lib.Experiment):
 
   def identity(self, task: VotingTask) -> dict[str, Any]:
     """SHA-256 of the agents, the shape of a record and the public records."""
-    spec = sorted((name, str(dtype), tuple(shape))
-                  for name, (dtype, shape) in task.agents.element_spec.items())
-    agents = ''.join(f'{agent}\0' for agent in task.agents.client_ids)
-    return {'data_fingerprint': hashlib.sha256(
-        f'{spec}{agents}'.encode() + task.public.tobytes()).hexdigest()}
+    digest = ids.digest_of(task.agents)
+    digest.update(task.public.tobytes())
+    return {'data_fingerprint': digest.hexdigest()}
 
   def privacy_unit(self, task: VotingTask) -> str:
     """The difference of two neighbouring inputs, at the level of the run."""

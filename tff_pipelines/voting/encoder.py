@@ -20,8 +20,6 @@ from tff_pipelines.voting import distortions
 FEATURES = 64
 DEFAULT_TRAINING = adam.AdamConfig(learning_rate=2e-3, batch_size=256, epochs=20)
 
-_CONVOLUTIONS = tuple(layers.Convolution(size, width, stride, padding='SAME')
-                      for size, width, stride in ((5, 24, 2), (3, 48, 2), (3, 64, 1)))
 _LAYERS = ('convolution_0', 'convolution_1', 'convolution_2', 'dense_0')
 _ARRAYS = ('kernel', 'scale', 'offset', 'mean', 'variance')
 # Names of the weights, in their order.
@@ -37,7 +35,7 @@ Statistics = Sequence[tuple[tf.Tensor, tf.Tensor]]
 def initial_weights(size: int, seed: int) -> list[np.ndarray]:
   """Weights for images of `size` pixels a side."""
   rng = np.random.default_rng(seed)
-  shapes = layers.kernel_shapes('encoder', _CONVOLUTIONS, (size, size, 1), FEATURES)
+  shapes = layers.kernel_shapes('encoder', classifiers.STRIDED, (size, size, 1), FEATURES)
   return [array for shape in shapes for array in (
       layers.glorot_uniform(rng, *shape), np.ones(shape[-1:], np.float32),
       layers.zeros(shape[-1]))]
@@ -57,7 +55,7 @@ def apply(weights, images: tf.Tensor, statistics: Statistics | None = None
     return tf.nn.batch_normalization(x, *used[-1], offset, scale, 1e-3)
 
   x, arrays = images, iter(weights)
-  for layer in _CONVOLUTIONS:
+  for layer in classifiers.STRIDED:
     x = tf.nn.conv2d(x, next(arrays), layer.stride, 'SAME')
     x = tf.nn.relu(normalised(x, next(arrays), next(arrays)))
   x = tf.matmul(layers.flatten(x), next(arrays))

@@ -34,7 +34,7 @@ def describe(task: VotingTask, lines: Sequence[tuple[str, str]]) -> report.Descr
       lines=[('task', f'{task.name}, {len(task.agents.client_ids)} agents, '
                       f'{len(task.public):,} public records, {task.num_classes} '
                       'classes'), *lines],
-      caveats=[_CLASSES, *(caveats.Caveat(note.name, str(note)) for note in task.notes)])
+      caveats=[_CLASSES, *task.notes])
 
 
 def outcome(task: VotingTask, settings: VoteSettings, metrics: Mapping[str, float], *,

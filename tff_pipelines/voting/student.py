@@ -183,7 +183,7 @@ class Student:
                        'lower --student_learning_rate')
 
   def restore(self, arrays: list[np.ndarray], epochs_done: int) -> None:
-    self.state = adam.state_of_arrays(arrays)
+    self.state = tf.nest.pack_sequence_as(self.state, list(map(tf.constant, arrays)))
     self.epochs_done = epochs_done
 
   def predict(self, x: np.ndarray) -> np.ndarray:
@@ -220,7 +220,7 @@ def train(student: Student, folder: pathlib.Path) -> list[dict[str, float]]:
     while student.epochs_done < student.epochs:
       student.run_epoch()
       curve.append({'epoch': student.epochs_done, **student.test_metrics()})
-      write(folder, adam.state_arrays(student.state), curve)
+      write(folder, list(map(np.asarray, tf.nest.flatten(student.state))), curve)
       bar.set_postfix(accuracy=f"{curve[-1]['accuracy']:.4f}", refresh=False)
       bar.update()
   return curve

@@ -5,7 +5,8 @@ have the client, and in cohorts of which sizes, has the same distribution for bo
 and the divergence is the mean of the divergences given it (docs/participation.md).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+import dataclasses
 import math
 from typing import NamedTuple
 
@@ -25,9 +26,16 @@ _MOST_STATES = 20_000_000
 _FEWER = 1e-20
 
 
+def mapped(event: base.Event, change: Callable[[base.Event], base.Event]) -> base.Event:
+  """An event that has events inside, with these changed."""
+  if hasattr(event, 'event'):
+    return dataclasses.replace(event, event=change(event.event))
+  return dataclasses.replace(event, events=tuple(map(change, event.events)))
+
+
 def as_gaussian_inside(self, distance: float) -> base.Event:
   """States that the noise is that of the events inside."""
-  return base.mapped(self, lambda event: event.as_gaussian(distance))
+  return mapped(self, lambda event: event.as_gaussian(distance))
 
 
 def caveats_inside(self) -> tuple[caveats_lib.Caveat, ...]:
@@ -76,8 +84,6 @@ class Attended(base.Release, base.WithoutShares):
   caveats = caveats_inside
 
   def __post_init__(self):
-    super().__post_init__()
-    object.__setattr__(self, 'law', tuple(self.law))
     _check_single(self.event)
 
   @property
@@ -142,7 +148,7 @@ class Coin(base.Release, base.WithoutShares):
     weights: Their probabilities, > 0.
   """
 
-  events: tuple[base.Event, ...]
+  events: base.Several
   weights: tuple[float, ...]
 
   source = 'docs/participation.md'
@@ -152,10 +158,7 @@ class Coin(base.Release, base.WithoutShares):
   caveats = caveats_inside
 
   def __post_init__(self):
-    object.__setattr__(self, 'events', tuple(self.events))
-    object.__setattr__(self, 'weights', tuple(self.weights))
-    base.check_event(**{f'events[{i}]': event for i, event in enumerate(self.events)})
-    if not self.events or len(self.events) != len(self.weights):
+    if len(self.events) != len(self.weights):
       raise ValueError(f'weights must be as many as events, found {self.weights!r}')
     for weight in self.weights:
       validate.fraction(weights=weight)
@@ -191,11 +194,12 @@ def coin(events: Sequence[base.Event], weights: Sequence[float]) -> base.Event:
   """One of several releases by a public coin; the release itself if it is one."""
   total = math.fsum(weights)
   return events[0] if len(events) == 1 else Coin(
-      events=events, weights=tuple(
+      events=tuple(events), weights=tuple(
           max(float(weight / total), 5e-324) for weight in weights))
 
 
-def rounds_of_two(count: int, sampling_rate: float, limit: int) -> list[float] | None:
+def rounds_of_two(count: int, sampling_rate: float,
+                  limit: int) -> tuple[float, ...] | None:
   """The distribution of the sum of k^2 over rounds with k of a person's two clients.
 
   Each is in the first `limit` >= 1 rounds that select it, of `count`. With Gaussian
@@ -222,8 +226,8 @@ def rounds_of_two(count: int, sampling_rate: float, limit: int) -> list[float] |
     after[-1, -1] += q * q * chances[-1, -1]
     chances = after
   first, second, both = np.indices(chances.shape)
-  return (np.bincount((first + second + 2 * both).ravel(), chances.ravel(),
-                      4 * limit + 1) * (1 + 1e-9)).tolist()
+  return tuple((np.bincount((first + second + 2 * both).ravel(), chances.ravel(),
+                            4 * limit + 1) * (1 + 1e-9)).tolist())
 
 
 class Cohorts(NamedTuple):

@@ -11,7 +11,6 @@ state that nothing better is proved; a kind writes them down like any other.
 """
 
 import abc
-from collections.abc import Callable
 import dataclasses
 import inspect
 from typing import Annotated, Any, ClassVar, dataclass_transform, NamedTuple
@@ -294,10 +293,9 @@ class Event(abc.ABC):
 
   def to_json(self) -> dict[str, Any]:
     """A dictionary of JSON values; `from_json` gives an equal event."""
-    result: dict[str, Any] = {'kind': type(self).__name__}
-    for field in dataclasses.fields(self):
-      result[field.name] = _plain(getattr(self, field.name))
-    return result
+    return {'kind': type(self).__name__, **{
+        field.name: _plain(getattr(self, field.name))
+        for field in dataclasses.fields(self)}}
 
 
 def check_event(**arguments: Any) -> None:
@@ -307,8 +305,17 @@ def check_event(**arguments: Any) -> None:
       raise ValueError(f'{name} must be an event, found {value!r}')
 
 
-# Type of a field that is an event.
+def check_events(**arguments: Any) -> None:
+  """Raises ValueError unless every argument is a tuple of Events, at least one."""
+  for name, events in arguments.items():
+    if not isinstance(events, tuple) or not events:
+      raise ValueError(f'{name} must be a non-empty tuple, found {events!r}')
+    check_event(**{f'{name}[{i}]': event for i, event in enumerate(events)})
+
+
+# Types of fields that are an event, or several.
 Inner = Annotated[Event, check_event]
+Several = Annotated[tuple[Event, ...], check_events]
 
 
 def seen_by(event: Event, participants: Participants | None) -> Event:
@@ -439,7 +446,7 @@ def _problems(kind: type[Event]) -> list[str]:
   return problems + [
       f'must have events in fields called event or events, found {field.name}'
       for field in dataclasses.fields(kind)
-      if field.type in (Event, Inner, tuple[Event, ...]) and field.name not in (
+      if field.type in (Event, Inner, Several, tuple[Event, ...]) and field.name not in (
           'event', 'events')]
 
 
@@ -451,13 +458,6 @@ def parts(event: Event) -> list[Event]:
   """The events inside an event."""
   inner = getattr(event, 'event', None)
   return list(getattr(event, 'events', ())) if inner is None else [inner]
-
-
-def mapped(event: Event, change: Callable[[Event], Event]) -> Event:
-  """An event that has events inside, with these changed."""
-  if hasattr(event, 'event'):
-    return dataclasses.replace(event, event=change(event.event))
-  return dataclasses.replace(event, events=tuple(map(change, event.events)))
 
 
 def _plain(value: Any) -> Any:

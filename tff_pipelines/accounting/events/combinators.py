@@ -110,7 +110,7 @@ class _Product(base.Event, abstract=True):
                for event, count in self._counts().items())
 
   def replace_one(self) -> base.Event:
-    return base.mapped(self, lambda event: event.replace_one())
+    return attended.mapped(self, lambda event: event.replace_one())
 
   def counted(self, count: int, amplification: str) -> base.Counted:
     return ((self, count),)
@@ -133,7 +133,7 @@ class _Product(base.Event, abstract=True):
                  for part, number in known.counted(rounds, 'none'))
 
   def repeated(self) -> base.Event:
-    return base.mapped(self, lambda event: event.repeated())
+    return attended.mapped(self, lambda event: event.repeated())
 
   def honest_fraction(self) -> float | None:
     return min((event.honest_fraction() for event in self._counts()
@@ -147,7 +147,7 @@ class _Product(base.Event, abstract=True):
     return any(event.is_known_in_part() for event in self._counts())
 
   def seen(self, colluders: float, cohort: float | None) -> base.Event:
-    return base.mapped(self, lambda event: event.seen(colluders, cohort))
+    return attended.mapped(self, lambda event: event.seen(colluders, cohort))
 
   def group(self, clients: int, known: bool) -> base.Event | None:
     several = [event.group_of_several(count, clients, known)
@@ -171,14 +171,9 @@ class SelfComposed(_Product):
 class _Several(_Product, abstract=True):
   """Events side by side, at least one, all of one adjacency."""
 
-  events: tuple[base.Event, ...]
+  events: base.Several
 
   def __post_init__(self):
-    if not isinstance(self.events, (tuple, list)) or not self.events:
-      raise ValueError(f'events must be a non-empty tuple, found {self.events!r}')
-    object.__setattr__(self, 'events', tuple(self.events))
-    for event in self.events:
-      base.check_event(events=event)
     _ = self.adjacency  # Raises ValueError if there are several.
 
   def _counts(self) -> Mapping[base.Event, int]:

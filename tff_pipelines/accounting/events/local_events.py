@@ -49,7 +49,6 @@ class Nfdp(base.Release, base.WithoutShares):
   scaled = base.no_known_group
 
   def __post_init__(self):
-    super().__post_init__()
     if not isinstance(self.replacement, bool):
       raise ValueError(f'replacement must be true or false, found {self.replacement!r}')
     if not self.replacement:
@@ -236,13 +235,10 @@ class _LocalGaussian(sum_events.GaussianNoise, abstract=True):
   scaled = base.no_known_group
 
 
-class LocalGaussian(_LocalGaussian):
+class LocalGaussian(_LocalGaussian, sum_events.WorstOfGaussian):
   """Gaussian noise on one vector of one client."""
 
   source = 'arXiv 1702.07476, Corollary 3'
-
-  def factors(self, amplification: str) -> base.Factors:
-    return sum_events.gaussian_factors(self.noise_multiplier)
 
   def to_dp_accounting(self) -> dp_event.DpEvent:
     return dp_event.GaussianDpEvent(self.noise_multiplier)
@@ -289,7 +285,6 @@ class LocalAnswers(base.Equivalent, base.Release, base.WithoutShares):
   scaled = base.no_known_group
 
   def __post_init__(self):
-    super().__post_init__()
     if self.event.adjacency != base.LOCAL:
       raise ValueError(f'event must be a local one, found {type(self.event).__name__}')
     validate.integer(queries_before=self.queries_before, low=0)

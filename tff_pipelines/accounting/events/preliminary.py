@@ -82,7 +82,7 @@ def threshold(variance: float, items: int, most: float) -> int:
       range(2, high), True, key=lambda least: failure(variance, items, least) <= most)
 
 
-class PrivateKeys(sum_events.GaussianNoise):
+class PrivateKeys(sum_events.WorstOfGaussian):
   """Gaussian noise on counts of private keys, of which some are a single client's.
 
   Attributes:
@@ -100,7 +100,7 @@ class PrivateKeys(sum_events.GaussianNoise):
 
   def factors(self, amplification: str) -> base.Factors:
     leak = ((pairs.Leak(probability=self.failure), 1),) if self.failure else ()
-    return sum_events.gaussian_factors(self.noise_multiplier) + leak
+    return super().factors(amplification) + leak
 
   def replace_one(self) -> Self:
     # Counts of two clients are farthest apart if they have no key in common.
@@ -132,7 +132,6 @@ class CentralRelease(base.Release, base.WithoutShares, abstract=True):
   stage: ClassVar[tuple[str, str]]  # Name of its caveat; when it happens, in words.
 
   def __post_init__(self):
-    super().__post_init__()
     validate.integer(items=self.items, low=0)
     if (self.items == 0) != (self.threshold is None):
       raise ValueError('threshold must be given exactly where keys are private, '

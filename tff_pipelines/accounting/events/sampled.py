@@ -39,7 +39,6 @@ class Sampled(base.Event, abstract=True):
   as_gaussian = attended.as_gaussian_inside
 
   def __post_init__(self):
-    super().__post_init__()
     self.event.replace_one()  # Raises ValueError if clients can't be sampled.
     if self.event.adjacency not in (base.ZERO_OUT, base.ANY):
       raise ValueError(f'event {type(self.event).__name__} cannot be amplified by '
@@ -345,7 +344,7 @@ class PoissonGroup(_Poisson):
         rounds=count, probability=rounded_up(sum(chances)), failure=for_certain,
         most=self._most(count)), 1),)
 
-  def _law_of_two(self, count: int) -> list[float] | None:
+  def _law_of_two(self, count: int) -> tuple[float, ...] | None:
     """The result of `attended.rounds_of_two`, where it holds and can be listed."""
     limit, factors = self.max_participations, self.event.factors('none')
     if self.clients > 2 or limit is None or self.redrawn_probability or (

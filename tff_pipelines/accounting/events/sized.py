@@ -26,7 +26,7 @@ class _Sized(sampled.Sampled, abstract=True):
     return self.cohort_size
 
 
-class FixedSizeSampled(_Sized):
+class FixedSizeSampled(_Sized, base.Release):
   """A release from a cohort of fixed size, sampled without replacement.
 
   For replace-one neighbours it has twice the zero-out sensitivities throughout. For
@@ -160,12 +160,6 @@ class FixedSizeSampled(_Sized):
     return ((attended.Attended(
         event=attended.coin(list(map(seen._with, k.tolist())), self._chances[k]),
         rounds=count, probability=sampled.rounded_up(self._chances[1:].sum())), 1),)
-
-  def counted(self, count: int, amplification: str) -> base.Counted:
-    return ((self, count),)
-
-  def repeated(self) -> base.Event:
-    return self
 
   def group(self, clients: int, known: bool) -> base.Event | None:
     release = self.event.scaled(clients)

@@ -74,7 +74,6 @@ class _IntegerSum(ClientSum, abstract=True):
   factors = base.no_known_pair
 
   def __post_init__(self):
-    super().__post_init__()
     if self.l1_sensitivity < self.l2_sensitivity * (1 - 1e-12):
       raise ValueError('l1_sensitivity must be at least l2_sensitivity='
                        f'{self.l2_sensitivity!r}, found {self.l1_sensitivity!r}')
@@ -244,19 +243,18 @@ class GaussianNoise(base.Release, base.WithoutShares, abstract=True):
     return curves.gaussian(self.noise_multiplier, max_order)
 
 
-def gaussian_factors(noise_multiplier: float) -> base.Factors:
-  """The worst pair of one release with Gaussian noise."""
-  return base.EVERYTHING if noise_multiplier == 0 else (
-      (pairs.Gaussian(noise_multiplier=noise_multiplier), 1),)
+class WorstOfGaussian(GaussianNoise, abstract=True):
+  """One whose worst pair is that of the noise."""
+
+  def factors(self, amplification: str) -> base.Factors:
+    return base.EVERYTHING if self.noise_multiplier == 0 else (
+        (pairs.Gaussian(noise_multiplier=self.noise_multiplier), 1),)
 
 
-class _GaussianSum(GaussianNoise, ClientSum, abstract=True):
+class _GaussianSum(WorstOfGaussian, ClientSum, abstract=True):
   """A sum of vectors to which a server adds Gaussian noise."""
 
   is_additive = base.yes
-
-  def factors(self, amplification: str) -> base.Factors:
-    return gaussian_factors(self.noise_multiplier)
 
   def scaled(self, clients: int) -> Self:
     return dataclasses.replace(self, noise_multiplier=self.noise_multiplier / clients)

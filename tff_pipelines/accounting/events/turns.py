@@ -170,7 +170,7 @@ class OneRowKnown(base.Release, base.WithoutShares):
     column: Weights > 0 of the rows.
   """
 
-  events: tuple[base.Event, ...]
+  events: base.Several
   column: tuple[int, ...] = (1,)
 
   source = 'docs/correlated_noise.md'
@@ -180,9 +180,6 @@ class OneRowKnown(base.Release, base.WithoutShares):
   as_gaussian = attended.as_gaussian_inside
 
   def __post_init__(self):
-    object.__setattr__(self, 'events', tuple(self.events))
-    object.__setattr__(self, 'column', tuple(self.column))
-    base.check_event(**{f'events[{i}]': event for i, event in enumerate(self.events)})
     if len(self.events) != 2:
       raise ValueError(f'events must be two, found {len(self.events)}')
     for index, weight in enumerate(self.column):
@@ -211,7 +208,7 @@ class OneRowKnown(base.Release, base.WithoutShares):
     return dataclasses.replace(self, column=column)
 
   def replace_one(self) -> Self:
-    return base.mapped(self, lambda event: event.replace_one())
+    return attended.mapped(self, lambda event: event.replace_one())
 
   def skellam_coordinates(self) -> int:
     return len(self.column) * self.events[1].skellam_coordinates()

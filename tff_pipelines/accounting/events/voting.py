@@ -62,7 +62,6 @@ class Vote(base.Equivalent, base.Release, combinators.AgentsShares):
   scaled = base.no_known_group
 
   def __post_init__(self):
-    super().__post_init__()
     validate.one_of(SCHEMES, scheme=self.scheme)
     validate.one_of(LEVELS, level=self.level)
     validate.one_of((*NOISES, 'discrete_gaussian'), noise=self.noise)

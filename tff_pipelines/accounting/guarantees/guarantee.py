@@ -33,9 +33,6 @@ CLOSED = Caveat('closed sums simulated', 'epsilon holds against all who do not h
                 'closed sums of the latest rounds, which are opened in weighted rows '
                 'alone; here the operator holds them, as the protocol is simulated, in '
                 'place of two servers that share them, or of silos that keep their own')
-FLOATING_POINT = Caveat(
-    'floating-point Gaussian noise',
-    'Gaussian noise in floating point carries the guarantee of ideal arithmetic only')
 APPROXIMATE = Caveat(
     'approximate amplification',
     'amplification by Poisson sampling holds approximately only: the distribution of '

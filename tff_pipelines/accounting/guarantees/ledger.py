@@ -17,7 +17,7 @@ round for each start that its line counts and the line before does not.
 """
 
 import collections
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import datetime
 import fcntl
 import functools
@@ -49,6 +49,11 @@ _SHOWN = 500
 # Errors that values of any kind and depth may raise where others are expected.
 _WRONG = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError,
           RecursionError)
+
+
+def unused(lines: Iterable[Mapping[str, Any]]) -> int:
+  """Number of these lines that are of rounds that were not run."""
+  return sum(line['outcome'] == UNUSED for line in lines)
 
 
 def _canonical(record: dict[str, Any]) -> str:

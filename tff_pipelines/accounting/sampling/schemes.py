@@ -133,7 +133,7 @@ class Poisson(SamplingScheme):
   @property
   def planned_cohort(self) -> float:
     return max(self.cohort_size, cohorts.upper_quantile(
-        self.population, self.sampling_rate))
+        self.population, self.cohort_size / self.population))
 
 
 class _Exact(SamplingScheme):
@@ -307,11 +307,6 @@ class Records(Poisson):
   def sampling_rate(self) -> float:
     """q, of a record that has a turn, in (0, 1]."""
     return len(self.column) * self.cohort_size / self.population
-
-  @property
-  def planned_cohort(self) -> float:
-    return max(self.cohort_size, cohorts.upper_quantile(
-        self.population, self.cohort_size / self.population))
 
   def sample(self, round_index: int) -> np.ndarray:
     return np.arange(self.silos)
