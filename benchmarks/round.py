@@ -4,7 +4,6 @@
   python -m benchmarks.round --generators     # ours alone: ChaCha20 against Philox
   python -m benchmarks.round --bands=5        # ours alone: rows of sums against sums
   python -m benchmarks.round --memory_of=process --only=tags_large   # 50,000,500
-  python -m benchmarks.round --reading        # ours alone: SQLite, by cohort and by client
 
 Milliseconds per client of a plain federated mean and of a mean under distributed
 Skellam noise: ours (rounds of the trainer, with its own defaults, without commit and
@@ -24,7 +23,6 @@ import pathlib
 import statistics
 import subprocess
 import sys
-import tempfile
 from typing import Any
 
 # TFF's factory builds computations deeper than the parser's default limit.
@@ -37,11 +35,10 @@ from benchmarks import measure
 from benchmarks import tff_worker
 from benchmarks.round_networks import NETWORKS
 from tasks import task as task_lib
-from tasks.sources import records, rows as rows_lib, sqlite, store
+from tasks.sources import records
 from tff_pipelines.accounting.guarantees import mechanisms
 from tff_pipelines.fedavg import columns
 from tff_pipelines.fedavg import local_training
-from tff_pipelines.fedavg import loop
 from tff_pipelines.fedavg import plan as plan_lib
 from tff_pipelines.fedavg import run as run_lib
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
@@ -118,8 +115,6 @@ GENERATOR_SETTINGS = (
 )
 # Maximum ratio of a round's time under ChaCha20 to that under Philox.
 GENERATOR_TARGET = 1.1
-# Maximum ratio of a round's time with clients that are read together.
-READING_TARGET = 0.7
 # Maximum ratio of a round's time by rows of sums to that without bands.
 BANDS_TARGET = 1.15
 
@@ -131,28 +126,19 @@ def build_clients(setting: Setting) -> list[dict[str, np.ndarray]]:
 
 
 def our_round(setting: Setting, clients, private: bool, generator: str = 'auto',
-              column: tuple[int, ...] | None = None,
-              path: pathlib.Path | None = None, ahead: bool = False):
+              column: tuple[int, ...] | None = None):
   """One round of the trainer: sampling, reading and the federated computation.
 
-  With a `column` the clients take turns, MOST_BANDS rounds apart. With a `path` they are
-  read from this file: a cohort together and `ahead` of its round, or each by the graph.
+  With a `column` the clients take turns, MOST_BANDS rounds apart.
   """
   model = NETWORKS[setting.model].model()
   groups = 1 if column is None else MOST_BANDS
   clients = clients * groups
   examples = {name: np.concatenate([c[name] for c in clients]) for name in clients[0]}
-  source, reading = records.ArraysByClient(
-      examples, np.repeat(np.arange(len(clients)), setting.examples)), {}
-  if path is not None:
-    if not path.exists():
-      store.write(path, {'train': rows_lib.of_source(source)}, fields=None,
-                  skips=task_lib.Skips())
-    source = sqlite.SqliteSource(path, 'train')
-    reading = {'ahead': loop.Ahead(source.read_in_graph.rows)} if ahead else {
-        'by_id': True}
-  task = task_lib.Task(name=setting.model, model=model, held_out={},
-                       privacy_unit='one client', train=source)
+  task = task_lib.Task(
+      name=setting.model, model=model, held_out={}, privacy_unit='one client',
+      train=records.ArraysByClient(
+          examples, np.repeat(np.arange(len(clients)), setting.examples)))
   mechanism = mechanisms.SumMechanism(
       mechanism='skellam' if private else 'none', dimension=model.parameter_count(),
       cohort_size=setting.clients, population=len(clients), rounds=10**6, **(
@@ -165,7 +151,7 @@ def our_round(setting: Setting, clients, private: bool, generator: str = 'auto',
       model.initial_weights(0), server=ServerConfig(learning_rate=1.0),
       local=local_training.LocalConfig(
           learning_rate=LEARNING_RATE, batch_size=BATCH, epochs=1),
-      rounds_per_evaluation=10**6, **reading)
+      rounds_per_evaluation=10**6)
   state = rounds.initial_state(resumed=False)
   index = 0
 
@@ -349,14 +335,6 @@ def bands(setting: Setting, repeats: int, count: int) -> list[measure.Row]:
                    dict(column=(1,)), dict(column=column))
 
 
-def readings(setting: Setting, repeats: int) -> list[measure.Row]:
-  """A round of clients of a file that are read together against one of each alone."""
-  with tempfile.TemporaryDirectory() as folder:
-    path = pathlib.Path(folder, 'clients.sqlite')
-    return _compared(setting, repeats, 'read together over one by one', READING_TARGET,
-                     dict(path=path), dict(path=path, ahead=True))
-
-
 def _compared(setting: Setting, repeats: int, name: str, target: float,
               first: dict[str, Any], second: dict[str, Any]) -> list[measure.Row]:
   """Rounds of ours with the second arguments over those with the first."""
@@ -431,8 +409,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
                       help='ChaCha20 against Philox, and nothing else')
   parser.add_argument('--bands', type=int, help='rows of this many sums against sums '
                       f'alone, at most {MOST_BANDS}, and nothing else')
-  parser.add_argument('--reading', action='store_true', help='clients of a file that '
-                      'are read together against each alone, and nothing else')
   parser.add_argument('--only', help='settings whose sizes start like this')
   flags = parser.parse_args(arguments)
   _message.SetAllowOversizeProtos(True)
@@ -443,7 +419,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                       if flags.only and setting.sizes.startswith(flags.only)), of_memory)
     print(memory_of(flags.memory_of, of_memory, flags.repeats))
     return
-  alone = flags.generators or flags.bands or flags.reading
+  alone = flags.generators or flags.bands
   python = None if flags.no_pfl or alone else pfl_python(
       flags.pfl_python, install=not flags.quick)
   repeats = 1 if flags.quick else flags.repeats
@@ -454,7 +430,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if setting.sizes.startswith(flags.only or ''):
       rows += (generators(setting, repeats) if flags.generators else
                bands(setting, repeats, flags.bands) if flags.bands else
-               readings(setting, repeats) if flags.reading else
                rounds(setting, repeats, python))
   if not (flags.no_memory or alone):
     rows += memory(of_memory, 2 if flags.quick else 3, flags.quick)

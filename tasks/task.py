@@ -212,38 +212,13 @@ class ClientSource(Protocol):
     """
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class ReaderInGraph:
-  """Reads a client in a graph: all there, or what is stored before it.
+def reader_in_graph(source: ClientSource) -> Callable[[Any], Mapping[str, Any]] | None:
+  """The function by which a graph reads a client of this source, if there is one.
 
-  A call is a pure TensorFlow function of a client id, a scalar string tensor, to the
-  tensors of the result of `examples` (texts as UTF-8 strings), wherever the graph runs,
-  as long as the source's file is there.
-
-  Attributes:
-    read: The same function for what is stored.
-    spec: feature name -> (NumPy dtype, shape of one), of what is stored.
-    rows: Client ids -> what is stored of each, as arrays. Raises ValueError if any can't
-      be read; `examples` says which.
-    convert: What is stored of a client -> its examples, in a graph.
+  A pure TensorFlow function of a client id, a scalar string tensor, to the tensors of
+  the result of `examples` (texts as UTF-8 strings), wherever the graph runs, as long as
+  the source's file is there. None if the examples must be sent.
   """
-
-  read: Callable[[Any], Mapping[str, Any]]
-  spec: Mapping[str, tuple[np.dtype, tuple[int, ...]]]
-  rows: Callable[[Sequence[str]], list[dict[str, np.ndarray]]]
-  convert: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda stored: stored
-
-  def __call__(self, client_id: Any) -> Mapping[str, Any]:
-    return self.convert(self.read(client_id))
-
-  def then(self, convert: Callable[[Mapping[str, Any]], Mapping[str, Any]]
-           ) -> 'ReaderInGraph':
-    """The reader of examples that are converted again."""
-    return dataclasses.replace(self, convert=lambda stored: convert(self.convert(stored)))
-
-
-def reader_in_graph(source: ClientSource) -> ReaderInGraph | None:
-  """The reader of this source; None if the examples must be sent."""
   return getattr(source, 'read_in_graph', None)
 
 

@@ -17,7 +17,6 @@ import hashlib
 import sqlite3
 from typing import Sequence
 
-import numpy as np
 import tensorflow as tf
 
 from tasks.sources import ids as ids_lib
@@ -52,13 +51,6 @@ def of(serialized: tf.Tensor | Sequence[bytes]) -> tf.Tensor:
   """
   count = tf.size(serialized, out_type=tf.int64)
   return tf.reduce_sum(hashes(serialized) * tf.range(1, count + 1))
-
-
-def of_each(serialized: Sequence[bytes], lengths: Sequence[int]) -> list[int]:
-  """The checksums `of` clients that have so many examples each, at least one."""
-  starts = np.cumsum([0, *lengths[:-1]])
-  numbers = np.arange(len(serialized)) - np.repeat(starts, lengths) + 1
-  return np.add.reduceat(hashes(serialized).numpy() * numbers, starts).tolist()
 
 
 def signed(total: int) -> int:

@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import itertools
 import os
 import pathlib
 import sqlite3
@@ -50,8 +49,6 @@ CREATE UNIQUE INDEX client_metadata_by_client
 
 _BY_CLIENT = ('SELECT serialized_example_proto FROM examples '
               'WHERE split_name = ? AND client_id = ? ORDER BY rowid')
-_CHECKSUM = ('SELECT checksum FROM client_metadata '
-             'WHERE split_name = ? AND client_id = ?')
 _BY_ROWS = ('SELECT serialized_example_proto FROM examples '
             'WHERE rowid IN (SELECT value FROM json_each(?)) ORDER BY rowid')
 
@@ -306,29 +303,10 @@ class SqliteSource:
       query = _BY_ROWS, [self._rows.get(client_id, '[]')]
     return [value for value, in connection.execute(*query)]
 
-  def _stored(self, client_ids: Sequence[str]) -> list[dict[str, np.ndarray]]:
-    """See task.ReaderInGraph: all clients by one connection, decoded at once."""
-    with undamaged(self._path, self._remedy) as connection:
-      of_clients = [[value for value, in connection.execute(
-          _BY_CLIENT, [self._split_name, client])] for client in client_ids]
-      listed = [checksum for client in client_ids for checksum, in connection.execute(
-          _CHECKSUM, [self._split_name, client])] if self.is_prepared else None
-    lengths = list(map(len, of_clients))
-    if not all(lengths):
-      raise ValueError('a client has no examples')
-    serialized = list(map(_blob, itertools.chain.from_iterable(of_clients)))
-    if listed is not None and listed != checksums.of_each(serialized, lengths):
-      raise damaged(self._path, _EXAMPLES, self._remedy)
-    tensors = self._parser.tensors(tf.constant(serialized, tf.string))
-    parts = {name: np.split(x.numpy(), np.cumsum(lengths)[:-1])
-             for name, x in tensors.items()}
-    return [dict(zip(parts, of_client)) for of_client in zip(*parts.values())]
-
   @property
-  def read_in_graph(self) -> task.ReaderInGraph | None:
+  def read_in_graph(self):
     """See task.reader_in_graph; None without an index of clients."""
-    return task.ReaderInGraph(self._in_graph, self.element_spec, self._stored) if (
-        self._has_index) else None
+    return self._in_graph if self._has_index else None
 
   def _in_graph(self, client_id: tf.Tensor) -> dict[str, tf.Tensor]:
     # TensorFlow's SQLite takes no parameters, but in standard SQL only a quote ends a

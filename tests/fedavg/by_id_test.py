@@ -74,21 +74,19 @@ def _factory():
 _processes = {}
 
 
-def _weights(task, clients_per_call, by_id, ahead=False):
+def _weights(task, clients_per_call, by_id):
   """The weights after some rounds, to the last bit."""
-  stored = task_lib.reader_in_graph(task.train)
-  if (by_id, ahead) not in _processes:  # All of them are of one task.
-    _processes[by_id, ahead] = process_lib.build_chunked(
-        UPDATE, stored.spec if ahead else task.train.element_spec,
-        sum_factory=_factory(), expected_cohort_size=COHORT,
-        convert=loop.converter_in_graph(task) if ahead else None,
+  if by_id not in _processes:  # All of them are of one task.
+    _processes[by_id] = process_lib.build_chunked(
+        UPDATE, task.train.element_spec, sum_factory=_factory(),
+        expected_cohort_size=COHORT,
         read_in_graph=loop.reader_in_graph(task) if by_id else None, **SETTINGS)
-  process = _processes[by_id, ahead]
-  reader = loop.ClientReader(
-      task, 7, by_id, ahead=loop.Ahead(stored.rows) if ahead else None)
+  process = _processes[by_id]
+  reader = loop.ClientReader(task, 7, by_id)
   state = process.initialize()
   for r in range(ROUNDS):
-    clients = process_lib.grouped(reader.read_all(range(COHORT), r), clients_per_call)
+    clients = process_lib.grouped(
+        [reader.read(client, r) for client in range(COHORT)], clients_per_call)
     state = process.next(state, clients)['state']
   return [np.asarray(w).tobytes() for w in state['weights']]
 
@@ -98,38 +96,6 @@ def _wanted(task):
   """The weights that clients give whose examples were sent, one a call."""
   with contexts.simulation():
     return _weights(task, 1, False)
-
-
-@pytest.mark.parametrize('clients_per_call', [1, 3])
-def test_cohorts_that_are_read_ahead_give_the_bits_of_the_tensors(
-    task, wanted, in_process, clients_per_call):
-  assert _weights(task, clients_per_call, False, ahead=True) == wanted
-
-
-def test_the_next_cohort_is_read_while_a_round_is_computed(task):
-  read, stored = [], task_lib.reader_in_graph(task.train)
-
-  def rows(client_ids):
-    read.append(list(client_ids))
-    return stored.rows(client_ids)
-
-  ahead = loop.Ahead(rows)
-  reader = loop.ClientReader(task, 7, ahead=ahead)
-  reader.start([0, 2])
-  reader.start([1])
-  for clients in ([0, 2], [1], [3, 1]):
-    values = reader.read_all(clients, 4)
-    for client, value in zip(clients, values, strict=True):
-      wanted = task.train.examples(task.train.client_ids[client])
-      assert value['key'].tolist() == reader.read(client, 4)['key'].tolist()
-      np.testing.assert_array_equal(value['examples']['x'], wanted['x'])
-  assert read == [['0', '2'], ['1'], ['3', '1']]  # Each once.
-  # Someone was found bad in the meantime: what was read for all is not used.
-  reader.start([0, 1])
-  reader.bad.add('1')
-  first, second = reader.read_all([0, 1], 5)
-  assert len(first['examples']['y']) == 1 and len(second['examples']['y']) == 0
-  assert sorted(read[3:]) == [['0'], ['0', '1']]
 
 
 @pytest.mark.slow
@@ -178,15 +144,14 @@ def test_arrays_and_conversions_outside_graphs_travel_as_tensors(task):
   task.skips.enabled = False
 
 
-def _run(task, folder, on_bad=lambda client_id, error: None, ahead=False):
+def _run(task, folder, on_bad=lambda client_id, error: None):
   """Reporting clients of each round of the whole population, without privacy."""
   plan = FedAvgPlan.calibrate(mechanisms.SumMechanism(
       mechanism='none', cohort_size=COHORT, sampling='none', rounds=ROUNDS,
       dimension=tiny_task.DIMENSION, population=COHORT), seed=3, diagnostics=True)
   rounds = run_lib.build_rounds(
-      task, plan, clients_per_call=3, local=LOCAL, on_bad=on_bad, **SETTINGS,
-      **({'ahead': loop.Ahead(task_lib.reader_in_graph(task.train).rows)} if ahead else
-         {'by_id': loop.reads_by_id(task)}))
+      task, plan, clients_per_call=3, by_id=loop.reads_by_id(task), local=LOCAL,
+      on_bad=on_bad, **SETTINGS)
   run_records = records_lib.RunRecords(
       folder / 'run', plan.configuration(), plan.header(ROUNDS), resume=False)
   rounds_lib.run(rounds, plan, run_records)
@@ -194,15 +159,14 @@ def _run(task, folder, on_bad=lambda client_id, error: None, ahead=False):
   return [float(row['diagnostics/num_reporting']) for row in rows.values()]
 
 
-@pytest.mark.parametrize('skip, ahead', [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize('skip', [False, True])
 def test_bad_clients_participate_with_nothing_and_the_operator_alone_is_told(
-    tmp_path, in_process, skip, ahead):
+    tmp_path, in_process, skip):
   task = _task(tmp_path, bad=[1, 3], skip=skip)
   assert loop.reads_by_id(task) != skip
   path = tmp_path / 'private' / 'bad.jsonl'
   # All are in the sum: were they missing, a round could be suppressed for it.
-  assert _run(task, tmp_path, failures.write_bad_clients(path), ahead) == (
-      [COHORT] * ROUNDS)
+  assert _run(task, tmp_path, failures.write_bad_clients(path)) == [COHORT] * ROUNDS
   assert not task.skips.clients
   told = [json.loads(line) for line in path.read_text().splitlines()]
   assert sorted(one['client'] for one in told) == ['1', '3']
@@ -227,9 +191,8 @@ def test_a_file_that_changes_or_goes_names_no_client_of_a_cohort(tmp_path):
   assert raised.value.__context__ is None and bad.keys() == {'3'}
 
 
-@pytest.mark.parametrize('ahead', [False, True])
-def test_data_that_are_bad_for_everyone_are_named(tmp_path, ahead):
+def test_data_that_are_bad_for_everyone_are_named(tmp_path):
   task = _task(tmp_path, bad=range(COHORT))
   with contexts.simulation(), pytest.raises(task_lib.BadClientError,
       match="tiny's.sqlite, split 'train', client '0': y must be below"):
-    _run(task, tmp_path, ahead=ahead)
+    _run(task, tmp_path)

@@ -1,8 +1,6 @@
 """Rounds of a federated process: sample, read, run, evaluate."""
 
 import collections
-from concurrent import futures
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import hashlib
@@ -26,10 +24,6 @@ from tff_pipelines.simulation import contexts, failures as computations
 
 # Ids travel behind a mark, so that no id is the text that stands for a bad client.
 _GOOD, _BAD = '=', ''
-# Cohorts of more bytes than this are read client by client.
-_MOST_BYTES = 2**27
-# Number of clients whose size is taken for that of all.
-_SIZED = 16
 # So many clients, the first of the population and not of a cohort, are read before the
 # first round, and trained after a failure: what is broken for everyone is an error.
 _TRIED = 3
@@ -45,60 +39,18 @@ def reads_by_id(task: Task) -> bool:
 
 def reader_in_graph(task: Task) -> Callable[[tf.Tensor], Mapping[str, tf.Tensor]]:
   """The function by which graphs read clients; of a bad one it returns no examples."""
-  read = task_lib.reader_in_graph(task.train)
-  return lambda sent: _or_nothing(
-      task, tf.equal(sent, _BAD), lambda: read(tf.strings.substr(sent, len(_GOOD), -1)))
+  read, spec = task_lib.reader_in_graph(task.train), task.train.element_spec
 
+  def read_or_nothing(sent):
+    return tf.cond(
+        tf.equal(sent, _BAD),
+        lambda: {name: tf.zeros((0, *shape), dtype)
+                 for name, (dtype, shape) in spec.items()},
+        lambda: {name: tf.convert_to_tensor(value)
+                 for name, value in read(
+                     tf.strings.substr(sent, len(_GOOD), -1)).items()})
 
-def converter_in_graph(task: Task) -> Callable[[Mapping[str, tf.Tensor]], Any]:
-  """The function by which graphs convert what is stored of a client; nothing of none."""
-  convert = task_lib.reader_in_graph(task.train).convert
-  return lambda stored: _or_nothing(
-      task, tf.equal(tf.shape(next(iter(stored.values())))[0], 0),
-      lambda: convert(stored))
-
-
-def _or_nothing(task: Task, is_bad: tf.Tensor, examples: Callable) -> Any:
-  """In graph: a client's examples, none if it is bad."""
-  return tf.cond(
-      is_bad,
-      lambda: {name: tf.zeros((0, *shape), dtype)
-               for name, (dtype, shape) in task.train.element_spec.items()},
-      lambda: {name: tf.convert_to_tensor(value)
-               for name, value in examples().items()})
-
-
-def fit_in_memory(task: Task, cohort_size: float) -> bool:
-  """Whether cohorts are small enough to be read at once, by the first clients' sizes."""
-  clients = task.train.client_ids[:_SIZED]
-  try:
-    stored = task_lib.reader_in_graph(task.train).rows(clients)
-  except Exception:  # pylint: disable=broad-exception-caught
-    return False
-  sizes = [sum(map(len, x.ravel())) if x.dtype == object else x.nbytes
-           for client in stored for x in client.values()]
-  return sum(sizes) * cohort_size <= _MOST_BYTES * len(clients)
-
-
-class Ahead:
-  """Reads what is stored of cohorts, on a thread ahead of their rounds."""
-
-  def __init__(self, rows: Callable[[Sequence[str]], list[dict[str, np.ndarray]]]):
-    """Takes `rows` of a `task.ReaderInGraph`."""
-    self._rows, self._started = rows, []
-    self._thread = futures.ThreadPoolExecutor(1)
-
-  def start(self, client_ids: list[str]) -> None:
-    """Starts to read a cohort."""
-    self._started.append((client_ids, self._thread.submit(self._rows, client_ids)))
-
-  def rows(self, client_ids: list[str]) -> list[dict[str, np.ndarray]]:
-    """What is stored of a cohort, started or not. Raises what reading it raises."""
-    while self._started:
-      started, future = self._started.pop(0)
-      if started == client_ids:
-        return future.result()
-    return self._rows(client_ids)
+  return read_or_nothing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,8 +70,6 @@ class ClientReader:
     on_bad: Called once with each client that is found bad, for the operator.
     skips: Whether those that can't be read have no examples, and do not end the run.
     in_turn: (id, examples, round) -> the examples that have a turn in it.
-    ahead: Reads what is stored of cohorts, which the process converts by
-      `converter_in_graph`; None if it takes examples.
     bad: Ids of the clients that were found bad.
   """
 
@@ -130,7 +80,6 @@ class ClientReader:
   skips: bool = True
   in_turn: Callable[[str, task_lib.Examples, int], task_lib.Examples] = (
       lambda client_id, examples, index: examples)
-  ahead: Ahead | None = None
   bad: set[str] = dataclasses.field(default_factory=set)
 
   @property
@@ -154,46 +103,15 @@ class ClientReader:
     The client is an index; rounds count from 1.
     """
     client_id = self.task.train.client_ids[client]
+    value = collections.OrderedDict()
     if self.by_id:
-      own = {'client_id': _BAD if client_id in self.bad else _GOOD + client_id}
+      value['client_id'] = _BAD if client_id in self.bad else _GOOD + client_id
     else:
-      own = self._with_examples(self.in_turn(
-          client_id, self._examples(client), round_index))
-    return self._with_key(own, client, round_index)
-
-  def start(self, clients: Sequence[int]) -> None:
-    """Starts to read a cohort, if cohorts are read ahead."""
-    if self.ahead is not None:
-      self.ahead.start(self._good(clients))
-
-  def read_all(self, clients: Sequence[int], round_index: int) -> list:
-    """The values of a cohort's clients, of `read` or of what is stored."""
-    if self.ahead is None:
-      return [self.read(client, round_index) for client in clients]
-    try:
-      stored = self.ahead.rows(self._good(clients))
-    except Exception:  # pylint: disable=broad-exception-caught
-      for client in clients:
-        self._examples(client)  # Marks those that can't be read, or raises.
-      stored = self.ahead.rows(self._good(clients))
-    by_id = dict(zip(self._good(clients), stored))
-    nothing = _none_of(task_lib.reader_in_graph(self.task.train).spec)
-    return [self._with_key(self._with_examples(by_id.get(
-        self.task.train.client_ids[client], nothing)), client, round_index)
-            for client in clients]
-
-  def _good(self, clients: Sequence[int]) -> list[str]:
-    """The ids of the clients that are not known to be bad."""
-    ids = (self.task.train.client_ids[client] for client in clients)
-    return [client_id for client_id in ids if client_id not in self.bad]
-
-  def _with_examples(self, examples: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    return {'examples': collections.OrderedDict(sorted(examples.items()))}
-
-  def _with_key(self, own: dict[str, Any], client: int, round_index: int):
+      value['examples'] = collections.OrderedDict(sorted(self.in_turn(
+          client_id, self._examples(client), round_index).items()))
     if self.simulation_seed is not None:
-      own['key'] = contexts.client_key(self.simulation_seed, round_index, client)
-    return collections.OrderedDict(own)
+      value['key'] = contexts.client_key(self.simulation_seed, round_index, client)
+    return value
 
   def first(self) -> list[int]:
     """Indices of the population's first clients, without those that are bad."""
@@ -210,7 +128,7 @@ class ClientReader:
 
   def find_bad(self, clients: Sequence[int]) -> None:
     """Marks clients that can't be read, where graphs read them and say less of why."""
-    if (self.by_id or self.ahead is not None) and not self._only_workers_read:
+    if self.by_id and not self._only_workers_read:
       for client in clients:
         self._examples(client)
 
@@ -229,7 +147,8 @@ class ClientReader:
       if not isinstance(result, task_lib.BadClientError):
         self.check_some()  # Here no traceback has the error of this client.
       self.mark(client, result)
-    return _none_of(source.element_spec)
+    return {name: np.zeros((0, *shape), dtype)
+            for name, (dtype, shape) in source.element_spec.items()}
 
   def _tried(self, client_id: str) -> task_lib.Examples | Exception:
     """The examples of a client, or what reading it raised."""
@@ -241,22 +160,6 @@ class ClientReader:
       return examples
     except Exception as error:  # pylint: disable=broad-exception-caught
       return error
-
-
-def _none_of(spec) -> dict[str, np.ndarray]:
-  """No examples, of a spec."""
-  return {name: np.zeros((0, *shape), dtype) for name, (dtype, shape) in spec.items()}
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Cohort:
-  """A drawn cohort: its clients, those that report, and the scheme before and after."""
-
-  index: int
-  selected: np.ndarray
-  reporting: list[int]
-  before: Mapping[str, np.ndarray]
-  after: Mapping[str, np.ndarray]
 
 
 def _reporting(selected: np.ndarray, dropout_rate: float, round_index: int,
@@ -288,8 +191,7 @@ class FedAvgRounds(rounds_lib.Rounds):
     rounds_per_evaluation: Rounds between evaluations, >= 1.
     dropout_rate: Fraction of the selected clients that do not report, in [0, 1).
     clients_per_call: Clients in a chunk, >= 1; None only for processes of tests.
-    by_id, ahead, on_bad: As of `ClientReader`. With `ahead` the cohort of the next round
-      is drawn before a round is computed, and read meanwhile.
+    by_id, on_bad: As of `ClientReader`.
     unit_is_client: Whether the privacy unit is a client. Then one whose data make
       the training fail participates without examples. Else it ends the run: a client
       that lacks all of its records would tell more of one of them than its clip.
@@ -308,7 +210,6 @@ class FedAvgRounds(rounds_lib.Rounds):
   dropout_rate: float = 0.0
   clients_per_call: int | None = None
   by_id: bool = False
-  ahead: Ahead | None = None
   on_bad: failures.OnBad = lambda client_id, error: None
   unit_is_client: bool = True
   in_turn: Callable[[str, task_lib.Examples, int], task_lib.Examples] = (
@@ -323,8 +224,7 @@ class FedAvgRounds(rounds_lib.Rounds):
     self.count = self.rounds
     self._reader = ClientReader(
         self.task, self.scheme.simulation_seed, self.by_id, self.on_bad,
-        self.unit_is_client, self.in_turn, self.ahead)
-    self._next: _Cohort | None = None
+        self.unit_is_client, self.in_turn)
     self._evaluator = evaluation.Evaluator(self.task.model, self.task.held_out)
     self._validates = task_lib.VALIDATION in self.task.held_out
     self._results: dict[str, dict[str, float]] = {}
@@ -341,20 +241,18 @@ class FedAvgRounds(rounds_lib.Rounds):
     return state
 
   def step(self, state: dict[str, Any], index: int) -> rounds_lib.Step:
-    scheme, cohort, self._next = self.scheme, self._next, None
-    if cohort is None or cohort.index != index or cohort.before is not state['scheme']:
-      cohort = self._drawn(state['scheme'], index)
-    if self.ahead is not None and index < self.count:
-      with contextlib.suppress(ValueError):  # It has its turn in its own round.
-        self._next = self._drawn(cohort.after, index + 1)
+    scheme = self.scheme
+    scheme.restore(state['scheme'])
+    selected = scheme.sample(index)
+    reporting = _reporting(selected, self.dropout_rate, index, scheme.simulation_seed)
     output = self._computed(
-        self.set_cohort_size(state['process'], len(cohort.selected)), cohort.reporting,
+        self.set_cohort_size(state['process'], len(selected)), reporting.tolist(),
         index)
     metrics, suppressed = _measured(output['metrics'])
-    after = {**state, 'scheme': cohort.after}
+    after = {**state, 'scheme': scheme.state()}
     if self.audit is not None:
       after['canaries'] = self.audit.observed(
-          state['canaries'], output['metrics']['sum'], np.array(cohort.reporting, int))
+          state['canaries'], output['metrics']['sum'], reporting)
     # Checkpoints must not tell how many clients participated.
     new = self.set_cohort_size(output['state'], round(scheme.expected_cohort))
     if not all(np.all(np.isfinite(w)) for w in new['weights']):
@@ -380,22 +278,13 @@ class FedAvgRounds(rounds_lib.Rounds):
                            'round': np.int64(index)}
     return rounds_lib.Step(state=after, metrics=metrics, suppressed=suppressed)
 
-  def _drawn(self, before: Mapping[str, np.ndarray], index: int) -> _Cohort:
-    """Draws the cohort of a round, by the scheme's state before it."""
-    self.scheme.restore(before)
-    selected = self.scheme.sample(index)
-    reporting = _reporting(selected, self.dropout_rate, index,
-                           self.scheme.simulation_seed).tolist()
-    self._reader.start(reporting)
-    return _Cohort(index, selected, reporting, before, self.scheme.state())
-
   def _computed(self, state: Any, clients: Sequence[int], index: int) -> Any:
     """The process's output for these clients, and for what is bad of their data none.
 
     Raises ComputationError if an error is of no single client.
     """
     def compute(clients: Sequence[int]) -> Any:
-      values = self._reader.read_all(clients, index)
+      values = [self._reader.read(client, index) for client in clients]
       return computations.called(lambda: self.process.next(
           state, process_lib.grouped(values, self.clients_per_call)))
 

@@ -19,7 +19,7 @@ from aggregators.record_sum import RecordSumFactory
 from tasks import custom, registry
 from tasks.sources import ids, open_source
 from tasks.task import (
-    DamagedDataError, data_proof, is_roster, reader_in_graph, Serving, Task, VALIDATION)
+    DamagedDataError, data_proof, is_roster, Serving, Task, VALIDATION)
 from tff_pipelines.accounting.events import preliminary as preliminary_lib
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.audit import guesses, training as audit_lib
@@ -117,11 +117,9 @@ def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
     factory, cohort_size = sum_factory(plan), plan.mechanism.cohort_size
     if clients_per_call is None:
       clients_per_call = process_lib.clients_per_call(cohort_size)
-    stored = reader_in_graph(task.train) if config.get('ahead') else None
     process = process_lib.build_chunked(
-        update, stored.spec if stored else task.train.element_spec, sum_factory=factory,
+        update, task.train.element_spec, sum_factory=factory,
         expected_cohort_size=cohort_size,
-        convert=loop.converter_in_graph(task) if stored else None,
         read_in_graph=loop.reader_in_graph(task) if config.get('by_id') else None,
         shows_sum=audit is not None, **common)
   return loop.FedAvgRounds(
@@ -365,14 +363,6 @@ class TrainExperiment(run_lib.Experiment):
     return (self.settings.clients_by_id and self.settings.aggregation is None
             and not self.settings.canaries and loop.reads_by_id(task))
 
-  def _reading(self, task: Task, cohort_size: float) -> dict[str, Any]:
-    """How clients are read, as arguments of `loop.FedAvgRounds`."""
-    by_id = self._by_id(task)
-    if by_id and not (self._on_ray or self.settings.local_workers) and (
-        loop.fit_in_memory(task, cohort_size)):
-      return {'ahead': loop.Ahead(reader_in_graph(task.train).rows)}
-    return {'by_id': by_id}
-
   def read_by_workers(self, task: Task):
     by_id, proof = self._by_id(task), data_proof(task.train)
     if is_roster(task.train) and not (self._on_ray and by_id):
@@ -415,7 +405,7 @@ class TrainExperiment(run_lib.Experiment):
         task, plan, initial, local=local_training.LocalConfig(**declarations.shared(
             local_training.LocalConfig, settings, 'client_')),
         own=self._own, clients_per_call=settings.clients_per_call,
-        **self._reading(task, plan.mechanism.cohort_size), **common)
+        by_id=self._by_id(task), **common)
 
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
     write_bad = self.write_bad()
