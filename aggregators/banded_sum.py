@@ -61,7 +61,7 @@ class BandedSumFactory(distributed_sum.DistributedSumFactory):
   * The row of a round with too few reporting clients, or with none, is not opened, to
     the server either, and its sum counts as zero in later rows. Its clients spent a
     contribution. That a cohort is empty tells of a client if cohorts are random, as
-    `sampling.turns` accounts for.
+    `sampling.schemes.Turns` accounts for.
   * A row that is opened again, with other noise, costs g_j^2 Delta_2^2 again.
   * With `simulation_seed` there is no guarantee.
 

@@ -186,8 +186,8 @@ def topped_up(total: tf.Tensor, num_reporting, cohort_size, key: tf.Tensor,
     cohort_size: Selected clients, m; scalar.
     key: int64[2], of this round at the server.
     params: The parameters of the sum.
-    table: That of the clients, of which the server draws whole shares for clients that
-      are missing; 'chacha20' needs one.
+    table: That of the clients; 'chacha20' needs one, as the server then adds whole
+      shares for clients that are missing.
 
   Returns int32 [padded_dimension] in [0, 2^bits); whether the sum is in it, bool.
   """
@@ -211,20 +211,14 @@ def topped_up(total: tf.Tensor, num_reporting, cohort_size, key: tf.Tensor,
 
   if (draws := share_tables.server_draws(params)) is not None:
     return from_table(share_tables.server_table(params), draws), enough
-  shares = tf.where(enough, tf.cast(num_reporting, tf.float64), 0.0)
-  missing = tf.cast(tf.math.ceil(
-      tf.maximum(num_shares(cohort_size, params) - shares, 0.0)), tf.int32)
   if share_tables.is_cryptographic(params):
+    shares = tf.where(enough, tf.cast(num_reporting, tf.float64), 0.0)
+    missing = tf.cast(tf.math.ceil(
+        tf.maximum(num_shares(cohort_size, params) - shares, 0.0)), tf.int32)
     with tf.control_dependencies(
         [_is_table_of(table, _share_in_graph(params, cohort_size))]):
       return from_table(table, table['draws'] * missing), enough
-  if table is None or not params.noise.is_divisible:
-    return branch.either(present < 1.0, sampled, lambda: tf.identity(kept)), enough
-  draws = share_tables.table_draws(params)
-  is_few = (missing * draws <= share_tables.MOST_SERVER_DRAWS) & tf.equal(
-      table['variance'], _share_in_graph(params, cohort_size) / draws)
-  return branch.either(
-      is_few, lambda: from_table(table, missing * draws), sampled), enough
+  return branch.either(present < 1.0, sampled, lambda: tf.identity(kept)), enough
 
 
 def decode(total: tf.Tensor, num_reporting, cohort_size, key: tf.Tensor,

@@ -7,6 +7,7 @@ quarter, where powers of two double it. No TensorFlow here.
 """
 
 import functools
+import math
 
 import numpy as np
 from scipy import linalg
@@ -16,14 +17,6 @@ ORDERS = (12, 20, 28)
 # The least power of two that is left of an order with one and with two such factors:
 # shorter ones take longer to transform than they save.
 _LEAST_POWERS = 2**6, 2**8
-
-
-def _characters(prime: int) -> np.ndarray:
-  """The quadratic character modulo an odd prime; int64 [prime], 0 at 0."""
-  result = np.full(prime, -1)
-  result[np.square(np.arange(prime)) % prime] = 1
-  result[0] = 0
-  return result
 
 
 @functools.cache
@@ -39,12 +32,14 @@ def matrix(order: int) -> np.ndarray:
     return linalg.hadamard(order, np.float32)
   prime = order - 1 if order != 28 else 13
   places = np.arange(prime)
+  characters = np.where(np.isin(places, np.square(places) % prime), 1, -1)
   core = np.ones((prime + 1, prime + 1))
   if prime % 4 == 3:
-    core[1:, 1:] = (_characters(prime) - (places == 0))[np.add.outer(places, places) % prime]
+    characters[0] = -1
+    core[1:, 1:] = characters[np.add.outer(places, places) % prime]
     return core.astype(np.float32)
-  core[0, 0] = 0
-  core[1:, 1:] = _characters(prime)[np.subtract.outer(places, places) % prime]
+  core[0, 0] = characters[0] = 0
+  core[1:, 1:] = characters[np.subtract.outer(places, places) % prime]
   result = np.kron(core, [[1, 1], [1, -1]]) + np.kron(np.eye(prime + 1), [[1, -1], [-1, -1]])
   return (result * result[0] * result[:, :1]).astype(np.float32)
 
@@ -60,7 +55,7 @@ def factors(length: int) -> tuple[int, ...]:
     while odd % (order // 4) == 0:
       odd //= order // 4
       result.append(order)
-  if odd > 1 or length % np.prod(result, dtype=np.int64):
+  if odd > 1 or length % math.prod(result):
     raise ValueError('the length must be a power of two, or one times factors of 12, 20 '
                      f'and 28, found {length}')
   return tuple(result)
@@ -81,5 +76,5 @@ def padded(dimension: int) -> int:
 def name(length: int) -> str:
   """An order as a product, such as 20 * 2^18; of a power of two 2^20."""
   small = factors(length)
-  power = length // int(np.prod(small, dtype=np.int64))
-  return ' * '.join([*map(str, small), f'2^{power.bit_length() - 1}'])
+  power = (length // math.prod(small)).bit_length() - 1
+  return ' * '.join([*map(str, small), f'2^{power}'])

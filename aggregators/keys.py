@@ -92,12 +92,6 @@ def split(key: tf.Tensor, count: int) -> list[tf.Tensor]:
   return tf.unstack(children(key, 0, count))
 
 
-def grandchildren(key: tf.Tensor, count: tf.Tensor, each: int) -> tf.Tensor:
-  """The first `each` children of the first `count` children; int64 [count, each, 2]."""
-  return tf.map_fn(lambda own: children(own, 0, each), children(key, 0, count),
-                   fn_output_signature=tf.TensorSpec([each, 2], tf.int64))
-
-
 def random_bits(key: tf.Tensor, shape, dtype=tf.int32) -> tf.Tensor:
   """Uniform integers over the whole range of an integer `dtype`."""
   return _draw(key, tf.constant(_BITS, tf.uint64), shape, dtype)

@@ -27,7 +27,7 @@ _SMALLEST_COHORT = 0.75
 # a table reach k times as far. A draw from a table costs a tenth of two Poisson draws.
 _MAX_DRAWS = 4
 # The draws that a server makes in a coordinate: more take as long as two Poisson draws.
-MOST_SERVER_DRAWS = 32
+_MOST_SERVER_DRAWS = 32
 
 
 def is_cryptographic(params: DistributedSumParams) -> bool:
@@ -138,11 +138,6 @@ def noise_table(params: DistributedSumParams, cohort_size: int):
   return result
 
 
-def _server_variance(params: DistributedSumParams, draws: int) -> fractions.Fraction:
-  """Variance of one of the draws that a server's noise is the sum of, not rounded."""
-  return fractions.Fraction(params.total_noise_variance * SHARE_EXCESS) / draws
-
-
 def server_draws(params: DistributedSumParams) -> int | None:
   """The draws of `server_table` that are the noise of a trusted server.
 
@@ -150,13 +145,15 @@ def server_draws(params: DistributedSumParams) -> int | None:
   """
   if params.has_shares or params.noise_multiplier == 0:
     return None
-  return next((draws for draws in range(1, MOST_SERVER_DRAWS + 1)
-               if params.noise.tables.fits(_server_variance(params, draws))), None)
+  variance = fractions.Fraction(params.total_noise_variance * SHARE_EXCESS)
+  return next((draws for draws in range(1, _MOST_SERVER_DRAWS + 1)
+               if params.noise.tables.fits(variance / draws)), None)
 
 
 def server_table(params: DistributedSumParams) -> dict[str, np.ndarray]:
   """The table of a sum whose `server_draws` are known: `packed` and `tie`."""
-  table = params.noise.tables.build(_server_variance(params, server_draws(params)))
+  variance = fractions.Fraction(params.total_noise_variance * SHARE_EXCESS)
+  table = params.noise.tables.build(variance / server_draws(params))
   return {'packed': table.packed, 'tie': table.tie}
 
 

@@ -201,14 +201,6 @@ def kernel_pairs(params: DistributedSumParams):
   def by_server(total):
     return distributed_sum.topped_up(total, 1, 1, key, central)[0]
 
-  some = params.replace(min_honest_fraction=0.9, fixed_scale=params.scale)
-  some_table = share_tables.noise_table(some, round(params.cohort_size))
-
-  def topped_up(total):
-    cohort = round(params.cohort_size)
-    return distributed_sum.topped_up(
-        total, cohort - 1, cohort, key, some, some_table)[0]
-
   def encoded(x, params, table):
     return distributed_sum.encode(
         x, key, key, round(params.cohort_size), params, table).values
@@ -237,10 +229,6 @@ def kernel_pairs(params: DistributedSumParams):
       'noise of a trusted server (TF Poisson)': (
           by_server, lambda x: distributed_sum.sample_noise(
               key, x.shape, central.total_noise_variance, central), integers),
-      'noise of a missing client (TF Poisson)': (
-          topped_up,
-          lambda x: x + tf.cast(_two_poissons(key, dimension, params), tf.int32),
-          integers),
       'whole encoding of a client': (
           lambda x: encoded(x, params, table),
           lambda x: their_encoding(x, params), vector[:params.dimension]),

@@ -25,7 +25,7 @@ from tasks.models import classifiers
 from tff_pipelines.fedavg import adam
 from tff_pipelines.simulation import contexts
 from tff_pipelines.voting import (
-    agents as agents_lib, knn as knn_lib, process as process_lib)
+    agents as agents_lib, features as features_lib, process as process_lib)
 
 CLASSES = 10
 KNN_TARGET_SECONDS = 2.0
@@ -79,7 +79,7 @@ def _neighbours(sizes: Sizes) -> dict:
   """Votes by the nearest records."""
   rng = np.random.default_rng(0)
   dimension, k = sizes.dimension, sizes.neighbours
-  most = knn_lib.largest_feature(dimension)
+  most = features_lib.largest_feature(dimension)
   xs = rng.integers(-most, most + 1, (
       sizes.agents, sizes.records, dimension)).astype(np.int8)
   ys = rng.integers(CLASSES, size=(sizes.agents, sizes.records)).astype(np.int32)
@@ -88,7 +88,7 @@ def _neighbours(sizes: Sizes) -> dict:
       queries=sizes.queries, classes=CLASSES, agents=sizes.agents, votes=k,
       noise_stddev=1.0)
   process = process_lib.build(
-      knn_lib.nearest_votes(k, CLASSES), VotingFactory(params),
+      features_lib.nearest_votes(k, CLASSES), VotingFactory(params),
       {'x': (np.dtype(np.int8), (dimension,)), 'y': (np.dtype(np.int32), ())})
   state = process.initialize()
   agents, public = _values(xs, ys), process_lib.public_value(queries)

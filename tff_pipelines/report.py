@@ -21,7 +21,6 @@ from tff_pipelines.experiment import cli  # First: the search path follows from 
 from tff_pipelines.common import files
 from tff_pipelines.experiment import pages, settings as settings_lib
 from tff_pipelines.common.declarations import setting
-from tff_pipelines.fedavg.account_verdict import verdict_on
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,7 +61,7 @@ def report(settings: ReportSettings) -> int:
   names = [folder.absolute().name for folder in folders]
   if len(set(names)) != len(names):
     names = list(settings.runs)
-  runs = [pages.read(folder, verdict_on(folder), name=name)
+  runs = [pages.read(folder, pages.verdict_on(folder), name=name)
           for folder, name in zip(folders, names)]
   pages.write(settings.path, runs)
   print(settings.path)

@@ -4,7 +4,6 @@ Their files are pickles of code, which are read only if no other user can have w
 them (`ownership`). Imports neither numba nor TensorFlow.
 """
 
-import atexit
 from collections.abc import Callable
 import contextlib
 import functools
@@ -12,8 +11,6 @@ import hashlib
 import os
 import pathlib
 import pickle
-import secrets
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,9 +20,6 @@ import warnings
 from aggregators.native import ownership
 
 _FOLDER = pathlib.Path(__file__).parent
-# Set by a process that warned, for those that it starts: the folder it uses instead,
-# or nothing.
-_INSTEAD = 'TFF_PIPELINES_KERNELS'
 # Files of the kernel that compiles longest, as it calls nearly all others.
 _LAST = 'encoding.encode_clients-*'
 _COMPILE = '''
@@ -50,47 +44,22 @@ def sources() -> str:
 
 @functools.cache
 def folder() -> pathlib.Path | None:
-  """Returns the folder of the kernels' files, which it creates; None if none is safe.
+  """Returns the folder of the kernels' files, which it creates; None if it is not safe.
 
-  It is NUMBA_CACHE_DIR or else in the user's cache. If others could change that, a
-  warning says so, and this process and those that it starts use another: the user's
-  cache, or a folder of their own, which is deleted when this process ends.
+  It is NUMBA_CACHE_DIR or else in the user's cache. If others could change it, a warning
+  says so, and each process compiles its kernels.
   """
   caches = os.environ.get('XDG_CACHE_HOME') or '~/.cache'
-  given = os.environ.get('NUMBA_CACHE_DIR'), os.environ.get(_INSTEAD)
-  places = [*filter(None, given), os.path.join(caches, 'tff_pipelines', 'kernels')]
-  refused = []
-  for place in places:
-    try:
-      chosen = ownership.private_folder(pathlib.Path(place).expanduser())
-      break
-    except (OSError, RuntimeError) as error:  # The latter where a user has no home.
-      refused.append(f'{place} can\'t keep compiled kernels, which are code: {error}')
-  else:
-    chosen = _temporary()
-  if refused and _INSTEAD not in os.environ:
-    os.environ[_INSTEAD] = str(chosen or '')
-    where = (f'kept in {chosen}' if len(refused) < len(places) else
-             'compiled again in each run')
-    warnings.warn(f'{refused[0]}; they are {where} unless NUMBA_CACHE_DIR is a folder '
-                  'that only you can write', RuntimeWarning, stacklevel=2)
-  return chosen
-
-
-def _temporary() -> pathlib.Path | None:
-  """A folder that is deleted when this process ends; None if there can be none."""
-  name = f'kernels-{secrets.token_hex(8)}'
+  place = os.environ.get('NUMBA_CACHE_DIR') or os.path.join(
+      caches, 'tff_pipelines', 'kernels')
   try:
-    path = ownership.private_folder(pathlib.Path(tempfile.gettempdir(), name))
-  except OSError:
+    return ownership.private_folder(pathlib.Path(place).expanduser())
+  except (OSError, RuntimeError) as error:  # The latter where a user has no home.
+    warnings.warn(
+        f'{place} can\'t keep compiled kernels, which are code: {error}; each process '
+        'compiles them again unless NUMBA_CACHE_DIR is a folder that only you can write',
+        RuntimeWarning, stacklevel=2)
     return None
-  atexit.register(_delete, path, os.getpid())
-  return path
-
-
-def _delete(path: pathlib.Path, owner: int) -> None:
-  if os.getpid() == owner:  # No fork of it.
-    shutil.rmtree(path, ignore_errors=True)
 
 
 class Files:

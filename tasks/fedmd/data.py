@@ -14,7 +14,7 @@ import pathlib
 import numpy as np
 
 from tasks import checks
-from tasks.sources import digits as digits_lib, labelled, records
+from tasks.sources import labelled, records
 
 # x is uint8 [n, height, width, channels]; clients are writers, where they are known.
 Labelled = labelled.Labelled
@@ -130,7 +130,7 @@ def digits(choice: Choice) -> Data:
   Images of 8 x 8. With split=noniid the classes are {4, 5}, {6, 7} and {8, 9},
   and a party has one digit of each.
   """
-  embedded = digits_lib.resized(8)
+  embedded = labelled.resized_digits(8)
   x, y = embedded.x[..., np.newaxis], embedded.y
   order = np.random.default_rng(labelled.SPLIT_SEED).permutation(len(y))
   by_pair = choice.split == 'noniid'

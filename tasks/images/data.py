@@ -18,8 +18,8 @@ import tensorflow as tf
 from tasks import checks, task
 from tasks.models import classifiers
 from tasks.sources import (
-    digits, further, labelled, open_source, partition as partition_lib,
-    parts as parts_lib, records, values as values_lib)
+    further, labelled, open_source, partition as partition_lib, records,
+    values as values_lib)
 
 # Names of the raw fields.
 IMAGE, LABEL = 'image', 'label'
@@ -217,7 +217,7 @@ class ImageTask:
         data_path, names, num_classes=_number_of(class_names, num_classes),
         convert=functools.partial(labelled.images, shape=self.shape))
     data = in_memory(parts, partition=partition, **of_partition)
-    train, test = parts_lib.with_part(data.train, data.test, held_out_records)
+    train, test = partition_lib.with_part(data.train, data.test, held_out_records)
     return dataclasses.replace(
         data, train=train, test=test, test_of_files=True,
         held_out_fraction=held_out_fraction, class_names=class_names)
@@ -300,7 +300,7 @@ def embedded(*, num_clients: int = 200, partition: str = 'dirichlet',
   There may be 1 to 1,437 clients. `data_seed` is that of the partition, and not of the
   test set; see partition.split.
   """
-  test, train = digits.framed().divided(_EMBEDDED_TEST_EXAMPLES)
+  test, train = labelled.framed_digits().divided(_EMBEDDED_TEST_EXAMPLES)
   return in_memory(labelled.Parts(train, test, 10), partition=partition,
                    num_clients=num_clients, **of_partition)
 

@@ -15,7 +15,7 @@ from typing import Any, Sequence
 import numpy as np
 
 from tasks import checks, task as task_lib
-from tasks.sources import digits, labelled, partition as partition_lib
+from tasks.sources import labelled, partition as partition_lib
 
 # Classes of the data sets that Keras has by these names, whatever file they come from.
 _CLASSES = {'cifar10': 10, 'fashion_mnist': 10, 'mnist': 10}
@@ -89,7 +89,7 @@ def load(name: str, data_path: str | os.PathLike[str] | None,
           num_classes: int | None) -> labelled.Parts:
   """Loads the training and the test part, x uint8 [n, height, width, channels]."""
   if name == 'digits':
-    data = digits.resized()
+    data = labelled.resized_digits()
     data = dataclasses.replace(data, x=data.x[..., np.newaxis])
     test, train = data.divided(_EMBEDDED_TEST)
     return labelled.Parts(train, test, 10)

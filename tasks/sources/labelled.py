@@ -7,6 +7,7 @@ one line that names the file, the array and the row.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
+import functools
 import io
 import math
 import os
@@ -325,3 +326,33 @@ def read(path: Path, names: Sequence[str] = ('x', 'y', 'writer'), *,
   by_name = arrays(path, [*train, *(test[:2] if has_test else ())],
                    [*test[2:], *CLASS_ARRAYS], hint)
   return parts_of(path, by_name, names, convert, num_classes=num_classes)
+
+
+@functools.lru_cache(maxsize=1)
+def _digits() -> tuple[np.ndarray, np.ndarray]:
+  """The digits of scikit-learn: ink in [0, 16], float64 [1797, 8, 8]; int32 [1797]."""
+  # scikit-learn takes a second to import, which the other sources need not pay.
+  from sklearn import datasets  # pylint: disable=g-import-not-at-top
+  digits = datasets.load_digits()
+  return digits.images, digits.target.astype(np.int32)
+
+
+@functools.lru_cache(maxsize=1)
+def framed_digits() -> Labelled:
+  """Images uint8 [1797, 28, 28] as in MNIST: digits of 20 x 20 in a frame."""
+  images, y = _digits()
+  # Linear interpolation between the centres of pixels.
+  size = images.shape[1]
+  centres = (np.arange(20) + 0.5) * size / 20 - 0.5
+  enlarge = np.stack(
+      [np.interp(centres, np.arange(size), row) for row in np.eye(size)], axis=1)
+  x = np.zeros([len(y), 28, 28], np.uint8)
+  x[:, 4:24, 4:24] = np.rint(enlarge @ (images / 16.0) @ enlarge.T * 255.0)
+  return Labelled(x=x, y=y)
+
+
+def resized_digits(size: int = 16) -> Labelled:
+  """Images uint8 [1797, size, size]."""
+  images, y = _digits()
+  return Labelled(
+      x=resized(np.rint(images * (255 / 16)).astype(np.uint8), size), y=y)

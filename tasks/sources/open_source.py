@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tasks import checks, task
-from tasks.sources import labelled, parts as parts_lib, records, rows, tables
+from tasks.sources import labelled, partition, records, rows, tables
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -225,7 +225,7 @@ def open_raw(data_source: str, *, fields: records.Fields,
     cache = {name: given.pop(name) for name in ('cache_dir', 'no_cache') if name in given}
     parts = {split: store.open_copy(reader, fields=fields, skips=skips, **cache)
              for split, reader in readers(data_source, fields=fields, **given).items()}
-  train, test = parts_lib.with_part(parts['train'], parts.get('test'), held_out_records)
+  train, test = partition.with_part(parts['train'], parts.get('test'), held_out_records)
   return records.RawData(train=train, test=test, skips=skips)
 
 

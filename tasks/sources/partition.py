@@ -1,14 +1,16 @@
 """Splits data that has no clients over simulated ones, by an explicit seed.
 
 `split` gives each example to one client; `few_classes` and `evenly` deal records to the
-agents of a vote, of which several may have the same ones.
+agents of a vote, of which several may have the same ones. `with_part` holds records out.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from tasks import checks
+from tasks import checks, task
+from tasks.sources import records
 
 
 def split(labels: np.ndarray, *, partition: str, num_clients: int, seed: int,
@@ -244,3 +246,46 @@ def evenly(count: int, *, num_clients: int, seed: int) -> list[np.ndarray]:
   checks.integer('data_seed', seed, 0)
   checks.integer('num_clients', num_clients, 1, count)
   return np.array_split(np.random.default_rng(seed).permutation(count), num_clients)
+
+
+def digests(examples: Mapping[str, np.ndarray]) -> np.ndarray:
+  """Digests of the person of each example, else of its contents; int64 [examples].
+
+  A rule that looks at a digest alone depends on no other example.
+  """
+  deciding = [examples[records.PERSON]] if records.PERSON in examples else [
+      examples[name] for name in sorted(examples)]
+  # The type of a text or a number in an array of objects does not matter.
+  return np.array([records.digest(b'\0'.join(
+      str(x).encode('utf-8', 'replace') if array.dtype.hasobject else
+      np.ascontiguousarray(x).tobytes() for array, x in zip(deciding, row)))
+                   for row in zip(*deciding)], np.int64)
+
+
+class PartOfRecords(records.Wrapping):
+  """The records of each client that are held out, or all others.
+
+  Those of a person go together. Where one goes depends on itself alone, by `digests`.
+  """
+
+  read_in_graph = None
+
+  def __init__(self, source: task.ClientSource, fraction: float, *, held_out: bool):
+    """Wraps a raw source; `fraction`, in (0, 1), is that held out on average."""
+    super().__init__(source)
+    if not 0 < fraction < 1:
+      raise checks.wrong('held_out_records', 'in (0, 1)', fraction)
+    self._limit, self._held_out = int((fraction - 0.5) * 2**64), held_out
+
+  def examples(self, client_id: str) -> dict[str, np.ndarray]:
+    raw = self._source.examples(client_id)
+    rows = (digests(raw) < self._limit) == self._held_out
+    return {name: array[rows] for name, array in raw.items()}
+
+
+def with_part(
+    train: task.ClientSource, test: task.ClientSource | None, fraction: float | None
+) -> tuple[task.ClientSource, task.ClientSource | None]:
+  """Both parts: a test part of that fraction of records where there is none."""
+  return (train, test) if test is not None or fraction is None else tuple(
+      PartOfRecords(train, fraction, held_out=held_out) for held_out in (False, True))

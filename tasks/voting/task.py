@@ -14,7 +14,7 @@ import numpy as np
 
 from tasks import checks, task
 from tasks.sources import (
-    digits as digits_lib, labelled, partition, records as records_lib)
+    labelled, partition, records as records_lib)
 from tasks.voting import data as voting_data
 from tff_pipelines.common import validate
 
@@ -140,7 +140,7 @@ def _few_classes(train: labelled.Labelled, what: str, **deal: int) -> dict[str, 
 def embedded(*, num_clients: int = 100, public_records: int = 300,
              data_seed: int = 0) -> VotingTask:
   """Builds the task of the digits that ship with scikit-learn; 400 are for tests."""
-  records = digits_lib.resized()
+  records = labelled.resized_digits()
   most = len(records) - _EMBEDDED_TEST
   checks.integer('public_records', public_records, 0, most - 1)
   server, rest = records.divided(public_records + _EMBEDDED_TEST, _SPLIT_SEED)

@@ -13,7 +13,6 @@ from aggregators.params import DistributedSumParams, ROTATIONS
 from tests import statistics_lib
 
 N = 20
-KEY = np.array([3, -4])
 _params = DistributedSumParams(
     clip=1.0, noise_multiplier=1.0, bits=18, dimension=4096, cohort_size=N,
     rotation='none').replace
@@ -121,27 +120,6 @@ def test_the_noise_of_a_server_is_of_tables_or_of_the_sampler(bits, draws):
   if draws == 3:
     with pytest.raises(AssertionError):
       statistics_lib.check_variance(noise * (2 / 3)**0.5, variance)
-
-
-@pytest.mark.parametrize('num_reporting, by_table', [(17, True), (N, True), (9, False)])
-def test_shares_of_few_missing_clients_are_drawn_from_their_table(
-    monkeypatch, num_reporting, by_table):
-  params = _params(min_honest_fraction=0.5, bits=17)
-  draws = share_tables.table_draws(params)
-  monkeypatch.setattr(share_tables, 'MOST_SERVER_DRAWS', 3 * draws)
-  table = share_tables.noise_table(params, N)
-  if by_table:
-    monkeypatch.setattr(distributed_sum, 'sample_noise', lambda key, shape, *_: tf.zeros(
-        shape, tf.int64))
-  noise = distributed_sum.topped_up(
-      tf.zeros([4096], tf.int32), num_reporting, N, tf.constant(KEY), params, table)[0]
-  missing = N if num_reporting < 10 else N - num_reporting
-  variance = params.total_noise_variance * missing / N
-  noise = modular_sum.unwrap(noise, params.bits).numpy()
-  if not missing:
-    np.testing.assert_array_equal(noise, 0)
-  else:
-    statistics_lib.check_variance(noise, variance)
 
 
 @pytest.mark.slow

@@ -20,8 +20,8 @@ from tff_pipelines.accounting.events import (
 from tff_pipelines.accounting.guarantees import (
     accountant, ledger as ledger_lib, ledger_query, release_noise)
 from tff_pipelines.fedavg import (
-    account_verdict as verdict, evaluation, preliminary, private_evaluation)
-from tff_pipelines.experiment import statement
+    evaluation, preliminary, private_evaluation)
+from tff_pipelines.experiment import pages, statement
 from tff_pipelines.simulation import failures as computations
 
 pytestmark = pytest.mark.usefixtures('shared_context')
@@ -297,7 +297,7 @@ def test_epsilon_is_that_of_the_rounds_and_the_evaluation(tmp_path, whole, kind,
   assert summary['details']['epsilon_private_evaluation'] == pytest.approx(2, rel=1e-4)
   last = in_process.rows(folder / 'metrics.csv')[-1]
   assert float(last['epsilon']) == pytest.approx(summary['epsilon'], rel=1e-9)
-  found = verdict.verdict_on(folder)
+  found = pages.verdict_on(folder)
   assert not found.problems and found.proves(summary)
 
 
@@ -324,7 +324,7 @@ def test_ledger_has_the_same_epsilon_by_every_sampling(tmp_path, changes):
   folder = tmp_path / 'run'
   summary = _run(folder, **changes)
   _check_ledger(folder, summary)
-  assert verdict.verdict_on(folder).proves(summary)
+  assert pages.verdict_on(folder).proves(summary)
   *_, last = _lines(folder)
   event = events.from_json(last['event'])
   release = release_noise.release_of(event)

@@ -13,8 +13,9 @@ from tasks.task import Note
 from tests import known_cohorts, tiny_task
 from tff_pipelines.accounting.guarantees import ledger_query as ledger, mechanisms
 from tff_pipelines.common import decimals, files
-from tff_pipelines.experiment import records as records_lib, report as report_lib
-from tff_pipelines.fedavg import account_verdict, report
+from tff_pipelines.experiment import (
+    pages, records as records_lib, report as report_lib)
+from tff_pipelines.fedavg import report
 from tff_pipelines.fedavg.plan import FedAvgPlan
 
 ROUNDS = 3
@@ -140,7 +141,7 @@ def test_ledger_proves_all_numbers_whatever_proof_each_is_by(tmp_path, changes):
   assert {None if bound is None else (bound.accountant, bound.amplification)
           for bound in plan.guarantee(ROUNDS).by_observer.values()} > {
               (summary['accountant'], summary['amplification'])}
-  verdict = account_verdict.verdict_on(tmp_path / 'run')
+  verdict = pages.verdict_on(tmp_path / 'run')
   assert verdict.proves(summary)
   for key, value in verdict.guarantee.numbers().items():
     assert value == summary[key] or value == pytest.approx(summary[key], rel=1e-9)

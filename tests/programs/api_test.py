@@ -15,8 +15,8 @@ from tasks import registry
 from tests import tiny_task
 from tff_pipelines import api
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib, ledger_query
-from tff_pipelines.fedavg import account_verdict as verdict, run
-from tff_pipelines.experiment import statement
+from tff_pipelines.experiment import pages, statement
+from tff_pipelines.fedavg import run
 
 TASK = tiny_task.task()
 
@@ -127,7 +127,7 @@ def test_stopped_run_costs_what_all_planned_rounds_cost(tmp_path, answer):
   # The function was given metrics of held-out clients.
   assert statement.statement(result.summary)['reasons'] == [statement.STOPPED]
   assert statement.statement(whole.summary)['private']
-  assert verdict.verdict_on(result.folder).proves(result.summary)
+  assert pages.verdict_on(result.folder).proves(result.summary)
   assert any('after round 2 of 4' in text for text in result.summary['warnings'])
   ledger = tmp_path / 'run' / 'ledger.jsonl'
   assert [line['outcome'] for line in ledger_lib.Ledger(ledger).lines()] == [

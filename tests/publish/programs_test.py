@@ -17,9 +17,7 @@ from tests.publish import alone
 from tests.tasks.sources import populations
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.common import files
-from tff_pipelines.experiment import configurations, models
-from tff_pipelines.fedavg import account_verdict as verdict
-from tff_pipelines.experiment import statement
+from tff_pipelines.experiment import configurations, models, pages, statement
 
 TRAIN, EXPORT, EVALUATE, PREDICT = (
     f'tff_pipelines.{name}' for name in ('train', 'export', 'evaluate', 'predict'))
@@ -222,7 +220,7 @@ def test_run_that_was_stopped_is_finished_if_its_summary_has_all_that_is_charged
             f'--output_dir={tmp_path / "export"}')
   done = programs.run(*export)
   assert done.code == 2 and 'its ledger does not prove the guarantee' in done.stderr
-  charged = verdict.verdict_on(folder)
+  charged = pages.verdict_on(folder)
   files.write_json(folder / files.SUMMARY, {
       **in_process.summary(folder), **charged.guarantee.numbers()})
   programs.done(*export)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks.sources import digits as digits_lib
+from tasks.sources import labelled
 from tff_pipelines.fedavg import adam as voting_training
 from tff_pipelines.voting import encoder as voting_encoder
 
@@ -13,7 +13,7 @@ SHORT = voting_training.AdamConfig(learning_rate=2e-3, batch_size=64, epochs=8)
 
 @pytest.fixture(scope='module')
 def digits():
-  records = digits_lib.resized()
+  records = labelled.resized_digits()
   return records.rows(np.random.default_rng(0).permutation(len(records))[:320])
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from tasks.voting import task as voting
 from tff_pipelines.fedavg import adam as voting_training
-from tff_pipelines.voting import features as vote_features, knn as voting_knn
+from tff_pipelines.voting import features as vote_features
 
 SHORT = voting_training.AdamConfig(learning_rate=2e-3, batch_size=50, epochs=1)
 
@@ -81,7 +81,7 @@ def test_a_map_that_was_kept_is_the_same(task, tmp_path):
 def test_a_grid_has_small_integers_and_keeps_neighbours(task):
   seen = vote_features.map_records(task, _fit(task, 'pca', dimensions=20))
   grid = vote_features.as_grid(seen)
-  most = voting_knn.largest_feature(20)
+  most = vote_features.largest_feature(20)
   for x in (grid.public, *(grid.agents.examples(a)['x'] for a in grid.agents.client_ids)):
     assert x.dtype == np.int8 and np.abs(x.astype(int)).max() <= most
   assert np.abs(grid.public.astype(int)).max() == most

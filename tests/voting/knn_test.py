@@ -4,21 +4,21 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_pipelines.voting import knn as voting_knn
+from tff_pipelines.voting import features as vote_features
 
 C = 5
 
 
 def _data(n, d, queries=40, most=None, seed=0):
   rng = np.random.default_rng(seed)
-  most = voting_knn.largest_feature(d) if most is None else most
+  most = vote_features.largest_feature(d) if most is None else most
   x = rng.integers(-most, most + 1, size=(n, d)).astype(np.int8)
   q = rng.integers(-most, most + 1, size=(queries, d)).astype(np.int8)
   return x, rng.integers(C, size=n).astype(np.int32), q
 
 
 def _votes(q, x, y, k):
-  return voting_knn.nearest_votes(k, C)(
+  return vote_features.nearest_votes(k, C)(
       {'queries': tf.constant(q)}, {'x': tf.constant(x), 'y': tf.constant(y)},
       None).numpy()
 
@@ -42,10 +42,10 @@ def test_votes_are_those_of_exact_distances(n, d, k, most):
 
 
 def test_features_at_their_limit_have_exact_distances():
-  assert [voting_knn.largest_feature(d) for d in (1, 2**24 - 1, 2**24)] == [127, 1, 0]
+  assert [vote_features.largest_feature(d) for d in (1, 2**24 - 1, 2**24)] == [127, 1, 0]
   # All products of one sign: the largest sums that occur.
   for d in (1, 129, 800, 1041, 20000):
-    most = voting_knn.largest_feature(d)
+    most = vote_features.largest_feature(d)
     assert most * most * d < 2**24
     x = np.full((3, d), most, np.int8)
     x[1:, 0] -= 1

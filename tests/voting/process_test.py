@@ -12,7 +12,7 @@ from aggregators.voting_params import NO_LABEL, VotingParams
 from tasks.models import classifiers as voting_models
 from tff_pipelines.fedavg import adam as voting_training
 from tff_pipelines.voting import (
-    agents as voting_agents, knn as voting_knn, process as voting)
+    agents as voting_agents, features as vote_features, process as voting)
 
 C, D, Q, AGENTS = 4, 6, 50, 5
 FLOATS = {'x': (np.dtype(np.float32), (D,)), 'y': (np.dtype(np.int32), ())}
@@ -49,7 +49,7 @@ def _params(**changes):
 
 def _process(kind, params, seed=None):
   if kind == 'knn':
-    answer = voting_knn.nearest_votes(params.votes, C)
+    answer = vote_features.nearest_votes(params.votes, C)
   else:
     answer = voting_agents.trained_votes(NETWORK, NETWORK.initial_weights(0), AGENT)
   return voting.build(

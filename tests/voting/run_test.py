@@ -9,7 +9,7 @@ import tensorflow as tf
 from tasks.voting import task as voting
 from tff_pipelines.simulation import contexts
 from tff_pipelines.voting import (
-    baselines, features as vote_features, knn as voting_knn, run as vote_run)
+    baselines, features as vote_features, run as vote_run)
 from tff_pipelines.voting.settings import VoteSettings
 
 C, D = 3, 4
@@ -104,7 +104,7 @@ def _sum_of_votes(task):
   """int [queries, C]: what all agents say, without noise."""
   seen = _seen(task)
   return sum(
-      voting_knn.nearest_votes(K, C)(
+      vote_features.nearest_votes(K, C)(
           {'queries': tf.constant(seen.public)}, {
               name: tf.constant(array)
               for name, array in seen.agents.examples(agent).items()},

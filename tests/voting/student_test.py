@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tasks.models import classifiers as voting_models
-from tasks.sources import digits as digits_lib
+from tasks.sources import labelled
 from tff_pipelines.fedavg import adam
 from tff_pipelines.voting import encoder, student as student_lib
 
@@ -67,7 +67,7 @@ def test_own_labels_of_few_records_keep_to_the_released_ones():
 
 @pytest.fixture(scope='module')
 def digits():
-  records = digits_lib.resized()
+  records = labelled.resized_digits()
   return records.rows(np.random.default_rng(5).permutation(len(records))[:200])
 
 

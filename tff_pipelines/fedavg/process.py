@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from aggregators import expected_mean, keys
+from aggregators import chacha, expected_mean, keys
 from aggregators.client_sum import ClientSumFactory
 from aggregators.native import marks
 from tff_pipelines.fedavg import local_training
@@ -230,10 +230,10 @@ def build_chunked(
     # Clients share a root here: an observer of one key must not find the others.
     generator = keys if seeded else sum_factory.generator
     params = sum_factory.native_params
-    # Those of a chunk together cost little more than those of one.
-    pairs = generator.grandchildren(root, count, 2) if (
-        generator is not keys and params and marks.at_a_time(params) >= _LEAST_TOGETHER
-    ) else None
+    # Keys of a chunk together cost little more than those of one client.
+    together = params and marks.at_a_time(params) >= _LEAST_TOGETHER
+    pairs = chacha.grandchildren(root, count, 2) if (
+        together and generator is chacha) else None
 
     # Not inlined: TensorFlow does not fuse operations that are inlined into a branch.
     @functools.partial(tf.function, autograph=False,

@@ -16,7 +16,7 @@ import tensorflow_federated as tff
 from aggregators import keys, structures
 from aggregators.native import marks
 from aggregators.record_sum import RecordSumFactory
-from tasks.sources import parts, records
+from tasks.sources import partition, records
 from tff_pipelines.fedavg import process as process_lib
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 
@@ -53,7 +53,7 @@ class Turns:
     if self.period == 1:
       return examples
     if silo not in self._of_silo:
-      self._of_silo[silo] = parts.digests(examples) % self.period
+      self._of_silo[silo] = partition.digests(examples) % self.period
     rows = self._of_silo[silo] == step % self.period
     return {name: array[rows] for name, array in examples.items()}
 

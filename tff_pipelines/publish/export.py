@@ -14,8 +14,7 @@ import tensorflow as tf
 from tasks.task import Serving
 from tff_pipelines.accounting.guarantees import ledger_query
 from tff_pipelines.common import files
-from tff_pipelines.experiment import configurations, models, statement
-from tff_pipelines.fedavg.account_verdict import verdict_on
+from tff_pipelines.experiment import configurations, models, pages, statement
 from tff_pipelines.publish import numpy_model, run as run_lib
 from tff_pipelines.publish.settings import ExportSettings
 
@@ -153,7 +152,7 @@ def _audit(settings: ExportSettings, run: run_lib.FinishedRun) -> list | None:
     return None
   try:
     audit = run_lib.read_finished(settings.audit)
-    is_run = not audit.is_export and verdict_on(audit.folder).proves(audit.summary)
+    is_run = not audit.is_export and pages.verdict_on(audit.folder).proves(audit.summary)
   except ValueError as error:
     raise ValueError(f'audit={settings.audit} must be a finished run: {error}') from error
   if not is_run:
@@ -174,7 +173,7 @@ def export(settings: ExportSettings) -> pathlib.Path:
   run = run_lib.read_finished(settings.run, settings.party)
   if run.is_export:
     raise ValueError(f'run={settings.run} is an export: give the folder of its run')
-  if not verdict_on(run.folder).proves(run.summary):
+  if not pages.verdict_on(run.folder).proves(run.summary):
     raise ValueError(f'run={settings.run}: its ledger does not prove the guarantee')
   if run.summary['details'].get('audit'):
     raise ValueError(f'run={settings.run} trained with canaries, for an audit: export one '

@@ -18,7 +18,6 @@ import numpy as np
 import tensorflow_federated as tff
 
 from aggregators import keys, tff_internals
-from aggregators.native import kept
 from tff_pipelines.common import validate
 from tff_pipelines.simulation import in_process, local_processes, proofs, slices
 
@@ -50,7 +49,6 @@ def started(*, local_workers: int = 0, engine: str = 'local',
   if engine != 'ray' and not local_workers:
     context = in_process.InProcessContext(cores)
   else:
-    kept.folder()  # Processes that are started take over where kernels are.
     if engine == 'ray':
       from tff_pipelines.simulation import ray_transport  # pylint: disable=g-import-not-at-top
       transport = ray_transport.RayTransport(local_workers, engine_address, data=data)

@@ -11,17 +11,20 @@ import math
 import pathlib
 
 import numpy as np
+import tensorflow as tf
 
 from tasks.voting.task import AgentRecords, VotingTask
 from tff_pipelines.common import files
 from tff_pipelines.fedavg import adam
-from tff_pipelines.voting import encoder, knn
+from tff_pipelines.voting import encoder
 
 # File of a run's folder that keeps its map.
 MAP = 'features.npz'
 
 # Length of features of pca and contrastive, for learning rates around 0.1.
 LENGTH = 8.0
+# Number of queries that are answered in one call.
+_BLOCK = 1024
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -162,7 +165,7 @@ def as_grid(task: VotingTask) -> VotingTask:
   """The task with vectors on a grid of small integers, for exact distances; int8."""
   # All but one in a thousand of the public coordinates fit; others are cut off.
   public = flat(task.public)
-  if (most := knn.largest_feature(public.shape[1])) < 1:
+  if (most := largest_feature(public.shape[1])) < 1:
     raise ValueError(
         f'features must have fewer than 2^24 coordinates, found {public.shape[1]}')
   step = (float(np.percentile(np.abs(public), 99.9)) or 1.0) / most
@@ -189,3 +192,35 @@ def choose_queries(features: np.ndarray, count: int, choice: str,
   # Clusters stay empty where records are repeated.
   others = np.setdiff1d(np.arange(len(features)), chosen)
   return np.sort(np.concatenate([chosen, others[:count - chosen.size]]))
+
+
+def largest_feature(dimension: int) -> int:
+  """The maximum absolute feature for which squared norms are below 2^24."""
+  return min(127, math.isqrt((2**24 - 1) // dimension))
+
+
+def nearest_votes(neighbours: int, num_classes: int) -> Callable:
+  """An agent's answer in kNN-DPFL, as `process.build` takes it: labels of nearest records.
+
+  Features are small integers, so that every distance is exact in float32 whatever the
+  order of summation: another record changes no other distance by a bit, and at most one
+  neighbour of a query, as the guarantee for one record needs. Queries and records are int8, |x| <= largest_feature(d). An agent with fewer records
+  has as many votes; at the same distance the earlier record is nearer.
+  """
+  def answer(public, examples, key):
+    del key  # Nothing is random.
+    queries, x, y = public['queries'], examples['x'], examples['y']
+    k = tf.minimum(neighbours, tf.shape(x)[0])
+    records = tf.cast(x, tf.float32)
+    squares = tf.cast(tf.reduce_sum(tf.square(records), axis=1), tf.int32)
+    one_hot = tf.one_hot(y, num_classes, dtype=tf.int32)
+    counts = []
+    for start in range(0, queries.shape[0], _BLOCK):
+      block = tf.cast(queries[start:start + _BLOCK], tf.float32)
+      products = tf.cast(tf.matmul(block, records, transpose_b=True), tf.int32)
+      # Without the term that all records of a query share; at most 3 * 2^24.
+      _, nearest = tf.math.top_k(2 * products - squares, k)
+      counts.append(tf.reduce_sum(tf.gather(one_hot, nearest), axis=1))
+    return tf.concat(counts, axis=0)
+
+  return answer

@@ -15,7 +15,7 @@ from tff_pipelines.experiment import report as report_lib, rounds as rounds_lib
 from tff_pipelines.fedavg import adam, report as fedavg_report
 from tff_pipelines.simulation import contexts
 from tff_pipelines.voting import (
-    agents, baselines, features as features_lib, knn, process, report)
+    agents, baselines, features as features_lib, process, report)
 from tff_pipelines.voting.plan import VotePlan
 from tff_pipelines.voting.settings import VoteSettings
 
@@ -45,7 +45,7 @@ class VoteRounds(rounds_lib.Rounds):
           seen, self.asked.features, alone=settings.algorithm == 'knn')
     if settings.algorithm == 'knn':
       seen = features_lib.as_grid(seen)
-      answer = knn.nearest_votes(settings.neighbours, seen.num_classes)
+      answer = features_lib.nearest_votes(settings.neighbours, seen.num_classes)
     else:
       answer = agents.trained_votes(
           self.network, self.network.initial_weights(settings.initial_weights_seed),

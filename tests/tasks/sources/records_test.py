@@ -9,7 +9,7 @@ import pandas
 import pytest
 
 from tasks import task
-from tasks.sources import parts, records
+from tasks.sources import partition, records
 
 _SPEC = {'y': (np.dtype(np.int32), ())}
 
@@ -275,7 +275,7 @@ def test_a_record_is_held_out_by_itself_and_a_person_with_all_of_its_records():
     def part(rows, held_out, fields=fields):
       source = records.ArraysByClient(
           {name: array[rows] for name, array in fields.items()}, np.full(len(rows), 'a'))
-      part = parts.PartOfRecords(source, 0.1, held_out=held_out)
+      part = partition.PartOfRecords(source, 0.1, held_out=held_out)
       return part.examples('a')['text'].tolist()
 
     every = np.arange(2000)

@@ -7,7 +7,7 @@ from dp_accounting import dp_event
 import numpy as np
 
 from aggregators import params as params_lib
-from tff_pipelines.accounting.divergences import curves, replaced
+from tff_pipelines.accounting.divergences import curves, gaussian_mixtures
 from tff_pipelines.accounting.events import base, sampled, turns
 from tff_pipelines.common import caveats as caveats_lib, validate
 
@@ -97,7 +97,7 @@ class SampledRecords(base.Equivalent, sampled.Sampled, base.Release):
     if amplification == 'none' or self.sampling_rate == 1 or noise == 0:
       return self.event.replace_one().factors(amplification)
     return None if amplification == 'generic' or noise is None else (
-        (replaced.PoissonReplaced(
+        (gaussian_mixtures.PoissonReplaced(
             noise_multiplier=noise, sampling_rate=self.sampling_rate), 1),)
 
   def without_sampling(self) -> Self:

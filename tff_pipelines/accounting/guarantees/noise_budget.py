@@ -115,7 +115,7 @@ def describe_sum(params: params_lib.DistributedSumParams | None, adaptive: bool)
     sampler = f'{_POISSON}: {NO_BOUND}'
   else:
     sampler = ('exact tables; for cohorts below three quarters of the expected one, '
-               f'and in place of many that are missing, {_POISSON}: {NO_BOUND}')
+               f'and in place of clients that are missing, {_POISSON}: {NO_BOUND}')
   if adaptive:
     sampler += f'; for the count of the adaptive clip {_POISSON}'
   return f'{sampler}; {_PHILOX}'
