@@ -20,7 +20,8 @@ from tff_pipelines import report as page_program
 from tff_pipelines.accounting.guarantees import ledger_query
 from tff_pipelines.common import decimals, files
 from tff_pipelines.experiment import (
-    charged_records, configurations, failures, models, records as records_lib, report)
+    charged_records, configurations, failures, models, pages, records as records_lib,
+    report)
 
 
 class _Killed(BaseException):
@@ -173,7 +174,7 @@ class ExperimentContract:
           number = f'epsilon {decimals.epsilon(summary[name])}, delta'
           assert any(number in text for text in page.texts), number
       assert summary['epsilon'] is not None or 'This model is not private' in page.texts
-      assert page_program.verdict_on(folder).proves(summary)
+      assert pages.verdict_on(folder).proves(summary)
       written = (folder / files.PAGE).read_bytes()
       assert page_program.report(page_program.ReportSettings(runs=(str(folder),))) == 0
       rewritten = (folder / files.PAGE).read_bytes()
