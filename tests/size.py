@@ -14,7 +14,7 @@ from tests import modules as modules_lib
 LIBRARY = ('aggregators/', 'tasks/', 'tff_pipelines/')
 # Alongside the library: what looks at it from outside, and what carries it to sites.
 AUDIT = 'tff_pipelines/audit/'
-ALONGSIDE = (AUDIT, 'tff_pipelines/deploy')
+ALONGSIDE = (AUDIT, 'tff_pipelines/deployment/')
 _NO_CODE = frozenset((
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
     tokenize.ENDMARKER))

@@ -18,7 +18,7 @@ from tasks.tabular import (
 
 SOURCES = tuple(sorted(('embedded', *open_source.FORMATS)))
 
-# Rows of the embedded table that are nobody's, and those for tests.
+# Rows of the embedded table that no client has, and those for tests.
 _SAMPLE, _TEST = 100, 113
 _LABEL = 'diagnosis'
 # Columns that a line of the plan names.

@@ -21,10 +21,6 @@ from tff_pipelines.fedavg import local_training
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 
 
-# From this many clients on that a call trains, their keys are derived together.
-_LEAST_TOGETHER = 16
-
-
 def _examples_type(element_spec) -> dict[str, tff.Type]:
   """The type of examples: tensors by name, first dimension unknown."""
   return {'examples': tff.to_type(collections.OrderedDict(
@@ -117,8 +113,8 @@ class Server:
 
     Args:
       sum_factory: It releases the sum.
-      layout: Of the weights in the released vector.
-      divisor: Of the sum of updates; less than zero for a sum of gradients.
+      layout: The layout of the weights in the released vector.
+      divisor: Divides the sum of updates; less than zero for a sum of gradients.
       sum_type: Type of the sum's state.
       total_type: Type of a contribution.
       shows_sum: Whether the metrics have the released sum, as `sum`.
@@ -229,21 +225,15 @@ def build_chunked(
     root = None if seeded else keys.fresh()
     # Clients share a root here: an observer of one key must not find the others.
     generator = keys if seeded else sum_factory.generator
-    params = sum_factory.native_params
     # Keys of a chunk together cost little more than those of one client.
-    together = params and marks.at_a_time(params) >= _LEAST_TOGETHER
-    pairs = chacha.grandchildren(root, count, 2) if (
-        together and generator is chacha) else None
+    pairs = chacha.grandchildren(root, count, 2) if generator is chacha else None
 
     # Not inlined: TensorFlow does not fuse operations that are inlined into a branch.
     @functools.partial(tf.function, autograph=False,
                        experimental_attributes={'_noinline': True})
     def train_one(i):
-      if pairs is None:
-        own = chunk['keys'][i] if seeded else generator.derive(root, i)
-        to_train, to_send = generator.derive(own, 0), generator.derive(own, 1)
-      else:
-        to_train, to_send = tf.unstack(pairs[i])
+      to_train, to_send = tf.unstack(pairs[i]) if pairs is not None else (
+          generator.split(chunk['keys'][i] if seeded else generator.derive(root, i), 2))
       if by_id:
         examples = read_in_graph(chunk['client_ids'][i])
       else:
@@ -254,6 +244,7 @@ def build_chunked(
 
     # Traced once, for the loops here and for that of the marks.
     trained = train_one.get_concrete_function(tf.TensorSpec([], tf.int32))
+    params = sum_factory.native_params
     if trained.structured_outputs[0].dtype != tf.float32:
       params = None
     marked = params and marks.Marks(params, sum_state, count, trained)

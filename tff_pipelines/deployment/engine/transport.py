@@ -24,7 +24,7 @@ _POLL, _BACKOFF = 20.0, (0.2, 5.0)
 _GONE, _LOOK = 15.0, 0.2
 # Calls of a party at a time: one that was left behind, and one that is new.
 _CALLS = 2
-# Seconds after which the operator is told whom a round waits for.
+# Seconds after which the operator learns whom a round waits for.
 _SAID = 10.0
 _AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
 # Bytes of a message in addition to its vector: fields of up to a thousand uploads.
