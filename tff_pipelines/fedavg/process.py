@@ -225,8 +225,9 @@ def build_chunked(
     root = None if seeded else keys.fresh()
     # Clients share a root here: an observer of one key must not find the others.
     generator = keys if seeded else sum_factory.generator
-    # Keys of a chunk together cost little more than those of one client.
-    pairs = chacha.grandchildren(root, count, 2) if generator is chacha else None
+    # Keys of a chunk cost little more than one client's, but each call derives them all.
+    pairs = chacha.grandchildren(root, count, 2) if (
+        generator is chacha and 16 * layout.size <= marks.MAX_NUMBERS) else None
 
     # Not inlined: TensorFlow does not fuse operations that are inlined into a branch.
     @functools.partial(tf.function, autograph=False,
