@@ -14,8 +14,10 @@ pytestmark = pytest.mark.slow
 
 def _of_wandb(path):
   """Config, rows and summary in a file of Weights & Biases."""
+  import wandb  # pylint: disable=g-import-not-at-top
   from wandb.proto import wandb_internal_pb2  # pylint: disable=g-import-not-at-top
   from wandb.sdk.internal import datastore  # pylint: disable=g-import-not-at-top
+  wandb.teardown()  # Its process writes the file; a finished run may lie in a buffer.
   store, config, rows, summary = datastore.DataStore(), {}, [], {}
   store.open_for_scan(str(path))
   while data := store.scan_data():
