@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from aggregators import (
-    distributed_sum, keys, modular_sum, params as params_lib, share_tables, skellam)
+    distributed_sum, modular_sum, params as params_lib, share_tables, skellam)
 from aggregators.params import AdaptiveClipParams, DistributedSumParams
 
 # The clip stays within these multiples of the initial one: a public rule that keeps
@@ -49,7 +49,7 @@ class AdaptiveClipSumFactory(distributed_sum.DistributedSumFactory):
     `adaptive.noise_variance`: their Renyi curves add, before any amplification by
     sampling.
   * The count's noise is made up as the sum's is: of shares of the clients, topped up by
-    the server, or by the server alone.
+    the server, or by the server alone. A Poisson sampler draws it, by Philox.
   * The clip of a round is a function of earlier releases, hence public.
 
   The quantile is estimated with the expected cohort, a constant: clients that do not
@@ -63,11 +63,8 @@ class AdaptiveClipSumFactory(distributed_sum.DistributedSumFactory):
                *, diagnostics: bool = False, simulation_seed: int | None = None):
     """Initializes the factory.
 
-    Raises ValueError if the count and its noise do not fit the field of the sum, or for
-    ChaCha20: the Poisson sampler that draws the count's noise has Philox alone.
+    Raises ValueError if the count and its noise do not fit the field of the sum.
     """
-    if share_tables.is_cryptographic(params):
-      raise ValueError('an adaptive clip needs noise_generator=philox, found chacha20')
     super().__init__(params, diagnostics=diagnostics, simulation_seed=simulation_seed)
     self._adaptive = adaptive
     self._count_variance = adaptive.noise_variance / params.counted_on
@@ -82,11 +79,13 @@ class AdaptiveClipSumFactory(distributed_sum.DistributedSumFactory):
         super().initial_state(), clip=tf.constant(self._params.clip, tf.float64))
 
   def contribute(self, vector, key, state):
-    values, diagnostics = super().contribute(vector, keys.derive(key, _VECTOR), state)
+    values, diagnostics = super().contribute(
+        vector, self.generator.derive(key, _VECTOR), state)
     own = tf.cast(bit(diagnostics)[tf.newaxis], tf.int64)
     if self._params.has_shares:
       shares = distributed_sum.num_shares(state['cohort_size'], self._params)
-      own += self._noise(keys.derive(key, _BIT), self._count_variance / shares)
+      own += self._noise(
+          self.generator.derive(key, _BIT), self._count_variance / shares)
     return tf.concat([values, modular_sum.wrap(own, self.bits)], axis=0), diagnostics
 
   def zero(self, dimension: int) -> tf.Tensor:
@@ -96,7 +95,7 @@ class AdaptiveClipSumFactory(distributed_sum.DistributedSumFactory):
     new_state, vector, measurements = super().release(
         state, total[:-1], num_reporting, key)
     fraction = self._fraction_below(total[-1:], num_reporting, state['cohort_size'],
-                                    keys.derive(key, _COUNT_AT_SERVER))
+                                    self.generator.derive(key, _COUNT_AT_SERVER))
     adaptive, initial = self._adaptive, self._params.clip
     new_state['clip'] = tf.clip_by_value(
         state['clip'] * tf.exp(-adaptive.learning_rate * (

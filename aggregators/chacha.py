@@ -71,17 +71,20 @@ def blocks(key: tf.Tensor, counters: tf.Tensor, nonce: tf.Tensor) -> tf.Tensor:
   return tf.concat([x + y for x, y in zip(state, rows)], axis=0)
 
 
-def _stream(key: tf.Tensor, counters: tf.Tensor, purpose: int, high=0) -> tf.Tensor:
+def _stream(key: tf.Tensor, counters: tf.Tensor, purpose: int, high=0,
+            run=blocks) -> tf.Tensor:
   """`blocks` of a key, int64[2], for a purpose; uint32 [16, n]."""
   # A bitcast to a smaller type adds a dimension: [2] int64 are [2, 2] uint32.
   cipher_key = tf.reshape(tf.bitcast(tf.convert_to_tensor(key, tf.int64), tf.uint32), [4])
   nonce = tf.stack([tf.cast(x, tf.uint32) for x in (purpose, high, 0)])
-  return blocks(cipher_key, counters, nonce)
+  return run(cipher_key, counters, nonce)
 
 
 # Starting operations takes most of the time of few blocks: as one compiled
 # program they take a tenth of it.
 _compiled_stream = tf.function(_stream, jit_compile=True, autograph=False)
+# TensorFlow lowers loops of functions that are called so, and XLA then refuses them.
+_inlined_stream = functools.partial(_stream, run=blocks.python_function)
 
 
 def derive(key: tf.Tensor, index) -> tf.Tensor:
@@ -96,7 +99,7 @@ def derive(key: tf.Tensor, index) -> tf.Tensor:
   return tf.bitcast(tf.reshape(stream[:4, 0], [2, 2]), tf.int64)
 
 
-def children(key: tf.Tensor, first, end, stream=_stream) -> tf.Tensor:
+def children(key: tf.Tensor, first, end, stream=_inlined_stream) -> tf.Tensor:
   """The children at the indices first to end - 1, below 2^32; int64[end - first, 2]."""
   found = stream(key, tf.cast(tf.range(first, end), tf.uint32), _KEYS)
   return tf.bitcast(tf.reshape(tf.transpose(found[:4]), [-1, 2, 2]), tf.int64)

@@ -7,6 +7,7 @@ trusted server adds alone.
 """
 
 import collections
+from collections.abc import Callable
 import functools
 
 import numpy as np
@@ -22,7 +23,6 @@ from tff_pipelines.common import validate
 # Purposes of the keys derived from the server's key of a round.
 SUM_AT_SERVER, NEXT_ROTATION = 0, 1
 
-_GENERATORS = {'philox': keys, 'chacha20': chacha}
 _SAMPLERS = {'poisson': skellam, 'rejection': discrete_gaussian}
 
 Encoded = collections.namedtuple('Encoded', ['values', 'diagnostics'])
@@ -95,8 +95,9 @@ def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor, cohort_si
       `params.believed_cohort` zero is sent in the place of the vector, with the
       smallest share. An error would let the server find out who takes part.
     params: The parameters of the sum.
-    table: See `share_tables.noise_table`. If it is not that of the share, the share is
-      drawn by `sample_noise`, or, under 'chacha20', the call fails.
+    table: See `share_tables.noise_table`; None for that of a `cohort_size` that is no
+      tensor. If it is another, the call fails, or, where small cohorts have shares
+      beyond tables, the share is drawn by `sample_noise`.
     clip: The clip of this round, model units, if not `params.clip`; as many grid units.
 
   Returns:
@@ -114,6 +115,7 @@ def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor, cohort_si
   # Zero is rounded to zero for certain.
   factor = tf.where(believed, factor, tf.zeros_like(factor))
   share = _share_in_graph(params, cohort_size)
+  table = _table_of(table, cohort_size, params)
 
   def noised(noise):
     return noisy_rounding.noisy_round(
@@ -126,34 +128,38 @@ def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor, cohort_si
       sample = lambda own, dim: sample_noise(own, [dim], share, params)
     return noised(noisy_rounding.SampledNoise(sample=sample))
 
-  def by_table(draws, more_draws=None):
+  def by_table():
     return noised(noisy_rounding.TableNoise(
-        packed=table['packed'], tie=table['tie'], draws=draws, more_draws=more_draws,
-        generator=_GENERATORS[params.noise_generator]))
+        packed=table['packed'], tie=table['tie'], more_draws=table['draws'] - 1))
 
-  if share_tables.is_cryptographic(params):
-    with tf.control_dependencies([_is_table_of(table, share)]):
-      values, retries, fell_back = by_table(1, table['draws'] - 1)
-  elif table is None:
-    values, retries, fell_back = by_sampler()
-  else:
-    draws = share_tables.table_draws(params)
-    values, retries, fell_back = branch.either(
-        tf.equal(table['variance'], share / draws), lambda: by_table(draws), by_sampler)
+  values, retries, fell_back = _by_table_or_sampler(
+      table, share, params, by_table, by_sampler)
   diagnostics.update(
       cohort_disbelieved=tf.cast(~believed, tf.int32), rounding_retries=retries,
       rounding_fallbacks=tf.cast(fell_back, tf.int32))
   return Encoded(tf.reshape(values, [params.sent_dimension]), diagnostics)
 
 
-def _is_table_of(table, share: tf.Tensor) -> tf.Operation:
-  """Fails unless shares of a variance can be drawn from a table, as they must be."""
-  if table is None:
-    raise ValueError('noise_generator=chacha20 needs a noise_table, found none')
+def _table_of(table, cohort_size, params: DistributedSumParams):
+  """The table of a cohort; None where there is none."""
+  if table is not None or share_tables.table_draws(params) is None:
+    return table
+  return share_tables.noise_table(params, int(cohort_size))
+
+
+def _by_table_or_sampler(table, share: tf.Tensor, params: DistributedSumParams,
+                         by_table: Callable, by_sampler: Callable):
+  """`by_table()` if shares of a variance come from this table, as they do if any can."""
+  if share_tables.table_draws(params) is None:
+    return by_sampler()
   wanted = share / tf.cast(table['draws'], tf.float64)
-  return tf.debugging.Assert(tf.equal(table['variance'], wanted), [
+  is_its_table = tf.equal(table['variance'], wanted)
+  if not share_tables.has_all_noise(params):
+    return branch.either(is_its_table, by_table, by_sampler)
+  with tf.control_dependencies([tf.debugging.Assert(is_its_table, [
       'noise_table must be that of cohort_size, of variance', wanted, 'found',
-      table['variance']])
+      table['variance']])]):
+    return by_table()
 
 
 def noise_present(num_reporting, cohort_size, params: DistributedSumParams):
@@ -186,8 +192,7 @@ def topped_up(total: tf.Tensor, num_reporting, cohort_size, key: tf.Tensor,
     cohort_size: Selected clients, m; scalar.
     key: int64[2], of this round at the server.
     params: The parameters of the sum.
-    table: That of the clients; 'chacha20' needs one, as the server then adds whole
-      shares for clients that are missing.
+    table: As for `encode`: the server adds whole shares for clients that are missing.
 
   Returns int32 [padded_dimension] in [0, 2^bits); whether the sum is in it, bool.
   """
@@ -195,30 +200,31 @@ def topped_up(total: tf.Tensor, num_reporting, cohort_size, key: tf.Tensor,
   kept = tf.where(enough, total, tf.zeros_like(total))
   if params.noise_multiplier == 0:
     return kept, enough
-  generator = _GENERATORS[params.noise_generator]
-  key = generator.derive(key, 0)
+  table = _table_of(table, cohort_size, params)
 
-  def from_table(table, draws):
+  def from_table(table, draws, generator):
     noise = noisy_rounding.TableNoise(
         packed=table['packed'], tie=table['tie'], more_draws=draws, generator=generator)
-    return noisy_rounding.add_draws(kept, key, noise, params.bits,
+    return noisy_rounding.add_draws(kept, generator.derive(key, 0), noise, params.bits,
                                     params.padded_dimension >= _MIN_COMPILED)
 
-  def sampled():
-    noise = sample_noise(key, total.shape, params.total_noise_variance * (
-        1.0 - present) * share_tables.SHARE_EXCESS, params)
-    return modular_sum.wrap(tf.cast(kept, tf.int64) + noise, params.bits)
-
-  if (draws := share_tables.server_draws(params)) is not None:
-    return from_table(share_tables.server_table(params), draws), enough
-  if share_tables.is_cryptographic(params):
+  def whole_shares():
     shares = tf.where(enough, tf.cast(num_reporting, tf.float64), 0.0)
     missing = tf.cast(tf.math.ceil(
         tf.maximum(num_shares(cohort_size, params) - shares, 0.0)), tf.int32)
-    with tf.control_dependencies(
-        [_is_table_of(table, _share_in_graph(params, cohort_size))]):
-      return from_table(table, table['draws'] * missing), enough
-  return branch.either(present < 1.0, sampled, lambda: tf.identity(kept)), enough
+    return from_table(table, table['draws'] * missing, chacha)
+
+  def sampled():
+    noise = sample_noise(
+        keys.derive(key, 0), total.shape, params.total_noise_variance * (
+            1.0 - present) * share_tables.SHARE_EXCESS, params)
+    return modular_sum.wrap(tf.cast(kept, tf.int64) + noise, params.bits)
+
+  if (draws := share_tables.server_draws(params)) is not None:
+    return from_table(share_tables.server_table(params), draws, keys), enough
+  return _by_table_or_sampler(
+      table, _share_in_graph(params, cohort_size), params, whole_shares,
+      lambda: branch.either(present < 1.0, sampled, lambda: tf.identity(kept))), enough
 
 
 def decode(total: tf.Tensor, num_reporting, cohort_size, key: tf.Tensor,
@@ -325,7 +331,7 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
   * With 'discrete_gaussian' the curve is that of arXiv 2102.06387, Theorem 1 and
     Proposition 14. As shares of different cohorts add up to slightly different
     distributions, amplification by Poisson sampling holds approximately only; missing
-    shares are topped up by one discrete Gaussian draw of their variance.
+    shares beyond tables are topped up by one discrete Gaussian draw of their variance.
   * With 'skellam_central' the curve is that of 'skellam', against those who see
     results; the server is trusted, with the sum before the noise too.
   * Amplification by sampling is the caller's. It needs noise of the same distribution
@@ -338,17 +344,17 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
   * With `simulation_seed` there is no guarantee.
 
   All random bits that decide rounding and noise are drawn by counter, under a key of
-  the client and round alone, from the operating system, by the generator
-  `params.noise_generator`. With 'chacha20' everything between such a key and a share is
-  ChaCha20, as is what the server adds: whole shares, one for each client that is
-  missing. The only Philox block is the one in which `keys.fresh` spreads the random
-  bits of a key; the key is its only output, and never shown.
+  the client and round alone, from the operating system. With noise from tables
+  everything between such a key and a share is ChaCha20, as is what the server adds for
+  missing clients: whole shares. The only Philox block is the one in which `keys.fresh`
+  spreads the random bits of a key; the key is its only output, and never shown. Samplers
+  and a server that adds all the noise draw by Philox, which is not cryptographic.
 
   The state is an OrderedDict of `rotation_key` (int64[2]), `server_key`
   (int64[2], used in seeded runs only) and `cohort_size` (int32), the number of selected
   clients, which sizes their shares of the noise. Where tables pay there is also the
-  `noise_table` of that cohort; `set_cohort_size` sets both. A cohort size that was
-  changed alone is as private, only slower; with 'chacha20' it is an error.
+  `noise_table` of that cohort; `set_cohort_size` sets both, and a cohort size that was
+  changed alone is an error.
 
   Class attributes:
     has_bands: Whether rows of several sums are opened, and not each sum.
@@ -367,7 +373,6 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
           params.total_noise_variance * share_tables.SHARE_EXCESS, params.bits,
           'the noise of the sum')
       params.check_shares()
-    share_tables.check_generator(params)
     if params.cohort_size >= 2**31:  # The state holds it as int32.
       raise ValueError(f'cohort_size must be below 2^31, found {params.cohort_size!r}')
     if len(params.column) > 1 and not self.has_bands:
@@ -379,7 +384,7 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
 
   @property
   def generator(self):
-    return _GENERATORS[self._params.noise_generator]
+    return chacha
 
   @property
   def native_params(self) -> DistributedSumParams | None:
@@ -422,9 +427,8 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
   @functools.cached_property
   def bare_params(self) -> DistributedSumParams:
     """Parameters of an encoding without noise, on the same grid."""
-    return self._params.replace(  # Rounding needs no secret bits.
-        noise_multiplier=0.0, column=(1,), noise_generator='philox',
-        fixed_scale=self._params.scale)
+    return self._params.replace(
+        noise_multiplier=0.0, column=(1,), fixed_scale=self._params.scale)
 
   def bare(self, vector, key, state):
     return encode(vector, key, state['rotation_key'], state['cohort_size'],

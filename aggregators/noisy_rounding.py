@@ -13,7 +13,7 @@ from typing import Callable
 
 import tensorflow as tf
 
-from aggregators import alias_draw, branch, keys, modular_sum, rounding
+from aggregators import alias_draw, branch, chacha, modular_sum, rounding
 
 # Coordinates of a block: enough to make the start of a compiled program cheap.
 BLOCK = 2**17
@@ -24,22 +24,21 @@ _MAX_TRIES = 64
 # Fractions are compared in units of 2^-24, with the odd numbers below 2^24, so that
 # rounding is unbiased up to 2^-24.
 _ROUNDING_BITS = 23
-# Purposes of the keys derived from a block's key, besides ties in the comparisons of a
-# table's draws, which come after the first.
-_RETRIES, _MORE_DRAWS = 0, 2
+# Purposes of the keys derived from a block's key.
+_RETRIES, _TIES, _MORE_DRAWS = 0, 1, 2
+_SAMPLE = _TIES
 # In place of the index of a try.
 _TOWARDS_ZERO, _ALL_ZERO = -1, -2
 
 Rounded = collections.namedtuple('Rounded', ['values', 'retries', 'fell_back'])
 
 
-def random_bits(key: tf.Tensor, dim: int, draws: int = 1, compiled: bool = True,
-                generator=keys) -> tf.Tensor:
-  """The random bits of a rounding: int32 [2 * draws * dim], uniform."""
-  pairs = (_compiled_bits(key, draws * dim, generator) if compiled else
-           generator.random_bits(key, [draws * dim], tf.int64))
+def random_bits(key: tf.Tensor, dim: int, compiled: bool, generator) -> tf.Tensor:
+  """The random bits of a rounding: int32 [2 * dim], uniform."""
+  pairs = (_compiled_bits(key, dim, generator) if compiled else
+           generator.random_bits(key, [dim], tf.int64))
   # The same bytes seen as two halves.
-  return tf.reshape(tf.bitcast(pairs, tf.int32), [2 * draws * dim])
+  return tf.reshape(tf.bitcast(pairs, tf.int32), [2 * dim])
 
 
 def _draw(low, high, *rest) -> tf.Tensor:
@@ -81,9 +80,8 @@ def _first_try(noise, block, factor, random, key, bits, closed):
 
 # XLA fuses these steps, which is worth a factor of two.
 @functools.partial(tf.function, jit_compile=True, autograph=False)
-def _compiled_first_try(block, factor, random, key, packed, tie, bits, closed, draws,
-                        generator):
-  noise = TableNoise(packed=packed, tie=tie, draws=draws, generator=generator)
+def _compiled_first_try(block, factor, random, key, packed, tie, bits, closed, generator):
+  noise = TableNoise(packed=packed, tie=tie, generator=generator)
   return _first_try(noise, block, factor, random, key, bits, closed)
 
 
@@ -94,20 +92,19 @@ class TableNoise:
   Attributes:
     packed: int64 [N], of an `alias_table.AliasTable`.
     tie: int64 [N], of the same.
-    draws: The draws that share their random bits with the rounding.
-    more_draws: int32 scalar, further draws; None for none.
+    more_draws: int32 scalar, the draws beyond the one that shares its random bits with
+      the rounding.
     generator: `aggregators.keys` or `aggregators.chacha`: source of random bits.
   """
 
   packed: tf.Tensor
   tie: tf.Tensor
-  draws: int = 1
-  more_draws: tf.Tensor | None = None
-  generator: object = keys
+  more_draws: tf.Tensor | int = 0
+  generator: object = chacha
 
   def random_bits(self, key: tf.Tensor, dim: int, compiled: bool) -> tf.Tensor:
-    """All random bits of a block: int32 [2 * draws * dim]."""
-    return random_bits(key, dim, self.draws, compiled, self.generator)
+    """All random bits of a block: int32 [2 * dim]."""
+    return random_bits(key, dim, compiled, self.generator)
 
   def rounding_bits(self, random: tf.Tensor, dim: int) -> tf.Tensor:
     """int32 [dim], the odd numbers below 2^24."""
@@ -118,26 +115,21 @@ class TableNoise:
     if not compiled:
       return _first_try(self, block, factor, random, key, bits, closed)
     return _compiled_first_try(block, factor, random, key, self.packed, self.tie, bits,
-                               closed, self.draws, self.generator)
+                               closed, self.generator)
 
   def add(self, rounded: tf.Tensor, random: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-    """int32 [dim], the rounded values and the draws that share their random bits."""
-    high, low = tf.unstack(tf.reshape(random, [2, self.draws, -1]))
-    _, *tie_keys = self.generator.split(key, 1 + self.draws)
-    return rounded + sum(
-        _draw(low[i], high[i], tie_keys[i], self.packed, self.tie, self.generator)
-        for i in range(self.draws))
+    """int32 [dim], the rounded values and the draw that shares their random bits."""
+    return _add_draw.python_function(rounded, random, self.generator.derive(key, _TIES),
+                                     self.packed, self.tie, self.generator)
 
   def add_more(self, values, key, bits, compiled):
     """int32 [dim] in [0, 2^bits), with the further draws, each of a child of `key`."""
-    if self.more_draws is None:
-      return values
     add = _add_draw if compiled else _add_draw.python_function
 
     def one_more(i, total):
       own = self.generator.derive(key, i)
       return i + 1, add(
-          total, random_bits(own, values.shape[0], 1, compiled, self.generator),
+          total, random_bits(own, values.shape[0], compiled, self.generator),
           self.generator.derive(own, 0), self.packed, self.tie, self.generator)
 
     # Wraps around at 2^32, which 2^bits divides.
@@ -151,14 +143,14 @@ class SampledNoise:
   """Noise from a sampler. Samplers are not compiled.
 
   Attributes:
-    sample: (key, dim) -> int64 [dim]; None for no noise.
+    sample: (key, dim) -> int64 [dim]; None for no noise. Rounding is by ChaCha20.
   """
 
   sample: Callable[[tf.Tensor, int], tf.Tensor] | None
-  generator = keys
+  generator = chacha
 
   def random_bits(self, key, dim, _):
-    return keys.random_bits(key, [dim], tf.int32) & (2**24 - 1)
+    return chacha.random_bits(key, [dim], tf.int32) & (2**24 - 1)
 
   def rounding_bits(self, random, _):
     return random
@@ -169,7 +161,7 @@ class SampledNoise:
   def add(self, rounded, _, key):
     if self.sample is None:
       return rounded
-    noise = self.sample(keys.derive(key, 1), rounded.shape[0])
+    noise = self.sample(chacha.derive(key, _SAMPLE), rounded.shape[0])
     return tf.cast(rounded, tf.int64) + noise
 
   def add_more(self, values, *_):

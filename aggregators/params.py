@@ -17,9 +17,6 @@ from tff_pipelines.common.declarations import REQUIRED, setting
 
 ROTATIONS = ('hadamard', 'dft', 'none')
 
-# Generators of the random bits that decide rounding and noise.
-NOISE_GENERATORS = ('philox', 'chacha20')
-
 # The largest clip in grid units. A coordinate then fits an int32 and the sum of
 # squares of a vector an int64, whatever the dimension; float32 updates carry
 # no more than 24 bits, so a finer grid would buy nothing.
@@ -168,10 +165,6 @@ class DistributedSumParams(NoiseShares):
   mechanism: str = setting(
       'skellam', 'Mechanism of the noise: clients add shares of it, or, with '
       'skellam_central, the server adds all.', choices=noises.NOISES)
-  noise_generator: str = setting(
-      'philox', 'Generator of the random bits of rounding and noise. chacha20: '
-      'cryptographic, and refused where noise is not drawn from tables.',
-      choices=NOISE_GENERATORS)
 
   def __post_init__(self):
     for field in dataclasses.fields(self):

@@ -30,11 +30,6 @@ _MAX_DRAWS = 4
 _MOST_SERVER_DRAWS = 32
 
 
-def is_cryptographic(params: DistributedSumParams) -> bool:
-  """Whether all that hides clients is drawn from a cryptographic generator."""
-  return params.noise_generator == 'chacha20'
-
-
 def _num_shares(params: DistributedSumParams, cohort_size: float) -> float:
   """The number of shares that all of a cohort's noise consists of."""
   return min(max(float(cohort_size), 1.0), most_shares(params))
@@ -86,8 +81,8 @@ def table_log_size(params: DistributedSumParams) -> int | None:
   if (draws := table_draws(params)) is None:
     return None
   largest = _largest_share(params)
-  if is_cryptographic(params) and not params.noise.is_divisible:
-    largest = share_variance(params, 1)  # It must do for every cohort.
+  if not params.noise.is_divisible and has_all_noise(params):
+    largest = share_variance(params, 1)
   return params.noise.tables.log_size(largest / draws)
 
 
@@ -100,11 +95,10 @@ def _fits(params: DistributedSumParams, cohort_size: float, draws: int) -> bool:
 def draws_of_cohort(params: DistributedSumParams, cohort_size: int) -> int:
   """The draws from a table that make a share of a cohort of any size.
 
-  Under a cryptographic generator, which `check_generator` accepts, nothing but tables
-  draws noise: small cohorts, with their large shares, take as many draws as it needs.
+  Small cohorts, with their large shares, take as many draws as it needs.
   """
   if not params.noise.is_divisible:
-    return 1  # `check_generator` requires it.
+    return 1
   share = share_variance(params, cohort_size)
   # This many draws fit, up to rounding: the table was sized for their variance.
   enough = math.ceil(share / (_largest_share(params) / table_draws(params)))
@@ -121,21 +115,17 @@ def noise_table(params: DistributedSumParams, cohort_size: int):
 
   Returns an OrderedDict of `variance` (float64, of a draw: `share_variance` over the
   draws, by which clients and server recognise the table), `packed` and `tie` (int64
-  [cells]), and under a cryptographic generator `draws` (int32) that make a share. Without
-  one, a cohort whose share does not fit gets the expected cohort's table, not used.
+  [cells]), and `draws` (int32) that make a share. A cohort whose share does not fit gets
+  the expected cohort's table, not used.
   """
-  cryptographic = is_cryptographic(params)
-  draws = (draws_of_cohort(params, cohort_size) if cryptographic else table_draws(params))
+  draws = draws_of_cohort(params, cohort_size)
   if not _fits(params, cohort_size, draws):
     cohort_size = params.cohort_size
   table = params.noise.tables.build(
       _draw_variance(params, cohort_size, draws), table_log_size(params))
-  result = collections.OrderedDict(
+  return collections.OrderedDict(
       variance=np.float64(share_variance(params, cohort_size) / draws),
-      packed=table.packed, tie=table.tie)
-  if cryptographic:
-    result['draws'] = np.int32(draws)
-  return result
+      packed=table.packed, tie=table.tie, draws=np.int32(draws))
 
 
 def server_draws(params: DistributedSumParams) -> int | None:
@@ -157,30 +147,10 @@ def server_table(params: DistributedSumParams) -> dict[str, np.ndarray]:
   return {'packed': table.packed, 'tie': table.tie}
 
 
-def check_generator(params: DistributedSumParams) -> None:
-  """Raises ValueError if the requested generator can't draw all the noise.
-
-  A cryptographic one draws from tables alone: the samplers support Philox alone.
-  """
-  if is_cryptographic(params) and not _fits_all_cohorts(params):
-    raise ValueError('noise_generator=chacha20 needs noise that clients draw from '
-                     f'tables (of fewer bits), found mechanism={params.mechanism}, '
-                     f'noise_multiplier={params.noise_multiplier:g}, bits={params.bits}')
-
-
-def _fits_all_cohorts(params: DistributedSumParams) -> bool:
-  """Whether tables have the shares of all cohorts: `draws_of_cohort`."""
+def has_all_noise(params: DistributedSumParams) -> bool:
+  """Whether tables have the shares of all cohorts, however small: `draws_of_cohort`."""
   return table_draws(params) is not None and (
       params.noise.is_divisible or params.noise.tables.fits(share_variance(params, 1)))
-
-
-def default_generator(params: DistributedSumParams) -> str:
-  """The generator of a sum with a fixed clip for which none was asked.
-
-  ChaCha20 where it can draw the noise, by one draw a share, and is about as fast.
-  """
-  return ('chacha20' if table_draws(params) == 1 and _fits_all_cohorts(params) else
-          'philox')
 
 
 def most_draws(params: DistributedSumParams, most_clients: int) -> int | None:
@@ -201,6 +171,6 @@ def most_draws(params: DistributedSumParams, most_clients: int) -> int | None:
 
 def total_variation(params: DistributedSumParams) -> float:
   """Bound on the total variation distance of a draw from its distribution."""
-  if params.noise.is_divisible or is_cryptographic(params):
+  if params.noise.is_divisible or has_all_noise(params):
     return alias_table.TOTAL_VARIATION
   return max(alias_table.TOTAL_VARIATION, params.noise.sampler_total_variation)

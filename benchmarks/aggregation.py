@@ -184,17 +184,13 @@ def kernel_pairs(params: DistributedSumParams):
     return values + alias_draw.draw(low, high, key, table['packed'], table['tie'])
 
   def noise_only(values):
-    return draw(values, noisy_rounding.random_bits(key, dimension))
+    return draw(values, noisy_rounding.random_bits(key, dimension, True, chacha))
 
   @functools.partial(tf.function, jit_compile=True, autograph=False)
   def conditional_round(values):
     return noisy_rounding.noisy_round(
         values, key, params.l2_sensitivity_squared,
         noisy_rounding.SampledNoise(sample=None), None, compiled=False).values
-
-  chosen = params.replace(noise_generator='chacha20')
-  chosen_table = share_tables.noise_table(chosen, round(params.cohort_size))
-  chosen_table = {name: tf.constant(value) for name, value in chosen_table.items()}
 
   central = params.replace(mechanism='skellam_central')
 
@@ -207,11 +203,8 @@ def kernel_pairs(params: DistributedSumParams):
 
   return {
       'random bits, ChaCha20 (peer: Philox)': (
-          lambda x: noisy_rounding.random_bits(x, dimension, generator=chacha),
-          lambda x: noisy_rounding.random_bits(x, dimension), key),
-      'encoding, ChaCha20 (peer: Philox)': (
-          lambda x: encoded(x, chosen, chosen_table),
-          lambda x: encoded(x, params, table), vector[:params.dimension]),
+          lambda x: noisy_rounding.random_bits(x, dimension, True, chacha),
+          lambda x: noisy_rounding.random_bits(x, dimension, True, keys), key),
       'Hadamard transform': (
           rotation.transformed,
           lambda x: hadamard.fast_walsh_hadamard_transform(x[tf.newaxis]), vector),

@@ -35,12 +35,12 @@ KEY = np.array([3, -4], np.int64)
 
 
 @numba.njit
-def _repeat_fill(generator, key, out, memory):
+def _repeat_fill(key, out, memory):
   """Draws 32-bit numbers in strips, as many as `out` has."""
   total = out.size
   for start in range(0, total, noising.STRIP):
     strip = out[:min(noising.STRIP, total)]
-    random_bits.fill(generator, key, total, start, strip, memory)
+    random_bits.fill(key, total, start, strip, memory)
 
 
 @numba.njit
@@ -56,14 +56,13 @@ def _repeat_round(values, factor, thresholds, out):
 def _repeat_draw(count, low, high, packed, tie, indices, out, key, memory):
   for start in range(0, count, noising.STRIP):
     noising._add_draw(  # pylint: disable=protected-access
-        low, high, packed, tie, indices, out, 0, key, count, start, memory)
+        low, high, packed, tie, indices, out, key, count, start, memory)
 
 
-def params_of(dim: int, generator: str = 'philox') -> DistributedSumParams:
+def params_of(dim: int) -> DistributedSumParams:
   """The parameters of `benchmarks.round`, for a cohort of 100."""
   return DistributedSumParams(
-      clip=0.1, noise_multiplier=0.5, bits=16, dimension=dim, cohort_size=100,
-      noise_generator=generator)
+      clip=0.1, noise_multiplier=0.5, bits=16, dimension=dim, cohort_size=100)
 
 
 def _graph(function: Callable, *arguments) -> Callable:
@@ -109,27 +108,25 @@ def pairs(dim: int) -> dict[str, tuple[Callable, Callable | None]]:
               dim, low, high, packed, tie, indices, strip, pair, memory),
           _graph(lambda bits: noisy_rounding._add_draw(  # pylint: disable=protected-access
               tf.zeros([dim], tf.int32), bits, tf.constant(KEY), tf.constant(packed),
-              tf.constant(tie), keys), random)),
+              tf.constant(tie), chacha), random)),
+      'ChaCha20, 64 bits': (
+          lambda: _repeat_fill(pair, random.view(np.uint32), memory),
+          _graph(lambda key: noisy_rounding.random_bits(key, dim, compiled, chacha), KEY)),
+      'Philox, 64 bits': (
+          lambda: random_bits.philox(pair, random.view(np.uint32)),
+          _graph(lambda key: noisy_rounding.random_bits(key, dim, compiled, keys), KEY)),
   }
-  numpy_bits = {'Philox': np.random.Generator(np.random.Philox(1))}
-  for name, generator, module in (('Philox', random_bits.PHILOX, keys),
-                                  ('ChaCha20', random_bits.CHACHA, chacha)):
-    steps[f'{name}, 64 bits'] = (
-        lambda generator=generator: _repeat_fill(
-            generator, pair, random.view(np.uint32), memory),
-        _graph(lambda key, module=module: noisy_rounding.random_bits(
-            key, dim, 1, compiled, module), KEY))
+  numpy_bits = np.random.Generator(np.random.Philox(1))
   steps['Philox, 64 bits, against NumPy'] = (
       steps['Philox, 64 bits'][0],
-      lambda: numpy_bits['Philox'].integers(2**64 - 1, size=dim, dtype=np.uint64))
+      lambda: numpy_bits.integers(2**64 - 1, size=dim, dtype=np.uint64))
   total = random[:dim] & (params.modulus - 1)
   steps['decoding'] = (
       lambda: decoding.decoded(params, total, np.float32(1 / params.scale), KEY),
       _graph(lambda total, factor: distributed_sum.in_model_units(
           total, factor, tf.constant(KEY), params), total,
              np.float32(1 / params.scale)))
-  for generator in ('philox', 'chacha20'):
-    steps[f'encoding, {generator}'] = _encodings(params_of(dim, generator), vector)
+  steps['encoding'] = _encodings(params, vector)
   return steps
 
 

@@ -59,7 +59,7 @@ def our_steps(model_name: str, batch: int, steps: int, mechanism: str, silos: in
       mechanism=mechanism, dimension=model.parameter_count(), cohort_size=batch,
       population=batch, rounds=10**6, sampling='records', silos=silos, clip=1.0,
       noise_multiplier=1.0, **dict(bits=BITS) if mechanism == 'skellam' else {}),
-                                       noise_generator='auto', delta=1e-5)
+                                       delta=1e-5)
   rounds = run_lib.build_steps(
       task, plan, model.initial_weights(0), rounds_per_evaluation=10**9,
       server=ServerConfig(learning_rate=1e-3))

@@ -1,7 +1,6 @@
 """Speed of a round of federated averaging, against TFF and pfl.
 
   python -m benchmarks.round [--quick] [--json=FILE] [--repeats=N] [--no_pfl]
-  python -m benchmarks.round --generators     # ours alone: ChaCha20 against Philox
   python -m benchmarks.round --bands=5        # ours alone: rows of sums against sums
   python -m benchmarks.round --memory_of=process --only=tags_large   # 50,000,500
 
@@ -101,20 +100,6 @@ SETTINGS = (
 )
 LARGE_SETTINGS = (Setting(model='tags_large', clients=20, examples=50),)
 QUICK_SETTINGS = (Setting(model='softmax', clients=6, examples=20),)
-# For ChaCha20 against Philox: cohorts of the trainer, and clients of few examples,
-# whose time is mostly that of the noise.
-GENERATOR_SETTINGS = (
-    Setting(model='softmax', clients=100, examples=9),
-    Setting(model='cnn_small', clients=100, examples=9),
-    Setting(model='cnn_small', clients=100, examples=100),
-    Setting(model='cnn_small_62', clients=100, examples=9),
-    Setting(model='cnn_small_62', clients=100, examples=100),
-    Setting(model='cnn', clients=20, examples=9),
-    Setting(model='cnn', clients=10, examples=100),
-    Setting(model='cnn', clients=100, examples=100),
-)
-# Maximum ratio of a round's time under ChaCha20 to that under Philox.
-GENERATOR_TARGET = 1.1
 # Maximum ratio of a round's time by rows of sums to that without bands.
 BANDS_TARGET = 1.15
 
@@ -125,7 +110,7 @@ def build_clients(setting: Setting) -> list[dict[str, np.ndarray]]:
   return [examples(rng, setting.examples) for _ in range(setting.clients)]
 
 
-def our_round(setting: Setting, clients, private: bool, generator: str = 'auto',
+def our_round(setting: Setting, clients, private: bool,
               column: tuple[int, ...] | None = None):
   """One round of the trainer: sampling, reading and the federated computation.
 
@@ -147,7 +132,7 @@ def our_round(setting: Setting, clients, private: bool, generator: str = 'auto',
           if private else {}), **(
               {} if column is None else dict(sampling='turns', column=column)))
   rounds = run_lib.build_rounds(
-      task, plan_lib.FedAvgPlan.calibrate(mechanism, noise_generator=generator),
+      task, plan_lib.FedAvgPlan.calibrate(mechanism),
       model.initial_weights(0), server=ServerConfig(learning_rate=1.0),
       local=local_training.LocalConfig(
           learning_rate=LEARNING_RATE, batch_size=BATCH, epochs=1),
@@ -322,12 +307,6 @@ def rounds(setting: Setting, repeats: int, python: str | None) -> list[measure.R
   return rows
 
 
-def generators(setting: Setting, repeats: int) -> list[measure.Row]:
-  """A round of ours under ChaCha20 against one under Philox: medians and minima."""
-  return _compared(setting, repeats, 'ChaCha20 over Philox', GENERATOR_TARGET, *(
-      dict(generator=name) for name in ('philox', 'chacha20')))
-
-
 def bands(setting: Setting, repeats: int, count: int) -> list[measure.Row]:
   """A round of ours by rows of `count` sums against one of sums alone."""
   column = columns.best(columns.prefix_sum(50), count)
@@ -405,8 +384,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
   parser.add_argument('--no_memory', action='store_true', help='no peak memory')
   parser.add_argument('--memory_of', choices=('ours', 'tff', 'process'),
                       help='print this alone')
-  parser.add_argument('--generators', action='store_true',
-                      help='ChaCha20 against Philox, and nothing else')
   parser.add_argument('--bands', type=int, help='rows of this many sums against sums '
                       f'alone, at most {MOST_BANDS}, and nothing else')
   parser.add_argument('--only', help='settings whose sizes start like this')
@@ -419,19 +396,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
                       if flags.only and setting.sizes.startswith(flags.only)), of_memory)
     print(memory_of(flags.memory_of, of_memory, flags.repeats))
     return
-  alone = flags.generators or flags.bands
-  python = None if flags.no_pfl or alone else pfl_python(
+  python = None if flags.no_pfl or flags.bands else pfl_python(
       flags.pfl_python, install=not flags.quick)
   repeats = 1 if flags.quick else flags.repeats
   measure.heading()
   rows = []
-  settings = GENERATOR_SETTINGS if flags.generators else SETTINGS
-  for setting in QUICK_SETTINGS if flags.quick else settings:
+  for setting in QUICK_SETTINGS if flags.quick else SETTINGS:
     if setting.sizes.startswith(flags.only or ''):
-      rows += (generators(setting, repeats) if flags.generators else
-               bands(setting, repeats, flags.bands) if flags.bands else
+      rows += (bands(setting, repeats, flags.bands) if flags.bands else
                rounds(setting, repeats, python))
-  if not (flags.no_memory or alone):
+  if not (flags.no_memory or flags.bands):
     rows += memory(of_memory, 2 if flags.quick else 3, flags.quick)
   measure.write(rows, flags.json)
 

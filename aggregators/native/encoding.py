@@ -9,7 +9,7 @@ import zlib
 import numpy as np
 
 from aggregators import share_tables
-from aggregators.native import compiling, noising, random_bits, transform
+from aggregators.native import compiling, noising, transform
 from aggregators.params import DistributedSumParams
 
 # Diagnostics, in the order of `distributed_sum.encode`.
@@ -108,21 +108,16 @@ def _table(params: DistributedSumParams, state: Mapping[str, Any]):
   """The argument `table` of `encode_clients`; None if no table has the noise."""
   nothing = read_only(np.zeros(0, np.int64))
   if params.noise_multiplier == 0 or not params.has_shares:
-    return random_bits.PHILOX, 0, 0, nothing, nothing
+    return 0, nothing, nothing
   if not params.noise.in_kernels or 'noise_table/packed' not in state:
     return None
   share = share_tables.share_variance(params, float(state['cohort_size']))
-  if share_tables.is_cryptographic(params):
-    generator, first, draws = random_bits.CHACHA, 1, int(state['noise_table/draws'])
-  else:
-    generator, first = random_bits.PHILOX, share_tables.table_draws(params)
-    draws = first
+  draws = int(state['noise_table/draws'])
   shapes = {state[f'noise_table/{name}'].shape for name in ('packed', 'tie')}
   if float(state['noise_table/variance']) != share / draws or shapes != {
       (1 << share_tables.table_log_size(params),)}:
     return None
-  return (generator, first, draws - first, read_only(state['noise_table/packed']),
-          read_only(state['noise_table/tie']))
+  return draws, *(read_only(state[f'noise_table/{name}']) for name in ('packed', 'tie'))
 
 
 _memory = threading.local()
@@ -189,10 +184,10 @@ def pair(key: np.ndarray) -> tuple[np.uint64, np.uint64]:
   return tuple(read_only(key).view(np.uint64))
 
 
-def known(generator: str):
+def known():
   """An arbitrary client: parameters, state, vectors, keys. Its table is no noise."""
   params = DistributedSumParams(clip=1.0, noise_multiplier=1.0, bits=16, dimension=3000,
-                                cohort_size=20, noise_generator=generator)
+                                cohort_size=20)
   cells = np.arange(1 << share_tables.table_log_size(params))
   state = {'rotation_key': np.array([3, -4]), 'cohort_size': np.int32(20),
            'noise_table/packed': (7919 * cells % 2**22) << 32 | cells[::-1],
@@ -202,20 +197,19 @@ def known(generator: str):
   return params, state, vector[np.newaxis], np.array([[2**40 + 3, -5]])
 
 
-# CRC-32 of the sums of `known`, by generator.
-_KNOWN_SUMS = {'philox': 0x3CECF99E, 'chacha20': 0xAA980C08}
+# CRC-32 of the sum of `known`.
+_KNOWN_SUM = 0xAA980C08
 
 
 def try_out() -> None:
-  """Compiles the kernels that are not on disk yet, and encodes known clients.
+  """Compiles the kernels that are not on disk yet, and encodes a known client.
 
   Raises:
-    RuntimeError: If the sums are others: the noise of such kernels is unknown.
+    RuntimeError: If the sum is another: the noise of such kernels is unknown.
     Exception: Any error of numba.
   """
-  for generator, wanted in _KNOWN_SUMS.items():
-    params, state, vectors, keys = known(generator)
-    result = EncodedSum.of(params, state)
-    result.add(vectors, keys)
-    if zlib.crc32(result.total.tobytes()) != wanted:
-      raise RuntimeError(f'the kernels encode other integers, with {generator}')
+  params, state, vectors, keys = known()
+  result = EncodedSum.of(params, state)
+  result.add(vectors, keys)
+  if zlib.crc32(result.total.tobytes()) != _KNOWN_SUM:
+    raise RuntimeError('the kernels encode other integers')

@@ -11,7 +11,7 @@ from aggregators.native import compiling, random_bits
 # The value of `noisy_rounding`.
 BLOCK = 2**17
 _MAX_TRIES = 64
-_RETRIES, _MORE_DRAWS = np.int64(0), np.int64(2)
+_RETRIES, _TIES, _MORE_DRAWS = np.int64(0), np.int64(1), np.int64(2)
 _FIRST_CHILD = np.int64(0)
 _TOWARDS_ZERO, _ALL_ZERO = np.int64(-1), np.int64(-2)
 # Same as in `alias_table`: bits of the first comparison of a draw.
@@ -49,8 +49,7 @@ def _round(block, factor, thresholds, out):
 
 
 @compiling.jit
-def _add_draw(low, high, packed, tie, indices, out, generator, tie_key, dim, start,
-              memory):
+def _add_draw(low, high, packed, tie, indices, out, tie_key, dim, start, memory):
   """Adds a draw from a table; see `alias_draw.draw`.
 
   Args:
@@ -59,7 +58,7 @@ def _add_draw(low, high, packed, tie, indices, out, generator, tie_key, dim, sta
     packed, tie: int64 [N], of an alias table.
     indices: int32 [n], working memory.
     out: int32 [n]; draws are added.
-    generator, tie_key: PHILOX or CHACHA, and its key for the bits that break ties.
+    tie_key: Key of the bits that break ties.
     dim, start: Coordinates of the block, and index of the first of these n in it.
     memory: From `random_bits.scratch`.
   """
@@ -85,7 +84,7 @@ def _add_draw(low, high, packed, tie, indices, out, generator, tie_key, dim, sta
     index = indices[i]
     cell = packed[index]
     if low[i] & _FIRST == np.int32(cell >> 32):
-      random_bits.fill(generator, tie_key, 2 * dim, 2 * (start + i), numbers, memory)
+      random_bits.fill(tie_key, 2 * dim, 2 * (start + i), numbers, memory)
       # Above the alias was added.
       if np.int64(np.uint64(numbers[0]) | np.uint64(numbers[1]) << _HALF) < tie[index]:
         out[i] += index - np.int32(cell)
@@ -109,16 +108,16 @@ def _block(values, factor, key, index, sign, table, bits, total, closed, memory)
   Returns:
     int64, the squared norm of the rounded values without noise, grid units.
   """
-  generator, draws, more_draws, packed, tie = table
+  draws, packed, tie = table
   numbers, strips = memory
   dim = values.size
-  # Number and key of the bits that round; the first try shares them with the draws.
-  own_total, own_key = 2 * draws * dim if draws else dim, key
+  # Number and key of the bits that round; the first try shares them with a draw.
+  own_total, own_key = 2 * dim if draws else dim, key
   if index > 0:
     own_total = dim
     own_key = random_bits.derive(
-        generator, random_bits.derive(generator, key, _RETRIES, numbers), index, numbers)
-  more_key = random_bits.derive(generator, key, _MORE_DRAWS, numbers)
+        random_bits.derive(key, _RETRIES, numbers), index, numbers)
+  more_key = random_bits.derive(key, _MORE_DRAWS, numbers)
   mask = np.int32((1 << bits) - 1)
   norm = np.int64(0)
   for start in range(0, dim, STRIP):
@@ -134,7 +133,7 @@ def _block(values, factor, key, index, sign, table, bits, total, closed, memory)
         norm += np.int64(rounded[i]) * np.int64(rounded[i])
     else:
       random_bits.fill(
-          generator, own_key, own_total, start, high.view(np.uint32), numbers)
+          own_key, own_total, start, high.view(np.uint32), numbers)
       if index == 0 and draws:
         for i in range(size):
           low[i] = (high[i] << np.int32(1)) & _THRESHOLD | np.int32(1)
@@ -148,22 +147,17 @@ def _block(values, factor, key, index, sign, table, bits, total, closed, memory)
       target = closed[start:start + size]
       for i in range(size):
         target[i] = (target[i] + sign * rounded[i]) & mask
-    for draw in range(draws + more_draws):
-      if draw < draws:
-        draw_key, count, first, second = (
-            key, 2 * draws * dim, draw * dim, (draws + draw) * dim)
-        tie_key = random_bits.derive(generator, key, 1 + draw, numbers)
+    for draw in range(draws):
+      if draw == 0:
+        draw_key, tie_key = key, random_bits.derive(key, _TIES, numbers)
       else:
-        draw_key = random_bits.derive(generator, more_key, draw - draws, numbers)
-        count, first, second = 2 * dim, 0, dim
-        tie_key = random_bits.derive(generator, draw_key, _FIRST_CHILD, numbers)
+        draw_key = random_bits.derive(more_key, draw - 1, numbers)
+        tie_key = random_bits.derive(draw_key, _FIRST_CHILD, numbers)
       if draw > 0 or index != 0:
-        random_bits.fill(generator, draw_key, count, first + start,
-                         high.view(np.uint32), numbers)
-      random_bits.fill(generator, draw_key, count, second + start,
-                       low.view(np.uint32), numbers)
-      _add_draw(low, high, packed, tie, indices, rounded, generator, tie_key, dim,
-                start, numbers)
+        random_bits.fill(draw_key, 2 * dim, start, high.view(np.uint32),
+                         numbers)
+      random_bits.fill(draw_key, 2 * dim, dim + start, low.view(np.uint32), numbers)
+      _add_draw(low, high, packed, tie, indices, rounded, tie_key, dim, start, numbers)
     target = total[start:start + size]
     for i in range(size):
       target[i] = (target[i] + sign * rounded[i]) & mask
@@ -180,8 +174,8 @@ def add_noisy_round(values, factor, squared_norm, key, bound, table, bits, total
     squared_norm: float64, the squared norm of `values`.
     key: Pair of uint64.
     bound: int64, maximum squared norm of the rounded values, grid units.
-    table: Generator, draws that share their random bits with the rounding (0 for no
-      noise), further draws, and int64 [N] `packed` and `tie` of an alias table.
+    table: Draws (0 for no noise; the first shares its random bits with the rounding),
+      and int64 [N] `packed` and `tie` of an alias table.
     bits: The sum is modulo 2^bits.
     total: int32 [D], in [0, 2^bits), to which the result is added.
     closed: int32 [D], the same without noise; empty where it is not wanted.
@@ -200,7 +194,7 @@ def add_noisy_round(values, factor, squared_norm, key, bound, table, bits, total
       index = _ALL_ZERO
     norm = np.int64(0)
     for start in range(0, values.size, BLOCK):
-      own_key = random_bits.derive(table[0], key, start // BLOCK, memory[0])
+      own_key = random_bits.derive(key, start // BLOCK, memory[0])
       norm += _block(values[start:start + BLOCK], factor, own_key, index, sign, table,
                      bits, total[start:start + BLOCK], closed[start:start + BLOCK],
                      memory)

@@ -1,4 +1,4 @@
-"""The random bits of `aggregators.keys` and `aggregators.chacha`, compiled.
+"""The random bits of `aggregators.chacha`, and of `aggregators.keys`, compiled.
 
 A key is a pair of uint64, the two halves of its int64[2].
 """
@@ -7,8 +7,6 @@ import numpy as np
 
 from aggregators.native import compiling
 from aggregators.native.compiling import INT32, INT64, LANES
-
-PHILOX, CHACHA = 0, 1
 
 # Philox 4x32-10 (Salmon et al., SC 2011).
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -117,8 +115,8 @@ def _chacha(builder, out, at, count, stride, first, second, purpose, high, count
 
 @compiling.jit
 def scratch():
-  """Memory for `fill` and `derive`: uint32 [2 * PIECE_NUMBERS + _GROUP]."""
-  return np.empty(2 * PIECE_NUMBERS + _GROUP, np.uint32)
+  """Memory for `fill` and `derive`: uint32 [2 * PIECE_NUMBERS]."""
+  return np.empty(2 * PIECE_NUMBERS, np.uint32)
 
 
 @compiling.jit
@@ -129,42 +127,36 @@ def _chacha_piece(out, at, key, piece):
 
 
 @compiling.jit
-def derive(generator, key, index, memory):
-  """The child of a key at an index >= 0, as `derive` of the generator's module."""
-  if generator == PHILOX:
-    _philox(memory, 0, _GROUP, key[0], key[1], np.uint64(index))
-    a, b, c, d = memory[0], memory[1], memory[2], memory[3]
-  else:
-    number = np.uint64(index)
-    _chacha(memory, 0, LANES, LANES, key[0], key[1], _CHACHA_KEYS, number >> _HALF,
-            number)
-    a, b, c, d = memory[0], memory[LANES], memory[2 * LANES], memory[3 * LANES]
+def derive(key, index, memory):
+  """The child of a key at an index >= 0, as `chacha.derive`."""
+  number = np.uint64(index)
+  _chacha(memory, 0, LANES, LANES, key[0], key[1], _CHACHA_KEYS, number >> _HALF, number)
+  a, b, c, d = memory[0], memory[LANES], memory[2 * LANES], memory[3 * LANES]
   return (np.uint64(a) | np.uint64(b) << _HALF, np.uint64(c) | np.uint64(d) << _HALF)
 
 
 @compiling.jit
-def fill(generator, key, total, first, out, memory):
-  """Fills an array with random bits of a key, a pair of uint64.
+def philox(key, out):
+  """Fills uint32 [n] with `keys.random_bits` of a key, a pair of uint64."""
+  whole = out.size // _GROUP * _GROUP
+  _philox(out, 0, whole, key[0], key[1], _BITS_COUNTER)
+  rest = np.empty(_GROUP, np.uint32)
+  _philox(rest, 0, _GROUP, key[0], key[1], _BITS_COUNTER + np.uint64(whole // 4))
+  out[whole:] = rest[:out.size - whole]
+
+
+@compiling.jit
+def fill(key, total, first, out, memory):
+  """Fills an array with random bits of a key, as `chacha.random_bits`.
 
   Args:
-    generator: PHILOX or CHACHA.
     key: Pair of uint64.
-    total: Count of the 32-bit numbers of the whole result of `random_bits` of the
-      generator's module; the order of ChaCha20's numbers depends on it.
+    total: Count of the 32-bit numbers of the whole result, on which their order depends.
     first: Index, in that result, of the first number to be written.
     out: uint32 [n], written, n <= PIECE_NUMBERS.
     memory: From `scratch`.
   """
   count = out.size
-  if generator == PHILOX:
-    start = first % 4
-    block = _BITS_COUNTER + np.uint64(first // 4)
-    if start == 0 and count % _GROUP == 0:
-      _philox(out, 0, count, key[0], key[1], block)
-    else:
-      _philox(memory, 0, start + count, key[0], key[1], block)
-      out[:] = memory[start:start + count]
-    return
   blocks = -(-total // 16)
   if blocks <= _PIECE:
     # The only piece, whose rows have `blocks` numbers instead of _PIECE.

@@ -123,11 +123,8 @@ def squared_norm(vector):
 @compiling.jit
 def sign_bits(key, dim):
   """The bits of `rotation.sign_bits`, uint32 [ceil(dim / 32)]; key: pair of uint64."""
-  memory = random_bits.scratch()
   out = np.empty(-(-dim // 32), np.uint32)
-  for start in range(0, out.size, random_bits.PIECE_NUMBERS):
-    random_bits.fill(random_bits.PHILOX, key, out.size, start,
-                     out[start:start + random_bits.PIECE_NUMBERS], memory)
+  random_bits.philox(key, out)
   return out
 
 

@@ -96,17 +96,18 @@ def test_fresh_rotations_would_undo_the_cancellation(in_process):
 
 
 def test_the_first_half_of_a_contribution_is_that_of_a_sum_without_bands():
-  def encoded(params):
-    return distributed_sum.encode(_updates(0)[0], np.array([3, 4], np.int64),
-                                  np.array([5, 6], np.int64), N, params).values
+  def encoded(params, vector=_updates(0)[0]):
+    return distributed_sum.encode(vector, np.array([3, 4], np.int64),
+                                  np.array([5, 6], np.int64), N, params).values.numpy()
 
   params = _params()
   # The same noise, for a sum that has it without bands.
   alone = params.replace(
       column=(1,), fixed_scale=params.scale, noise_multiplier=0.5 * 29**0.5)
   assert alone.noise_variance == pytest.approx(params.noise_variance)
+  noise = encoded(alone, np.zeros_like(_updates(0)[0]))
   np.testing.assert_array_equal(np.reshape(encoded(params), [2, -1]), [
-      encoded(alone), encoded(alone.replace(noise_multiplier=0.0))])
+      encoded(alone), (encoded(alone) - noise) % params.modulus])
 
 
 def test_the_state_has_the_closed_sums_and_no_client_receives_them(in_process):

@@ -1,6 +1,6 @@
 """Encodes one client's vector and prints the peak of this process's memory.
 
-  python -m tests.aggregators.encode_peak DIMENSION GENERATOR
+  python -m tests.aggregators.encode_peak DIMENSION
 
 A process of its own, as the peak of a process never falls.
 """
@@ -14,10 +14,10 @@ from aggregators import distributed_sum, share_tables
 from aggregators.params import DistributedSumParams
 
 
-def main(dimension: int, generator: str) -> None:
+def main(dimension: int) -> None:
   params = DistributedSumParams(
       clip=1.0, noise_multiplier=1.0, bits=16, dimension=dimension,
-      cohort_size=10, noise_generator=generator)
+      cohort_size=10)
   table = tf.nest.map_structure(tf.constant, share_tables.noise_table(params, 10))
   encode = tf.function(lambda vector, key: distributed_sum.encode(
       vector, key, tf.constant([3, 4], tf.int64), 10, params, table).values)
@@ -34,4 +34,4 @@ def main(dimension: int, generator: str) -> None:
 
 
 if __name__ == '__main__':
-  main(int(sys.argv[1]), sys.argv[2])
+  main(int(sys.argv[1]))

@@ -6,10 +6,9 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from aggregators import chacha, distributed_sum, keys, noisy_rounding
-from aggregators.native import encoding, noising, random_bits
+from aggregators import distributed_sum, noisy_rounding
+from aggregators.native import encoding, noising
 
-_GENERATORS = {keys: random_bits.PHILOX, chacha: random_bits.CHACHA}
 _ALL_BITS = 32  # int32 as they are.
 # Functions that serialized graphs call: TensorFlow does not keep them alive.
 _called = []
@@ -37,15 +36,15 @@ def noisy_round(vector, key, l2_bound_squared, noise, bits, *, factor=1.0,
     retries, fell_back = noising.add_noisy_round(
         vector.copy(), np.float32(factor), norm, tuple(key.view(np.uint64)),
         int(l2_bound_squared),
-        (_GENERATORS[noise.generator], noise.draws if tables else 0, int(more_draws),
-         encoding.read_only(packed), encoding.read_only(tie)),
+        (int(tables and more_draws + 1), encoding.read_only(packed),
+         encoding.read_only(tie)),
         _ALL_BITS if bits is None else bits, out, out[:0])
     return out, np.int32(retries), bool(fell_back)
 
   values, retries, fell_back = _in_graph(
       run, [tf.cast(vector, tf.float32), tf.cast(key, tf.int64),
             noise.packed if tables else none, noise.tie if tables else none,
-            (noise.more_draws if tables else None) or 0, factor],
+            noise.more_draws if tables else 0, factor],
       [tf.int32, tf.int32, tf.bool])
   return noisy_rounding.Rounded(
       tf.ensure_shape(values, [vector.shape[0]]), tf.ensure_shape(retries, []),

@@ -23,31 +23,31 @@ from tests.aggregators import forms
 from tff_pipelines.simulation import native_chunks
 
 KEY = np.array([2**40 + 3, -5], np.int64)
-GENERATORS = [(random_bits.PHILOX, keys), (random_bits.CHACHA, chacha)]
-
 
 def _pair(key):
   return tuple(np.asarray(key, np.int64).view(np.uint64))
 
 
-@pytest.mark.parametrize('generator, module', GENERATORS)
-def test_random_bits_are_those_of_the_graph(generator, module):
+def test_random_bits_are_those_of_the_graph():
   memory = random_bits.scratch()
   for count in (2, 6, 62, 2000, 2048, 2050, 5002):
     for dtype in (tf.int32, tf.int64):
-      wanted = module.random_bits(
+      wanted = chacha.random_bits(
           tf.constant(KEY), [count // (dtype.size // 4)], dtype).numpy().view(np.uint32)
       for first in {0, 1, min(64, count - 1), count // 2}:
         out = np.empty(min(count - first, random_bits.PIECE_NUMBERS), np.uint32)
-        random_bits.fill(generator, _pair(KEY), count, first, out, memory)
+        random_bits.fill(_pair(KEY), count, first, out, memory)
         np.testing.assert_array_equal(out, wanted[first:first + out.size])
+    out = np.empty(count, np.uint32)
+    random_bits.philox(_pair(KEY), out)
+    np.testing.assert_array_equal(
+        out, keys.random_bits(tf.constant(KEY), [count]).numpy().view(np.uint32))
 
 
-@pytest.mark.parametrize('generator, module', GENERATORS)
 @pytest.mark.parametrize('index', [0, 1, 77, 2**31, 2**33 + 5])
-def test_derived_keys_are_those_of_the_graph(generator, module, index):
-  child = random_bits.derive(generator, _pair(KEY), index, random_bits.scratch())
-  assert child == _pair(module.derive(tf.constant(KEY), index))
+def test_derived_keys_are_those_of_the_graph(index):
+  child = random_bits.derive(_pair(KEY), index, random_bits.scratch())
+  assert child == _pair(chacha.derive(tf.constant(KEY), index))
 
 
 @pytest.mark.parametrize('dim', [
@@ -107,18 +107,18 @@ def test_refusals_and_extreme_clients_are_those_of_the_graph(name):
   assert kernels.diagnostics['not_finite'] == (name in ('nan', 'infinite'))
 
 
-@pytest.mark.parametrize('generator', ['philox', 'chacha20'])
+@pytest.mark.parametrize('mechanism', ['skellam', 'discrete_gaussian'])
 @pytest.mark.parametrize('cohort', [20, 56, 1])
-def test_unexpected_cohorts_are_encoded_as_by_the_graph(generator, cohort):
-  # A cohort of 56 is not believed. The share of a single client takes several draws
-  # under ChaCha20, and is beyond tables under Philox: the graph then draws it.
-  params = _params(noise_generator=generator)
+def test_unexpected_cohorts_are_encoded_as_by_the_graph(mechanism, cohort):
+  # A cohort of 56 is not believed. The share of a single client takes several draws;
+  # discrete Gaussian ones do not add up, and the graph draws what is beyond tables.
+  params = _params(mechanism=mechanism, bits=18)
   table = share_tables.noise_table(params, cohort)
   vector = np.full(params.dimension, params.dimension**-0.5, np.float32)
   state = dict({f'noise_table/{name}': value for name, value in table.items()},
                rotation_key=KEY, cohort_size=np.int32(cohort))
   total = encoding.EncodedSum.of(params, state)
-  if cohort == 1 and generator == 'philox':
+  if cohort == 1 and mechanism == 'discrete_gaussian':
     assert total is None
     return
   total.add(vector[np.newaxis], KEY[np.newaxis])
@@ -130,13 +130,12 @@ def test_unexpected_cohorts_are_encoded_as_by_the_graph(generator, cohort):
   assert encoding.EncodedSum.of(params, {**state, 'cohort_size': np.int32(19)}) is None
 
 
-@pytest.mark.parametrize('module', [keys, chacha])
 @pytest.mark.parametrize('dim', [500, 3001])
-def test_ties_and_retries_are_those_of_the_graph(module, dim):
+def test_ties_and_retries_are_those_of_the_graph(dim):
   table = alias_table.SKELLAM.build(12.0)
   # Thresholds equal to the bits that they are compared with: a tie in each cell.
   random = noisy_rounding.random_bits(
-      module.derive(tf.constant(KEY), 0), dim, 1, False, module).numpy()
+      chacha.derive(tf.constant(KEY), 0), dim, False, chacha).numpy()
   low, first = random[dim:], random[dim:] & (2**alias_table.FIRST_BITS - 1)
   threshold = np.full(table.packed.size, 2**21, np.int64)
   threshold[(low >> alias_table.FIRST_BITS) & (table.packed.size - 1)] = first
@@ -144,7 +143,7 @@ def test_ties_and_retries_are_those_of_the_graph(module, dim):
   noise = noisy_rounding.TableNoise(
       packed=packed, tie=tf.constant(np.random.default_rng(0).integers(
           -2**63, 2**63 - 1, table.tie.size)),
-      more_draws=tf.constant(2), generator=module)
+      more_draws=tf.constant(2))
   retries = 0
   for bound in (dim, dim // 2, dim // 4):
     # All coordinates are 0.5: every try fits, every second one, and none.
@@ -158,21 +157,20 @@ def test_ties_and_retries_are_those_of_the_graph(module, dim):
   assert retries >= 63
 
 
-@pytest.mark.parametrize('generator', ['philox', 'chacha20'])
-def test_known_sums_are_those_of_the_graph(monkeypatch, generator):
-  params, state, vectors, keys_of = encoding.known(generator)
+def test_the_known_sum_is_that_of_the_graph(monkeypatch):
+  params, state, vectors, keys_of = encoding.known()
   table = {name.removeprefix('noise_table/'): value for name, value in state.items()
            if name.startswith('noise_table/')}
   graph = distributed_sum.encode(
       tf.constant(vectors[0]), tf.constant(keys_of[0]), state['rotation_key'],
       state['cohort_size'], params, table)
-  known = encoding._KNOWN_SUMS  # pylint: disable=protected-access
-  assert zlib.crc32(graph.values.numpy().tobytes()) == known[generator]
+  known = encoding._KNOWN_SUM  # pylint: disable=protected-access
+  assert zlib.crc32(graph.values.numpy().tobytes()) == known
   encoding.try_out()
   # Kernels that do something else are not used.
-  monkeypatch.setitem(known, generator, known[generator] ^ 1)
+  monkeypatch.setattr(encoding, '_KNOWN_SUM', known ^ 1)
   monkeypatch.setattr(native_chunks, '_tried', [])
-  with pytest.warns(RuntimeWarning, match=f'other integers, with {generator}'):
+  with pytest.warns(RuntimeWarning, match='other integers'):
     assert native_chunks.kernels() == (None, None)
 
 

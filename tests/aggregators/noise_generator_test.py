@@ -1,4 +1,4 @@
-"""The distributed sum with all its randomness from ChaCha20."""
+"""Noise from tables: all its randomness is from ChaCha20."""
 
 import numpy as np
 import pytest
@@ -6,15 +6,14 @@ from scipy import stats
 import tensorflow as tf
 
 from aggregators import distributed_sum, keys, modular_sum, share_tables
-from aggregators.adaptive_clip import AdaptiveClipSumFactory
 from aggregators.distributed_sum import DistributedSumFactory
-from aggregators.params import AdaptiveClipParams, DistributedSumParams
+from aggregators.params import DistributedSumParams
 from tests import statistics_lib
 
 D = 4096
 _params = DistributedSumParams(
     clip=1.0, noise_multiplier=1.0, bits=14, dimension=D, cohort_size=20,
-    rotation='none', noise_generator='chacha20').replace
+    rotation='none').replace
 
 
 def _encode(params, num_selected, key=(1, 2), vector=None):
@@ -44,13 +43,13 @@ def test_nothing_is_drawn_from_another_generator(monkeypatch):
   sent = _encode(params, 1, vector=np.full(D, 1.0, np.float32))
   assert share_tables.draws_of_cohort(params, 1) > 1
   _decode(sent.values, 18, 20, params)
-  # Power: under Philox both fail.
-  philox = _params(bits=16, noise_generator='philox')
+  # Power: with noise beyond tables both fail.
+  beyond = _params(bits=24)
   with pytest.raises(AssertionError, match='Philox was used'):
-    _encode(philox, 20)
+    distributed_sum.encode(tf.zeros([D]), tf.constant([1, 2], tf.int64), [0, 0], 20, beyond)
   with pytest.raises(AssertionError, match='Philox was used'):
     distributed_sum.decode(sent.values, 18, 20, tf.constant([5, 6], tf.int64),
-                           [0, 0], philox)
+                           [0, 0], beyond)
 
 
 @pytest.mark.usefixtures('form')
@@ -133,22 +132,23 @@ def test_a_table_of_another_cohort_is_an_error():
     with pytest.raises(tf.errors.InvalidArgumentError,
                        match='noise_table must be that of cohort_size'):
       call()
-  with pytest.raises(ValueError, match='needs a noise_table'):
-    distributed_sum.encode(
-        tf.zeros([D]), tf.constant([1, 2], tf.int64), [0, 0], 20, params)
+  # Without one it is that of the cohort, where that is known.
+  values = [distributed_sum.encode(
+      tf.zeros([D]), tf.constant([1, 2], tf.int64), [0, 0], 20, params, given).values
+            for given in (table, None)]
+  np.testing.assert_array_equal(*values)
 
 
-@pytest.mark.parametrize('changes, message', [
-    (dict(mechanism='skellam_central'), 'found mechanism=skellam_central'),
-    (dict(noise_multiplier=0.0), 'noise_multiplier=0'),
-    (dict(bits=24), 'fewer bits.*bits=24'),
-    (dict(mechanism='discrete_gaussian', bits=18), 'fewer bits.*bits=18')])
-def test_what_tables_cannot_draw_is_refused_at_construction(changes, message):
-  with pytest.raises(ValueError, match=f'noise_generator=chacha20.*{message}'):
-    DistributedSumFactory(_params(**changes))
-  DistributedSumFactory(_params(**changes, noise_generator='philox'))
-
-
-def test_an_adaptive_clip_is_refused():
-  with pytest.raises(ValueError, match='noise_generator=philox, found'):
-    AdaptiveClipSumFactory(_params(), AdaptiveClipParams(count_stddev=1.0))
+@pytest.mark.parametrize('num_selected, drawn', [(20, True), (15, True), (3, False)])
+def test_shares_that_do_not_add_up_are_sampled_beyond_tables(num_selected, drawn):
+  # The whole of this discrete Gaussian noise is beyond tables, and so are large shares.
+  params = _params(mechanism='discrete_gaussian', bits=18, min_honest_fraction=0.5)
+  assert not share_tables.has_all_noise(params)
+  table, share = (of(params, num_selected) for of in (
+      share_tables.noise_table, share_tables.share_variance))
+  assert (table['variance'] == share) == drawn
+  noise = modular_sum.unwrap(_encode(params, num_selected).values, params.bits).numpy()
+  statistics_lib.check_variance(noise, share)
+  # A server makes up for a missing client as clients draw.
+  total = _decode(tf.zeros([D], tf.int32), num_selected - 1, num_selected, params)
+  statistics_lib.check_variance(total.vector.numpy() * params.scale, share)

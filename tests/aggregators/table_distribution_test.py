@@ -21,12 +21,12 @@ LARGEST = 4.9e8
 VARIANCES = (0.05, 0.7, 12.0, 3000.0, LARGEST)
 
 
-def _rounded(vector, variance, key=(7, 8), bits=30, draws=1):
+def _rounded(vector, variance, key=(7, 8), bits=30):
   table = alias_table.SKELLAM.build(variance)
   values, retries, fell_back = noisy_rounding.noisy_round(
       tf.constant(vector, tf.float32), tf.constant(key, tf.int64), 2**61,
       noisy_rounding.TableNoise(
-          packed=tf.constant(table.packed), tie=tf.constant(table.tie), draws=draws),
+          packed=tf.constant(table.packed), tie=tf.constant(table.tie)),
       bits)
   assert int(retries) == 0 and not bool(fell_back)
   return modular_sum.unwrap(values, bits).numpy().astype(np.int64)

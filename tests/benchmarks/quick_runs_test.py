@@ -23,7 +23,7 @@ def _small(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('script, flags, names', [(commit, [], []),
-    (kernels, [], ['encoding, philox', 'encoding, chacha20', 'decoding']),
+    (kernels, [], ['encoding', 'decoding']),
     (population, [], ['open', 'peak memory', 'round']),
     (round_lib, ['--no_memory', '--no_pfl'],
      ['plain mean, TFF', 'Skellam, TFF ddp', 'Skellam over our plain mean']),
@@ -60,7 +60,7 @@ def test_both_methods_of_accounting_find_the_same_noise(capsys):
 
 def test_integers_of_one_mechanism_are_compared(capsys):
   native_integers.main(['--quick', '--mechanism=none'])
-  assert capsys.readouterr().out == ('none philox: 24576 coordinates, 0 differ\n'
+  assert capsys.readouterr().out == ('none: 24576 coordinates, 0 differ\n'
       'decoded: 24576 coordinates, 0 differ\n')
 
 

@@ -117,8 +117,7 @@ def test_calibrated_numbers_are_recorded_and_taken_over():
   assert recorded == {
       'noise_multiplier': plan.mechanism.noise_multiplier, 'delta': 0.0029,
       'dimension': 1000, 'population': 200, 'max_participations': None,
-      'column': [1], 'bits': 18, 'noise_generator': 'philox',
-      'rotation_order': '2^10'}
+      'column': [1], 'bits': 18, 'rotation_order': '2^10'}
   settings = TrainSettings(epsilon=4.0, cohort_size=20.0, rounds=10,
                            sampling='poisson', max_participations=0)
   build = functools.partial(plan_lib.build, dimension=1000, population=200)
@@ -177,24 +176,6 @@ def test_certificates_of_all_numbers_are_stated():
   for stated in (guarantee.to_json()['skellam_as_gaussian'],
                  plan.header(10)['certificates']):
     assert of_participant in stated and guarantee.server.certificates[0] in stated
-
-
-def test_chacha20_is_the_default_where_it_is_about_as_fast():
-  def generator(dimension=2**10, recorded=None, **settings):
-    return plan_lib.build(
-        TrainSettings(noise_multiplier=1.0, **settings), dimension=dimension,
-        population=1000, recorded=recorded).configuration()['noise_generator']
-
-  assert generator() == generator(mechanism='discrete_gaussian', bits=14) == 'chacha20'
-  # Noise beyond tables.
-  assert generator(bits=24) == generator(adaptive_clipping=True) == 'philox'
-  assert generator(mechanism='skellam_central') == 'philox'
-  assert generator(mechanism='gaussian') is None
-  # Given or recorded ones stay, wherever the run is resumed.
-  assert generator(noise_generator='philox') == 'philox'
-  assert generator(1, noise_generator='chacha20') == 'chacha20'
-  recorded = {'noise_multiplier': 1.0, 'noise_generator': 'chacha20', 'delta': 1e-3}
-  assert generator(recorded=recorded) == 'chacha20'
 
 
 @pytest.mark.slow

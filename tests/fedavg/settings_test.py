@@ -96,7 +96,7 @@ def test_every_setting_of_privacy_reaches_the_plan():
       target_quantile=0.7, clip_learning_rate=0.3, clip_count_stddev=4.0, bits=20,
       rotation='dft', beta=0.2, k_stddevs=3.0, min_honest_fraction=0.8,
       assumed_colluders=2, amplification='generic', accountant='rdp', seed=5,
-      allow_degenerate=True, noise_generator='philox', diagnostics=True,
+      allow_degenerate=True, diagnostics=True,
       simulated_dropout_rate=0.1, clients_per_person=3)
   settings, plan = TrainSettings(**given), build(**given)
   reached = {**vars(plan), **dataclasses.asdict(plan.mechanism)}
@@ -116,8 +116,8 @@ def test_every_setting_of_privacy_reaches_the_plan():
   records = build(noise_multiplier=1.7, protect='record', batch_size=40.0, silos=4).mechanism
   assert (records.sampling, records.cohort_size, records.silos) == ('records', 40.0, 4)
   assert (plan.mechanism.dropout_rate, plan.seed, plan.target_epsilon) == (0.1, 5, None)
-  plan = build(1, epsilon=3.0, noise_generator='chacha20', private_evaluation=0.5)
-  assert (plan.target_epsilon, plan.noise_generator) == (3, 'chacha20')
+  plan = build(1, epsilon=3.0, private_evaluation=0.5)
+  assert plan.target_epsilon == 3
   assert accountant.epsilon(plan.evaluation, plan.delta) == pytest.approx(0.5, rel=1e-4)
 
 
@@ -160,11 +160,11 @@ VALUES = {'clip': 0.1, 'bits': 16, 'beta': 0.1, 'epsilon': 1.0, 'delta': 0.1,
     'noise_multiplier': 2.0, 'sampling': 'fixed', 'rounds': 2, 'cohort_size': 10.0,
     'k_stddevs': 3.0, 'min_honest_fraction': 0.5, 'assumed_colluders': 3,
     'rotation': 'dft', 'target_quantile': 0.7, 'clip_count_stddev': 3.0,
-    'clip_learning_rate': 0.1, 'noise_generator': 'chacha20', 'adaptive_clipping': True,
+    'clip_learning_rate': 0.1, 'adaptive_clipping': True,
     'allow_degenerate': True, 'amplification': 'generic', 'accountant': 'rdp',
     'simulated_dropout_rate': 0.5}
 GRID = {'bits', 'beta', 'k_stddevs', 'rotation', 'adaptive_clipping', 'allow_degenerate'}
-SHARES = {'min_honest_fraction', 'assumed_colluders', 'noise_generator'}
+SHARES = {'min_honest_fraction', 'assumed_colluders'}
 NOISE = {'clip', 'epsilon', 'delta', 'noise_multiplier', 'amplification', 'accountant'}
 ADAPTIVE = {'target_quantile', 'clip_count_stddev', 'clip_learning_rate'}
 

@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from aggregators import chacha, distributed_sum, keys, share_tables
+from aggregators import chacha, distributed_sum, keys
 from tff_pipelines.deployment.agreements import Agreement
 
 
@@ -17,10 +17,9 @@ def missing_noise(agreement: Agreement, num_reporting: int,
   params = agreement.params
   if num_reporting == cohort_size:
     return np.zeros(params.padded_dimension, np.uint32)
-  generator = chacha if share_tables.is_cryptographic(params) else keys
   table = agreement.noise_table(cohort_size)
   noise, _ = distributed_sum.topped_up(
       tf.zeros([params.padded_dimension], tf.int32), num_reporting, cohort_size,
-      generator.derive(keys.fresh(), distributed_sum.SUM_AT_SERVER), params,
+      chacha.derive(keys.fresh(), distributed_sum.SUM_AT_SERVER), params,
       table and tf.nest.map_structure(tf.constant, table))
   return noise.numpy().view(np.uint32)

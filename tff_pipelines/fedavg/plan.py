@@ -10,7 +10,7 @@ import dataclasses
 import functools
 from typing import Any
 
-from aggregators import params as params_lib, share_tables
+from aggregators import params as params_lib
 from tasks.task import Preliminary
 from tff_pipelines.accounting.events import base, combinators, preliminary
 from tff_pipelines.accounting.guarantees import (
@@ -43,7 +43,6 @@ class FedAvgPlan(guarantee.Plan):
     allow_degenerate: Whether a uselessly coarse grid is accepted.
     diagnostics: Whether values outside the guarantee are measured.
     target_quantile, clip_learning_rate: Those of an adaptive clip.
-    noise_generator: As in DistributedSumParams; 'auto' in the arguments of `calibrate`.
     preliminary: Event of a release before the first round; None for none.
     preliminary_charges: Number of times that it was charged, or will have been: more
       than once if a start was interrupted between charge and release.
@@ -64,7 +63,6 @@ class FedAvgPlan(guarantee.Plan):
   diagnostics: bool = False
   target_quantile: float = 0.5
   clip_learning_rate: float = 0.2
-  noise_generator: str = 'philox'
   preliminary: base.Event | None = None
   preliminary_charges: int = 1
   evaluation: base.Event | None = None
@@ -121,15 +119,6 @@ class FedAvgPlan(guarantee.Plan):
     plan._check_redrawn()
     if plan.params is None:
       return plan
-    if plan.noise_generator == settings_lib.AUTO:
-      plan = dataclasses.replace(plan, noise_generator=(
-          'philox' if plan.adaptive is not None else
-          share_tables.default_generator(plan.params)))
-    if plan.adaptive is not None and share_tables.is_cryptographic(plan.params):
-      # TensorFlow's Poisson sampler draws the noise of its count.
-      raise ValueError(f'noise_generator={plan.noise_generator} can\'t be had with '
-                       'adaptive_clipping')
-    share_tables.check_generator(plan.params)
     plan.params.check_shares()
     if not plan.allow_degenerate:
       calibration.refuse_degenerate(plan.params)
@@ -209,12 +198,7 @@ class FedAvgPlan(guarantee.Plan):
   @functools.cached_property
   def params(self) -> params_lib.DistributedSumParams | None:
     """Parameters of the distributed sum; None for central mechanisms."""
-    if not self.mechanism.family.params:
-      return None
-    params = self.mechanism.params()
-    if self.noise_generator == settings_lib.AUTO:
-      return params  # Of Philox, whose bounds hold for ChaCha20 too.
-    return params.replace(noise_generator=self.noise_generator)
+    return self.mechanism.params() if self.mechanism.family.params else None
 
   @functools.cached_property
   def adaptive(self) -> params_lib.AdaptiveClipParams | None:
@@ -388,7 +372,6 @@ class FedAvgPlan(guarantee.Plan):
     return {**{name: getattr(mechanism, name) for name in (
         'noise_multiplier', 'dimension', 'population', 'max_participations', 'bits')},
             'delta': self.delta, 'column': list(mechanism.column),
-            'noise_generator': self.params and self.params.noise_generator,
             'rotation_order': self.params and self.params.rotation_order,
             **({'stated_event': mechanism.stated_event} if mechanism.stated_event else {}),
             **{name: event.to_json() for name in _RELEASES
@@ -465,12 +448,8 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
       releases['evaluation'] = release_noise.planned_evaluation(
           metrics, epsilon=settings.private_evaluation, of_records=silos is not None,
           **common)
-  generator = settings.noise_generator
-  if generator == settings_lib.AUTO:
-    generator = recorded.get('noise_generator') or generator
   return FedAvgPlan.calibrate(
       **declarations.shared(FedAvgPlan, settings, mechanism=mechanism, delta=delta,
-                            noise_generator=generator,
                             aggregation=aggregation and aggregation.name),
       recorded_noise=(None if settings.noise_multiplier is not None else
                       recorded.get('noise_multiplier')),

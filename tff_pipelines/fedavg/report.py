@@ -273,8 +273,7 @@ def details(plan: FedAvgPlan) -> dict[str, Any]:
       'adaptive_clip': plan.adaptive and dataclasses.asdict(plan.adaptive),
       'column': list(plan.mechanism.column), 'scale': plan.params and plan.params.scale,
       'dimension_padded': plan.params and plan.params.padded_dimension,
-      'rotation_order': plan.params and plan.params.rotation_order,
-      'noise_generator': plan.params and plan.params.noise_generator}
+      'rotation_order': plan.params and plan.params.rotation_order}
 
 
 def describe_breakdown(breakdown: Breakdown, counts: Mapping[str, np.ndarray], *,

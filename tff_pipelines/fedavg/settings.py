@@ -14,7 +14,6 @@ from tff_pipelines.common import declarations, files
 from tff_pipelines.experiment import settings
 
 _GRID = tuple(noises.NOISES)
-_SHARES = tuple(name for name in _GRID if noises.NOISES[name].has_shares)
 _PRIVATE = (*_GRID, 'gaussian', 'silo_noise')
 # Aggregation of the user's own, whose noise is not calibrated here.
 OWN = 'own'
@@ -24,8 +23,6 @@ SERVER_OPTIMIZERS = ('sgdm', 'adam', 'adagrad', 'yogi')
 SERVER_SCHEDULES = ('constant', 'linear_warmup', 'linear_decay', 'cosine')
 
 DEFAULT_EPSILON, DEFAULT_BITS = 8.0, 18
-# Default of the noise generator: `share_tables.default_generator`.
-AUTO = settings.AUTO
 # Sampling by turns, alone with which sums may stay closed; and of records, by silos.
 TURNS, RECORDS = 'turns', 'records'
 WITH_ROWS = TURNS, RECORDS
@@ -72,7 +69,6 @@ _accounted = declarations.group('privacy', mechanism=_ACCOUNTED)
 _query = functools.partial(
     declarations.like, answers.Query, group='privacy', when={'mechanism': _ACCOUNTED})
 _grid = declarations.group('privacy', mechanism=_GRID)
-_shares = declarations.group('privacy', mechanism=_SHARES)
 _adaptive = functools.partial(
     declarations.like, params_lib.AdaptiveClipParams, group='privacy',
     when={'mechanism': _GRID, 'adaptive_clipping': (True,)})
@@ -253,7 +249,7 @@ class TrainSettings(settings.RunSettings, DataSettings):
       None, 'Rounds in a row, whose sums stay closed but for it: noise cancels over '
       'them, so that less is enough. auto: as many as are worth it.', group='privacy',
       low=1, high=params_lib.MAX_BANDS, unit='rounds', auto=True,
-      otherwise=f'{AUTO}; 1 for records', when={
+      otherwise=f'{settings.AUTO}; 1 for records', when={
           'mechanism': (*_GRID, 'gaussian'), 'sampling': (TURNS, RECORDS)})
   adaptive_clipping: bool = _sum(
       'adaptive_clipping', when={'mechanism': _GRID, **_CLIENTS}, help='Let the clip '
@@ -269,9 +265,6 @@ class TrainSettings(settings.RunSettings, DataSettings):
   k_stddevs: float = _sum('k_stddevs')
   min_honest_fraction: float = _sum('min_honest_fraction')
   assumed_colluders: int = _sum('assumed_colluders')
-  noise_generator: str = _shares(AUTO, 'Random bits of rounding and noise. chacha20: '
-      'cryptographic, needs noise from tables. auto: chacha20 where about as fast as '
-      'philox.', choices=(AUTO, *params_lib.NOISE_GENERATORS))
   amplification: str = _query('amplification')
   accountant: str = _query('accountant')
   clients_per_person: int = declarations.setting(1, group='privacy', when={

@@ -87,8 +87,7 @@ def of_sum(params: params_lib.DistributedSumParams | None,
     params: Parameters of the sum; None for Gaussian noise at the server.
     largest_cohort: Maximum number of clients in a cohort.
 
-  Returns at most 1; None where no bound is proved. For Skellam noise under Philox it is
-  that of all draws from tables, and `describe_sum` names the others.
+  Returns at most 1; None where no bound is proved.
   """
   if params is None or params.noise_multiplier == 0:
     return None
@@ -103,19 +102,19 @@ def describe_sum(params: params_lib.DistributedSumParams | None, adaptive: bool)
   if params is None:
     return ('Gaussian numbers in floating point, cut off beyond 9.3 standard '
             f'deviations: {NO_BOUND}; {_PHILOX}')
-  if not params.has_shares:
-    return (f'{_POISSON}: {NO_BOUND}; {_PHILOX}'
-            if share_tables.server_draws(params) is None else
-            f'exact tables, at the server; {_PHILOX}')
-  if share_tables.is_cryptographic(params):
-    return 'exact tables alone, at clients and server; random bits by ChaCha20'
-  if params.noise.sampler_total_variation is not None:
-    sampler = 'exact tables, and rejection in integers'
-  elif share_tables.table_draws(params) is None:
+  philox = f'; {_PHILOX}'
+  if not params.has_shares and share_tables.server_draws(params) is not None:
+    sampler = 'exact tables, at the server'
+  elif share_tables.has_all_noise(params):
+    sampler = 'exact tables alone, at clients and server; random bits by ChaCha20'
+    philox *= adaptive
+  elif params.noise.sampler_total_variation is None:
     sampler = f'{_POISSON}: {NO_BOUND}'
+  elif share_tables.table_draws(params) is None:
+    sampler = 'rejection in integers'
   else:
-    sampler = ('exact tables; for cohorts below three quarters of the expected one, '
-               f'and in place of clients that are missing, {_POISSON}: {NO_BOUND}')
+    sampler = ('exact tables by ChaCha20; for cohorts below three quarters of the '
+               'expected one rejection in integers')
   if adaptive:
-    sampler += f'; for the count of the adaptive clip {_POISSON}'
-  return f'{sampler}; {_PHILOX}'
+    sampler += f'; for the count of the adaptive clip {_POISSON}: {NO_BOUND}'
+  return sampler + philox

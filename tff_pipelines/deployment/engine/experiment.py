@@ -276,13 +276,6 @@ def agreed_by(settings: AgreeSettings) -> tuple[parties.Joint, Plan]:
       'privacy_unit': f'one {training.protect}' if is_silos else task.privacy_unit,
       'task_source': registry.source(training.task)}
   plan = plan_of(training, agreed, task.model.parameter_count(), None, experiment.server)
-  if 'noise_generator' not in training.given:
-    # Where it can be had: sites count on no generator that is not cryptographic.
-    with contextlib.suppress(ValueError):
-      training = training.replace(noise_generator='chacha20')
-      plan = plan_of(
-          training, agreed, task.model.parameter_count(), None, experiment.server)
-      agreed['settings'] = training.configuration()
   if not plan.is_private or plan.params is None or not plan.params.has_shares:
     raise ValueError('mechanism must have noise that clients add in shares, found '
                      f'{training.mechanism}')
