@@ -2,6 +2,7 @@
 
   python -m benchmarks.round [--quick] [--json=FILE] [--repeats=N] [--no_pfl]
   python -m benchmarks.round --bands=5        # ours alone: rows of sums against sums
+  python -m benchmarks.round --reading        # ours alone: SQLite, by chunk and by client
   python -m benchmarks.round --memory_of=process --only=tags_large   # 50,000,500
 
 Milliseconds per client of a plain federated mean and of a mean under distributed
@@ -22,6 +23,7 @@ import pathlib
 import statistics
 import subprocess
 import sys
+import tempfile
 from typing import Any
 
 # TFF's factory builds computations deeper than the parser's default limit.
@@ -34,7 +36,7 @@ from benchmarks import measure
 from benchmarks import tff_worker
 from benchmarks.round_networks import NETWORKS
 from tasks import task as task_lib
-from tasks.sources import records
+from tasks.sources import records, rows as rows_lib, sqlite, store
 from tff_pipelines.accounting.guarantees import mechanisms
 from tff_pipelines.fedavg import columns
 from tff_pipelines.fedavg import local_training
@@ -100,6 +102,8 @@ SETTINGS = (
 )
 LARGE_SETTINGS = (Setting(model='tags_large', clients=20, examples=50),)
 QUICK_SETTINGS = (Setting(model='softmax', clients=6, examples=20),)
+# Maximum ratio of a round's time with clients that are read by the chunk.
+READING_TARGET = 0.7
 # Maximum ratio of a round's time by rows of sums to that without bands.
 BANDS_TARGET = 1.15
 
@@ -111,19 +115,26 @@ def build_clients(setting: Setting) -> list[dict[str, np.ndarray]]:
 
 
 def our_round(setting: Setting, clients, private: bool,
-              column: tuple[int, ...] | None = None):
+              column: tuple[int, ...] | None = None,
+              path: pathlib.Path | None = None, stored: bool = False):
   """One round of the trainer: sampling, reading and the federated computation.
 
-  With a `column` the clients take turns, MOST_BANDS rounds apart.
+  With a `column` the clients take turns, MOST_BANDS rounds apart. With a `path` they are
+  read from this file: those of a chunk together (`stored`), or each by the graph.
   """
   model = NETWORKS[setting.model].model()
   groups = 1 if column is None else MOST_BANDS
   clients = clients * groups
   examples = {name: np.concatenate([c[name] for c in clients]) for name in clients[0]}
-  task = task_lib.Task(
-      name=setting.model, model=model, held_out={}, privacy_unit='one client',
-      train=records.ArraysByClient(
-          examples, np.repeat(np.arange(len(clients)), setting.examples)))
+  source = records.ArraysByClient(
+      examples, np.repeat(np.arange(len(clients)), setting.examples))
+  if path is not None:
+    if not path.exists():
+      store.write(path, {'train': rows_lib.of_source(source)}, fields=None,
+                  skips=task_lib.Skips())
+    source = sqlite.SqliteSource(path, 'train')
+  task = task_lib.Task(name=setting.model, model=model, held_out={},
+                       privacy_unit='one client', train=source)
   mechanism = mechanisms.SumMechanism(
       mechanism='skellam' if private else 'none', dimension=model.parameter_count(),
       cohort_size=setting.clients, population=len(clients), rounds=10**6, **(
@@ -136,7 +147,7 @@ def our_round(setting: Setting, clients, private: bool,
       model.initial_weights(0), server=ServerConfig(learning_rate=1.0),
       local=local_training.LocalConfig(
           learning_rate=LEARNING_RATE, batch_size=BATCH, epochs=1),
-      rounds_per_evaluation=10**6)
+      rounds_per_evaluation=10**6, by_id=path is not None, stored=stored)
   state = rounds.initial_state(resumed=False)
   index = 0
 
@@ -314,6 +325,14 @@ def bands(setting: Setting, repeats: int, count: int) -> list[measure.Row]:
                    dict(column=(1,)), dict(column=column))
 
 
+def readings(setting: Setting, repeats: int) -> list[measure.Row]:
+  """A round of clients of a file that are read by the chunk against each alone."""
+  with tempfile.TemporaryDirectory() as folder:
+    path = pathlib.Path(folder, 'clients.sqlite')
+    return _compared(setting, repeats, 'read by the chunk over one by one',
+                     READING_TARGET, dict(path=path), dict(path=path, stored=True))
+
+
 def _compared(setting: Setting, repeats: int, name: str, target: float,
               first: dict[str, Any], second: dict[str, Any]) -> list[measure.Row]:
   """Rounds of ours with the second arguments over those with the first."""
@@ -386,6 +405,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                       help='print this alone')
   parser.add_argument('--bands', type=int, help='rows of this many sums against sums '
                       f'alone, at most {MOST_BANDS}, and nothing else')
+  parser.add_argument('--reading', action='store_true', help='clients of a file read by '
+                      'the chunk against each alone, and nothing else')
   parser.add_argument('--only', help='settings whose sizes start like this')
   flags = parser.parse_args(arguments)
   _message.SetAllowOversizeProtos(True)
@@ -396,7 +417,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                       if flags.only and setting.sizes.startswith(flags.only)), of_memory)
     print(memory_of(flags.memory_of, of_memory, flags.repeats))
     return
-  python = None if flags.no_pfl or flags.bands else pfl_python(
+  alone = flags.bands or flags.reading
+  python = None if flags.no_pfl or alone else pfl_python(
       flags.pfl_python, install=not flags.quick)
   repeats = 1 if flags.quick else flags.repeats
   measure.heading()
@@ -404,8 +426,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
   for setting in QUICK_SETTINGS if flags.quick else SETTINGS:
     if setting.sizes.startswith(flags.only or ''):
       rows += (bands(setting, repeats, flags.bands) if flags.bands else
+               readings(setting, repeats) if flags.reading else
                rounds(setting, repeats, python))
-  if not (flags.no_memory or flags.bands):
+  if not (flags.no_memory or alone):
     rows += memory(of_memory, 2 if flags.quick else 3, flags.quick)
   measure.write(rows, flags.json)
 

@@ -212,13 +212,34 @@ class ClientSource(Protocol):
     """
 
 
-def reader_in_graph(source: ClientSource) -> Callable[[Any], Mapping[str, Any]] | None:
-  """The function by which a graph reads a client of this source, if there is one.
+@dataclasses.dataclass(frozen=True, eq=False)
+class ReaderInGraph:
+  """Reads a client in a graph.
 
-  A pure TensorFlow function of a client id, a scalar string tensor, to the tensors of
-  the result of `examples` (texts as UTF-8 strings), wherever the graph runs, as long as
-  the source's file is there. None if the examples must be sent.
+  A call is a pure TensorFlow function of a client id, a scalar string tensor, to the
+  tensors of the result of `examples` (texts as UTF-8 strings), wherever the graph runs,
+  as long as the source's file is there.
+
+  Attributes:
+    read: The same function, to what is stored.
+    spec: feature name -> (NumPy dtype, shape of one), of what is stored.
+    stored: Outside graphs: client ids -> (arrays of what is stored of all of them, one
+      after the other; their numbers of examples). Raises ValueError or TensorFlow's
+      errors if any can't be read; `examples` says which.
+    convert: In a graph: what is stored of a client -> its examples.
   """
+
+  read: Callable[[Any], Mapping[str, Any]]
+  spec: Mapping[str, tuple[np.dtype, tuple[int, ...]]]
+  stored: Callable[[Sequence[str]], tuple[Mapping[str, np.ndarray], list[int]]]
+  convert: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda stored: stored
+
+  def __call__(self, client_id: Any) -> Mapping[str, Any]:
+    return self.convert(self.read(client_id))
+
+
+def reader_in_graph(source: ClientSource) -> ReaderInGraph | None:
+  """The reader of this source; None if the examples must be sent."""
   return getattr(source, 'read_in_graph', None)
 
 

@@ -17,6 +17,7 @@ import hashlib
 import sqlite3
 from typing import Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from tasks.sources import ids as ids_lib
@@ -51,6 +52,13 @@ def of(serialized: tf.Tensor | Sequence[bytes]) -> tf.Tensor:
   """
   count = tf.size(serialized, out_type=tf.int64)
   return tf.reduce_sum(hashes(serialized) * tf.range(1, count + 1))
+
+
+def of_each(serialized: Sequence[bytes], lengths: Sequence[int]) -> list[int]:
+  """The checksums `of` clients, one after the other, of numbers of examples >= 1."""
+  starts = np.cumsum([0, *lengths])[:-1]
+  numbers = np.arange(len(serialized)) - np.repeat(starts, lengths) + 1
+  return np.add.reduceat(hashes(serialized).numpy() * numbers, starts).tolist()
 
 
 def signed(total: int) -> int:

@@ -312,12 +312,12 @@ class MappedSource(Wrapping):
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
   @property
-  def read_in_graph(self) -> Callable[[Any], Mapping[str, Any]] | None:
+  def read_in_graph(self) -> task.ReaderInGraph | None:
     """See task.reader_in_graph."""
-    read, convert = task.reader_in_graph(self._source), self._convert_in_graph
-    if read is None or convert is None:
+    reader, convert = task.reader_in_graph(self._source), self._convert_in_graph
+    if reader is None or convert is None:
       return None
-    return lambda client_id: convert(read(client_id))
+    return dataclasses.replace(reader, convert=lambda rows: convert(reader.convert(rows)))
 
 
 class SubsetSource(Wrapping):

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
 import os
 import pathlib
 import sqlite3
@@ -49,6 +50,7 @@ CREATE UNIQUE INDEX client_metadata_by_client
 
 _BY_CLIENT = ('SELECT serialized_example_proto FROM examples '
               'WHERE split_name = ? AND client_id = ? ORDER BY rowid')
+_LISTED = 'SELECT {} FROM client_metadata WHERE split_name = ? AND client_id = ?'
 _BY_ROWS = ('SELECT serialized_example_proto FROM examples '
             'WHERE rowid IN (SELECT value FROM json_each(?)) ORDER BY rowid')
 
@@ -259,9 +261,8 @@ class SqliteSource:
     if self._copy_of is None:
       return f'{self._path}, {self._where(client_id)}'
     with undamaged(self._path, self._remedy) as connection:
-      location, = connection.execute(
-          'SELECT place FROM client_metadata WHERE split_name = ? AND client_id = ?',
-          [self._split_name, client_id]).fetchone() or [self._copy_of]
+      location, = connection.execute(_LISTED.format('place'), [
+          self._split_name, client_id]).fetchone() or [self._copy_of]
     return f'{location}, client {client_id!r}'
 
   def examples(self, client_id: str) -> dict[str, np.ndarray]:
@@ -278,8 +279,8 @@ class SqliteSource:
       serialized = self._serialized(connection, client_id)
       # Without checksums there may be no index of the listed clients either.
       listed = [] if serialized and not self.is_prepared else connection.execute(
-          f'SELECT {"checksum" if self.is_prepared else 1} FROM client_metadata WHERE '
-          'split_name = ? AND client_id = ?', [self._split_name, client_id]).fetchall()
+          _LISTED.format('checksum' if self.is_prepared else 1),
+          [self._split_name, client_id]).fetchall()
     if not (serialized or listed or self.is_prepared and client_id in self.client_ids):
       raise ValueError(f'there is no client {client_id!r}')
     if self.is_prepared and not (serialized and {bytes} == set(map(type, serialized)) and
@@ -303,10 +304,26 @@ class SqliteSource:
       query = _BY_ROWS, [self._rows.get(client_id, '[]')]
     return [value for value, in connection.execute(*query)]
 
+  def _stored(self, client_ids: Sequence[str]) -> tuple[dict[str, np.ndarray], list[int]]:
+    """See task.ReaderInGraph: all by one connection, decoded at once."""
+    with undamaged(self._path, self._remedy) as connection:
+      of_clients = [self._serialized(connection, client) for client in client_ids]
+      listed = [checksum for client in client_ids for checksum, in connection.execute(
+          _LISTED.format('checksum'), [self._split_name, client])] if self.is_prepared else None
+    if not all(of_clients):
+      raise ValueError('a client has no examples')
+    serialized = list(map(_blob, itertools.chain.from_iterable(of_clients)))
+    lengths = list(map(len, of_clients))
+    if lengths and listed not in (None, checksums.of_each(serialized, lengths)):
+      raise damaged(self._path, _EXAMPLES, self._remedy)
+    tensors = self._parser.tensors(tf.constant(serialized, tf.string))
+    return {name: tensor.numpy() for name, tensor in tensors.items()}, lengths
+
   @property
-  def read_in_graph(self):
+  def read_in_graph(self) -> task.ReaderInGraph | None:
     """See task.reader_in_graph; None without an index of clients."""
-    return self._in_graph if self._has_index else None
+    return task.ReaderInGraph(self._in_graph, self.element_spec, self._stored) if (
+        self._has_index) else None
 
   def _in_graph(self, client_id: tf.Tensor) -> dict[str, tf.Tensor]:
     # TensorFlow's SQLite takes no parameters, but in standard SQL only a quote ends a

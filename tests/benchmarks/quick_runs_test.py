@@ -27,6 +27,7 @@ def _small(monkeypatch):
     (population, [], ['open', 'peak memory', 'round']),
     (round_lib, ['--no_memory', '--no_pfl'],
      ['plain mean, TFF', 'Skellam, TFF ddp', 'Skellam over our plain mean']),
+    (round_lib, ['--reading'], ['read by the chunk over one by one, median']),
     (sources, [], ['open']),], ids=lambda value: getattr(value, '__name__', ''))
 def test_a_quick_run_measures_every_row(script, flags, names, tmp_path, capsys):
   path = str(tmp_path / 'rows.json')

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import functools
 import json
 import sqlite3
 
@@ -23,7 +24,7 @@ from tff_pipelines.fedavg import (
     local_training, loop, process as process_lib, run as run_lib)
 from tff_pipelines.fedavg.plan import FedAvgPlan
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
-from tff_pipelines.simulation import contexts
+from tff_pipelines.simulation import contexts, values as values_lib
 
 COHORT, ROUNDS = 5, 2
 TINY = tiny_task.task(num_clients=COHORT)
@@ -74,19 +75,27 @@ def _factory():
 _processes = {}
 
 
-def _weights(task, clients_per_call, by_id):
+def _weights(task, clients_per_call, by_id, stored=False):
   """The weights after some rounds, to the last bit."""
-  if by_id not in _processes:  # All of them are of one task.
-    _processes[by_id] = process_lib.build_chunked(
-        UPDATE, task.train.element_spec, sum_factory=_factory(),
-        expected_cohort_size=COHORT,
-        read_in_graph=loop.reader_in_graph(task) if by_id else None, **SETTINGS)
-  process = _processes[by_id]
+  if (by_id, stored) not in _processes:  # All of them are of one task.
+    spec, reading = task.train.element_spec, {}
+    if stored:
+      spec = task_lib.reader_in_graph(task.train).spec
+      reading['convert'] = loop.converter_in_graph(task)
+    elif by_id:
+      reading['read_in_graph'] = loop.reader_in_graph(task)
+    _processes[by_id, stored] = process_lib.build_chunked(
+        UPDATE, spec, sum_factory=_factory(), expected_cohort_size=COHORT, **reading,
+        **SETTINGS)
+  process = _processes[by_id, stored]
   reader = loop.ClientReader(task, 7, by_id)
   state = process.initialize()
   for r in range(ROUNDS):
     clients = process_lib.grouped(
         [reader.read(client, r) for client in range(COHORT)], clients_per_call)
+    if stored:
+      clients = [values_lib.Deferred(functools.partial(reader.stored, chunk))
+                 for chunk in clients]
     state = process.next(state, clients)['state']
   return [np.asarray(w).tobytes() for w in state['weights']]
 
@@ -105,6 +114,12 @@ def test_ids_give_the_bits_of_the_tensors(
     task, wanted, request, context, clients_per_call):
   request.getfixturevalue(context)
   assert _weights(task, clients_per_call, True) == wanted
+
+
+@pytest.mark.parametrize('clients_per_call', [1, 3])
+def test_what_is_stored_gives_the_bits_of_the_tensors(
+    task, wanted, in_process, clients_per_call):
+  assert _weights(task, clients_per_call, True, stored=True) == wanted
 
 
 def test_cohorts_travel_as_ids_and_keys_only(task):
@@ -133,6 +148,19 @@ def test_any_text_is_the_id_of_a_client(tmp_path):
     wanted = {} if client in bad else task.train.examples(client)
     for name, value in found.items():
       np.testing.assert_array_equal(value, wanted.get(name, value[:0]))
+  # And together, as what is stored.
+  chunk = process_lib.make_chunk(
+      [reader.read(index, 1) for index in range(len(_STRANGE))])
+  stored = reader.stored(chunk)
+  assert [length > 0 for length in stored['lengths']] == [
+      client not in bad for client in task.train.client_ids]
+  ends = np.cumsum(stored['lengths'])
+  convert = tf.function(loop.converter_in_graph(task), autograph=False)
+  for client, end, length in zip(task.train.client_ids, ends, stored['lengths']):
+    found = convert({name: x[end - length:end] for name, x in stored['examples'].items()})
+    wanted = {} if client in bad else task.train.examples(client)
+    for name, value in found.items():
+      np.testing.assert_array_equal(value, wanted.get(name, value[:0]))
 
 
 def test_arrays_and_conversions_outside_graphs_travel_as_tensors(task):
@@ -144,14 +172,14 @@ def test_arrays_and_conversions_outside_graphs_travel_as_tensors(task):
   task.skips.enabled = False
 
 
-def _run(task, folder, on_bad=lambda client_id, error: None):
+def _run(task, folder, on_bad=lambda client_id, error: None, stored=False):
   """Reporting clients of each round of the whole population, without privacy."""
   plan = FedAvgPlan.calibrate(mechanisms.SumMechanism(
       mechanism='none', cohort_size=COHORT, sampling='none', rounds=ROUNDS,
       dimension=tiny_task.DIMENSION, population=COHORT), seed=3, diagnostics=True)
   rounds = run_lib.build_rounds(
-      task, plan, clients_per_call=3, by_id=loop.reads_by_id(task), local=LOCAL,
-      on_bad=on_bad, **SETTINGS)
+      task, plan, clients_per_call=3, by_id=loop.reads_by_id(task), stored=stored,
+      local=LOCAL, on_bad=on_bad, **SETTINGS)
   run_records = records_lib.RunRecords(
       folder / 'run', plan.configuration(), plan.header(ROUNDS), resume=False)
   rounds_lib.run(rounds, plan, run_records)
@@ -159,14 +187,15 @@ def _run(task, folder, on_bad=lambda client_id, error: None):
   return [float(row['diagnostics/num_reporting']) for row in rows.values()]
 
 
-@pytest.mark.parametrize('skip', [False, True])
+@pytest.mark.parametrize('skip, stored', [(False, False), (True, False), (False, True)])
 def test_bad_clients_participate_with_nothing_and_the_operator_alone_is_told(
-    tmp_path, in_process, skip):
+    tmp_path, in_process, skip, stored):
   task = _task(tmp_path, bad=[1, 3], skip=skip)
   assert loop.reads_by_id(task) != skip
   path = tmp_path / 'private' / 'bad.jsonl'
   # All are in the sum: were they missing, a round could be suppressed for it.
-  assert _run(task, tmp_path, failures.write_bad_clients(path)) == [COHORT] * ROUNDS
+  assert _run(task, tmp_path, failures.write_bad_clients(path), stored) == (
+      [COHORT] * ROUNDS)
   assert not task.skips.clients
   told = [json.loads(line) for line in path.read_text().splitlines()]
   assert sorted(one['client'] for one in told) == ['1', '3']
@@ -191,8 +220,9 @@ def test_a_file_that_changes_or_goes_names_no_client_of_a_cohort(tmp_path):
   assert raised.value.__context__ is None and bad.keys() == {'3'}
 
 
-def test_data_that_are_bad_for_everyone_are_named(tmp_path):
+@pytest.mark.parametrize('stored', [False, True])
+def test_data_that_are_bad_for_everyone_are_named(tmp_path, stored):
   task = _task(tmp_path, bad=range(COHORT))
   with contexts.simulation(), pytest.raises(task_lib.BadClientError,
       match="tiny's.sqlite, split 'train', client '0': y must be below"):
-    _run(task, tmp_path)
+    _run(task, tmp_path, stored=stored)

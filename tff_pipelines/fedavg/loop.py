@@ -3,6 +3,7 @@
 import collections
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+import functools
 import hashlib
 import itertools
 import math
@@ -19,7 +20,8 @@ from tff_pipelines.accounting.sampling import schemes
 from tff_pipelines.audit import training as audit_lib
 from tff_pipelines.experiment import failures, rounds as rounds_lib
 from tff_pipelines.fedavg import evaluation, process as process_lib
-from tff_pipelines.simulation import contexts, failures as computations
+from tff_pipelines.simulation import (
+    contexts, failures as computations, values as values_lib)
 
 
 # Ids travel behind a mark, so that no id is the text that stands for a bad client.
@@ -39,18 +41,24 @@ def reads_by_id(task: Task) -> bool:
 
 def reader_in_graph(task: Task) -> Callable[[tf.Tensor], Mapping[str, tf.Tensor]]:
   """The function by which graphs read clients; of a bad one it returns no examples."""
-  read, spec = task_lib.reader_in_graph(task.train), task.train.element_spec
+  read = task_lib.reader_in_graph(task.train)
+  return lambda sent: _or_nothing(
+      task, tf.equal(sent, _BAD), lambda: read(tf.strings.substr(sent, len(_GOOD), -1)))
 
-  def read_or_nothing(sent):
-    return tf.cond(
-        tf.equal(sent, _BAD),
-        lambda: {name: tf.zeros((0, *shape), dtype)
-                 for name, (dtype, shape) in spec.items()},
-        lambda: {name: tf.convert_to_tensor(value)
-                 for name, value in read(
-                     tf.strings.substr(sent, len(_GOOD), -1)).items()})
 
-  return read_or_nothing
+def converter_in_graph(task: Task) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
+  """The function by which graphs convert what is stored; of nothing no examples."""
+  convert = task_lib.reader_in_graph(task.train).convert
+  return lambda stored: _or_nothing(
+      task, tf.equal(tf.shape(next(iter(stored.values())))[0], 0),
+      lambda: convert(stored))
+
+
+def _or_nothing(task: Task, is_bad: tf.Tensor, examples: Callable) -> Mapping[str, Any]:
+  return tf.cond(
+      is_bad, lambda: {name: tf.zeros((0, *shape), dtype)
+                       for name, (dtype, shape) in task.train.element_spec.items()},
+      lambda: tf.nest.map_structure(tf.convert_to_tensor, dict(examples())))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +74,7 @@ class ClientReader:
 
   Attributes:
     simulation_seed: Seed of the clients' keys; None for none.
-    by_id: Whether the process reads the clients itself, by `reader_in_graph`.
+    by_id: Whether clients travel as ids, and are read by `reader_in_graph`.
     on_bad: Called once with each client that is found bad, for the operator.
     skips: Whether those that can't be read have no examples, and do not end the run.
     in_turn: (id, examples, round) -> the examples that have a turn in it.
@@ -112,6 +120,17 @@ class ClientReader:
     if self.simulation_seed is not None:
       value['key'] = contexts.client_key(self.simulation_seed, round_index, client)
     return value
+
+  def stored(self, chunk: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A chunk with what is stored of its clients in place of their ids."""
+    chunk = dict(chunk)
+    ids = chunk.pop('client_ids')
+    arrays, found = task_lib.reader_in_graph(self.task.train).stored(
+        [client_id[len(_GOOD):] for client_id in ids if client_id != _BAD])
+    lengths = np.zeros(len(ids), np.int32)
+    lengths[ids != _BAD] = found
+    return collections.OrderedDict(
+        examples=collections.OrderedDict(sorted(arrays.items())), lengths=lengths, **chunk)
 
   def first(self) -> list[int]:
     """Indices of the population's first clients, without those that are bad."""
@@ -192,6 +211,8 @@ class FedAvgRounds(rounds_lib.Rounds):
     dropout_rate: Fraction of the selected clients that do not report, in [0, 1).
     clients_per_call: Clients in a chunk, >= 1; None only for processes of tests.
     by_id, on_bad: As of `ClientReader`.
+    stored: Whether ids become what is stored, which the process converts by
+      `converter_in_graph`, on the threads that compute in this process.
     unit_is_client: Whether the privacy unit is a client. Then one whose data make
       the training fail participates without examples. Else it ends the run: a client
       that lacks all of its records would tell more of one of them than its clip.
@@ -210,6 +231,7 @@ class FedAvgRounds(rounds_lib.Rounds):
   dropout_rate: float = 0.0
   clients_per_call: int | None = None
   by_id: bool = False
+  stored: bool = False
   on_bad: failures.OnBad = lambda client_id, error: None
   unit_is_client: bool = True
   in_turn: Callable[[str, task_lib.Examples, int], task_lib.Examples] = (
@@ -285,8 +307,11 @@ class FedAvgRounds(rounds_lib.Rounds):
     """
     def compute(clients: Sequence[int]) -> Any:
       values = [self._reader.read(client, index) for client in clients]
-      return computations.called(lambda: self.process.next(
-          state, process_lib.grouped(values, self.clients_per_call)))
+      chunks = process_lib.grouped(values, self.clients_per_call)
+      if self.stored:  # Read on the threads that compute.
+        chunks = [values_lib.Deferred(functools.partial(self._reader.stored, chunk))
+                  for chunk in chunks]
+      return computations.called(lambda: self.process.next(state, chunks))
 
     try:
       return compute(clients)

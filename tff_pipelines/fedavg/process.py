@@ -187,7 +187,7 @@ def build_chunked(
     client_update: local_training.ClientUpdate, element_spec, *,
     initial_weights: list[np.ndarray], sum_factory: ClientSumFactory,
     expected_cohort_size: float, server: ServerConfig,
-    read_in_graph: Callable | None = None,
+    read_in_graph: Callable | None = None, convert: Callable = lambda examples: examples,
     shows_sum: bool = False) -> tff.templates.IterativeProcess:
   """Builds the process whose clients are chunks.
 
@@ -199,7 +199,7 @@ def build_chunked(
 
   Args:
     client_update: Maps weights, a client's examples and its key to its update.
-    element_spec: Feature name -> (dtype, shape), of the clients' source.
+    element_spec: Feature name -> (dtype, shape), of what `convert` takes.
     initial_weights: List of float32 arrays.
     sum_factory: Contribution of a client and sum of contributions. It also says
       whether the run is seeded and whether diagnostics are measured.
@@ -207,6 +207,7 @@ def build_chunked(
     server: Parameters of the optimizer's step on minus the mean update.
     read_in_graph: See `tasks.task.reader_in_graph`. With it, chunks are of ids, and a
       call holds the examples of one client at a time.
+    convert: In graph: a client's data in a chunk -> its examples.
     shows_sum: Whether the metrics have the released sum, as `sum`.
   """
   seeded, diagnostics = sum_factory.seeded, sum_factory.diagnostics
@@ -239,7 +240,7 @@ def build_chunked(
         examples = read_in_graph(chunk['client_ids'][i])
       else:
         rows = slice(ends[i] - chunk['lengths'][i], ends[i])
-        examples = {name: x[rows] for name, x in chunk['examples'].items()}
+        examples = convert({name: x[rows] for name, x in chunk['examples'].items()})
       delta, training = client_update(weights, examples, to_train)
       return (layout.flatten(delta), to_send, training if diagnostics else ())
 

@@ -19,7 +19,7 @@ from aggregators.record_sum import RecordSumFactory
 from tasks import custom, registry
 from tasks.sources import ids, open_source
 from tasks.task import (
-    DamagedDataError, data_proof, is_roster, Serving, Task, VALIDATION)
+    DamagedDataError, data_proof, is_roster, reader_in_graph, Serving, Task, VALIDATION)
 from tff_pipelines.accounting.events import preliminary as preliminary_lib
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.audit import guesses, training as audit_lib
@@ -117,11 +117,15 @@ def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
     factory, cohort_size = sum_factory(plan), plan.mechanism.cohort_size
     if clients_per_call is None:
       clients_per_call = process_lib.clients_per_call(cohort_size)
+    reading, spec = {}, task.train.element_spec
+    if config.get('stored'):
+      spec = reader_in_graph(task.train).spec
+      reading['convert'] = loop.converter_in_graph(task)
+    elif config.get('by_id'):
+      reading['read_in_graph'] = loop.reader_in_graph(task)
     process = process_lib.build_chunked(
-        update, task.train.element_spec, sum_factory=factory,
-        expected_cohort_size=cohort_size,
-        read_in_graph=loop.reader_in_graph(task) if config.get('by_id') else None,
-        shows_sum=audit is not None, **common)
+        update, spec, sum_factory=factory, expected_cohort_size=cohort_size,
+        shows_sum=audit is not None, **reading, **common)
   return loop.FedAvgRounds(
       process, task=task, scheme=plan.scheme,
       set_cohort_size=functools.partial(
@@ -405,7 +409,8 @@ class TrainExperiment(run_lib.Experiment):
         task, plan, initial, local=local_training.LocalConfig(**declarations.shared(
             local_training.LocalConfig, settings, 'client_')),
         own=self._own, clients_per_call=settings.clients_per_call,
-        by_id=self._by_id(task), **common)
+        by_id=self._by_id(task), stored=self._by_id(task) and
+        settings.engine == 'local' and not settings.local_workers, **common)
 
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
     write_bad = self.write_bad()

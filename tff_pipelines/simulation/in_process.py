@@ -281,7 +281,7 @@ class _Evaluator:
     size = max(1, len(arguments) // (16 * self._context.num_threads))
     slices = [arguments[i:i + size] for i in range(0, len(arguments), size)]
     run = map if len(slices) < 2 else self._context.threads.map
-    results = run(lambda part: list(map(function, part)), slices)
+    results = run(lambda part: [function(values_lib.made(x)) for x in part], slices)
     return values_lib.AtClients(list(itertools.chain.from_iterable(results)))
 
   def _values(self, placed) -> list:

@@ -40,6 +40,19 @@ class AtClients:
   values: list
 
 
+@dataclasses.dataclass(frozen=True)
+class Deferred:
+  """A client's value that is made where it is used: in this process alone."""
+
+  make: Callable[[], Any]
+
+
+def made(value):
+  """A value with what was deferred."""
+  return map_leaves(
+      lambda leaf: leaf.make() if isinstance(leaf, Deferred) else leaf, value)
+
+
 def map_leaves(function: Callable[[Any], Any], value):
   """The structure of a value with its leaves mapped, in their order."""
   if isinstance(value, tuple):
@@ -81,6 +94,8 @@ def ingested(value, type_spec):
   Raises TypeError if it is not of the type, by the rules of TFF: numbers are only
   widened, scalars of Python must fit. Names of elements must agree, too.
   """
+  if isinstance(value, Deferred):
+    return Deferred(lambda: ingested(value.make(), type_spec))
   if isinstance(type_spec, tff.FederatedType):
     if type_spec.all_equal:
       placed = AtServer if type_spec.placement is tff.SERVER else AllEqual

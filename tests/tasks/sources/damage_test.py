@@ -34,6 +34,7 @@ class _Copy:
     self.path, = self._cache.glob('*.sqlite')
     self.content = self.path.read_bytes()
     self._in_graph = tf.function(source.read_in_graph)
+    self._stored = source.read_in_graph.stored
     self._expected = {client: populations.expected(rows)
                       for client, rows in populations.POPULATION.items()}
 
@@ -72,7 +73,20 @@ class _Copy:
     return all(results)
 
   def read_in_graph(self) -> bool:
-    results = []
+    """Whether graphs find everything, as does what is read of all together."""
+    results, wanted = [], [
+        np.concatenate(arrays) for arrays in zip(*(
+            [expected[name] for name in sorted(expected)]
+            for expected in self._expected.values()))]
+    try:
+      arrays, lengths = self._stored(list(self._expected))
+      together = lengths == [len(next(iter(x.values()))) for x in self._expected.values()]
+      for (_, found), array in zip(sorted(arrays.items()), wanted, strict=True):
+        assert found.tolist() == [text.encode() if isinstance(text, str) else text
+                                  for text in array.tolist()]
+    except (ValueError, tf.errors.OpError) as error:
+      assert self._options['data_path'] not in str(error)
+      together = False
     for client, expected in self._expected.items():
       try:
         arrays = self._in_graph(tf.constant(client))
@@ -87,6 +101,7 @@ class _Copy:
           assert [text.decode() for text in values] == array.tolist()
         else:
           assert values.tobytes() == array.tobytes()
+    assert together == all(results)
     return all(results)
 
 

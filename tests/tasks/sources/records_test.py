@@ -74,7 +74,9 @@ class _InGraph:
 
   client_ids = ('a',)
   element_spec = {'v': (np.dtype(int), ())}
-  read_in_graph = staticmethod(lambda client_id: {'v': [client_id]})
+  read_in_graph = task.ReaderInGraph(
+      lambda client_id: {'v': [client_id]}, element_spec,
+      lambda client_ids: ({'v': list(client_ids)}, [1] * len(client_ids)))
 
   def examples(self, client_id):
     del client_id
@@ -89,7 +91,7 @@ def test_reading_in_graph_needs_source_and_conversion():
   assert task.reader_in_graph(make(_InGraph(), _doubled, _SPEC)) is None
   read = task.reader_in_graph(
       make(_InGraph(), _doubled, _SPEC, convert_in_graph=in_graph))
-  assert read('c') == {'y': ['c', 'c']}
+  assert read('c') == read.convert(read.stored('c')[0]) == {'y': ['c', 'c']}
   subset = records.SubsetSource(_InGraph(), ['a'])
   assert task.reader_in_graph(subset)('c') == {'v': ['c']}
 
