@@ -1,9 +1,7 @@
 """ChaCha20 (RFC 8439) in integer operations: a cryptographic counter generator.
 
-For noise that must stay unpredictable even to an observer of a great part of it.
-Philox passes statistical tests but was not designed to withstand cryptanalysis. The
-functions are those of `aggregators.keys`, under the same keys: either module is a
-generator where one is an argument.
+For noise that must stay unpredictable even to an observer of a great part of it. The
+functions are those of `aggregators.keys`, under the same keys: either is a `generator`.
 
 A key is 128 bits, which ChaCha takes as they are: twice, with constants of their own
 (D. J. Bernstein, ChaCha, a variant of Salsa20, 2008). RFC 8439 has 256 bits only.

@@ -14,6 +14,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from aggregators import keys, modular_sum, structures, tff_internals
+from aggregators.native import marks
 from aggregators.params import DistributedSumParams
 
 
@@ -22,6 +23,7 @@ class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
 
   Class attributes:
     closed: Names of parts of the state that clients never receive.
+    generator: The module that derives clients' and the server's keys from others.
 
   Attributes:
     dimension: Length of the vectors that can be summed; None for any.
@@ -30,6 +32,7 @@ class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
   """
 
   closed: tuple[str, ...] = ()
+  generator = keys
   dimension: int | None = None
 
   def __init__(self, *, bits: int | None = None, diagnostics: bool = False,
@@ -51,11 +54,6 @@ class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
   @property
   def seeded(self) -> bool:
     return self.simulation_seed is not None
-
-  @property
-  def generator(self):
-    """The module that derives clients' and the server's keys from others."""
-    return keys
 
   @property
   def native_params(self) -> DistributedSumParams | None:
@@ -197,8 +195,14 @@ class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
     def contribute(value, state):
       value, key = ((value['value'], value['key']) if self.seeded else
                     (value, keys.fresh()))
-      contribution, diagnostics = self.contribute(layout.flatten(value), key, state)
-      return (contribution, diagnostics) if self.diagnostics else (contribution,)
+      vector = layout.flatten(value)
+      sent = self.contribute(vector, key, state)[:1 + self.diagnostics]
+      params = self.native_params
+      if params and vector.dtype == tf.float32 and vector.shape.rank == 1:
+        marked = marks.Marks(params, state, tf.constant(1), lambda *_: (
+            vector[tf.newaxis], key[tf.newaxis]), at_once=1)
+        sent = marked.results(*sent, *[()] * self.diagnostics)[:len(sent)]
+      return tuple(sent)
 
     @tff.tensorflow.computation(
         state_type, contribute.type_signature.result[0], tf.int32)

@@ -361,6 +361,7 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
   """
 
   has_bands = False
+  generator = chacha
 
   def __init__(self, params: DistributedSumParams, *, diagnostics: bool = False,
                simulation_seed: int | None = None):
@@ -381,10 +382,6 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
     super().__init__(bits=params.bits, diagnostics=diagnostics,
                      simulation_seed=simulation_seed)
     self._params, self.dimension = params, params.dimension
-
-  @property
-  def generator(self):
-    return chacha
 
   @property
   def native_params(self) -> DistributedSumParams | None:

@@ -26,7 +26,6 @@ _MAX_TRIES = 64
 _ROUNDING_BITS = 23
 # Purposes of the keys derived from a block's key.
 _RETRIES, _TIES, _MORE_DRAWS = 0, 1, 2
-_SAMPLE = _TIES
 # In place of the index of a try.
 _TOWARDS_ZERO, _ALL_ZERO = -1, -2
 
@@ -161,7 +160,7 @@ class SampledNoise:
   def add(self, rounded, _, key):
     if self.sample is None:
       return rounded
-    noise = self.sample(chacha.derive(key, _SAMPLE), rounded.shape[0])
+    noise = self.sample(chacha.derive(key, _TIES), rounded.shape[0])
     return tf.cast(rounded, tf.int64) + noise
 
   def add_more(self, values, *_):

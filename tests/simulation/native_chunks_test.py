@@ -181,12 +181,14 @@ def test_sums_are_decoded_to_the_bits_of_the_graph(
   native_chunks.kernels()  # Tries them, before the spy is there.
   monkeypatch.setattr(decoding, 'decoded', spy)
   process = _summing(kind)
+  native_chunks.encoders.clear()
   state = process.initialize()
   values = [collections.OrderedDict(
       value=np.full(tiny_task.DIMENSION, 0.01 * i, np.float32),
       key=np.array([i, 3], np.int64)) for i in range(reporting)]
   result = process.next(state, values)
   assert len(decoded) == 1
+  assert native_chunks.encoders == ({'native'} if kind == 'fixed' else set())
   assert result.measurements['suppressed'] == (reporting == 1)
   with pools.in_graph_form():
     assert _bytes(process.next(state, values)) == _bytes(result)
