@@ -91,7 +91,7 @@ class NoiseShares:
     """The fraction of the noise that the guarantee counts on, in (0, 1]."""
     return self.min_honest_fraction if self.has_shares else 1.0
 
-  @property
+  @functools.cached_property
   def total_noise_variance(self) -> float:
     """Variance of all the noise, no share missing, grid units or counts squared."""
     return self.noise_variance / self.counted_on
@@ -183,7 +183,7 @@ class DistributedSumParams(NoiseShares):
                        f'found {self.fixed_scale!r} * {self.clip!r}')
     self.scale  # Raises when the bits can't hold the cohort.
 
-  @property
+  @functools.cached_property
   def noise(self) -> noises.Noise:
     """The object of the mechanism."""
     return noises.named(self.mechanism)
@@ -284,7 +284,7 @@ class DistributedSumParams(NoiseShares):
     """The largest planned cohort; discrete Gaussian shares are never smaller."""
     return float(self.max_cohort_size or self.cohort_size)
 
-  @property
+  @functools.cached_property
   def believed_cohort(self) -> float:
     """The largest cohort size that clients believe; a share is never smaller.
 

@@ -99,7 +99,9 @@ def checked(name: str, array: np.ndarray, dtype, *shape: int) -> np.ndarray:
 
 def read_only(array: np.ndarray) -> np.ndarray:
   """A read-only, contiguous view or copy: kernels are compiled for that type alone."""
-  view = np.require(array, requirements=['C', 'A']).view()
+  if not (array.flags.c_contiguous and array.flags.aligned):  # Else not needed, and slow.
+    array = np.require(array, requirements=['C', 'A'])
+  view = array.view()
   view.flags.writeable = False
   return view
 
