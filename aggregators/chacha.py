@@ -154,12 +154,14 @@ def random_bits_in_pieces(key: tf.Tensor, shape, dtype=tf.int32) -> tf.Tensor:
 
 def _random_bits(key: tf.Tensor, shape, dtype, long_stream) -> tf.Tensor:
   count = int(np.prod(shape, dtype=np.int64)) * dtype.size // 4
-  if (num_blocks := -(-count // 16)) > _PIECE:
-    num_blocks = -(-num_blocks // _PIECE) * _PIECE
-  else:
-    long_stream = lambda counters: _compiled_stream(key, counters, _BITS)
-  counters = tf.cast(tf.range(num_blocks, dtype=tf.int64), tf.uint32)
-  stream = tf.reshape(long_stream(counters), [-1])[:count]
+  num_blocks = -(-count // 16)
+  is_short = num_blocks <= _PIECE  # Those are of few sizes, as each is a program.
+  size = (1 << (num_blocks - 1).bit_length() if is_short else
+          -(-num_blocks // _PIECE) * _PIECE)
+  counters = tf.cast(tf.range(size, dtype=tf.int64), tf.uint32)
+  stream = (_compiled_stream(key, counters, _BITS)[:, :num_blocks] if is_short else
+            long_stream(counters))
+  stream = tf.reshape(stream, [-1])[:count]
   if dtype.size == 8:
     stream = tf.reshape(stream, [-1, 2])
   return tf.reshape(tf.bitcast(stream, dtype), shape)

@@ -115,7 +115,6 @@ def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor, cohort_si
   # Zero is rounded to zero for certain.
   factor = tf.where(believed, factor, tf.zeros_like(factor))
   share = _share_in_graph(params, cohort_size)
-  table = _table_of(table, cohort_size, params)
 
   def noised(noise):
     return noisy_rounding.noisy_round(
@@ -128,38 +127,33 @@ def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor, cohort_si
       sample = lambda own, dim: sample_noise(own, [dim], share, params)
     return noised(noisy_rounding.SampledNoise(sample=sample))
 
-  def by_table():
+  def by_table(table):
     return noised(noisy_rounding.TableNoise(
         packed=table['packed'], tie=table['tie'], more_draws=table['draws'] - 1))
 
   values, retries, fell_back = _by_table_or_sampler(
-      table, share, params, by_table, by_sampler)
+      table, cohort_size, params, by_table, by_sampler)
   diagnostics.update(
       cohort_disbelieved=tf.cast(~believed, tf.int32), rounding_retries=retries,
       rounding_fallbacks=tf.cast(fell_back, tf.int32))
   return Encoded(tf.reshape(values, [params.sent_dimension]), diagnostics)
 
 
-def _table_of(table, cohort_size, params: DistributedSumParams):
-  """The table of a cohort; None where there is none."""
-  if table is not None or share_tables.table_draws(params) is None:
-    return table
-  return share_tables.noise_table(params, int(cohort_size))
-
-
-def _by_table_or_sampler(table, share: tf.Tensor, params: DistributedSumParams,
+def _by_table_or_sampler(table, cohort_size, params: DistributedSumParams,
                          by_table: Callable, by_sampler: Callable):
-  """`by_table()` if shares of a variance come from this table, as they do if any can."""
+  """`by_table(table)` if a cohort's shares come from it, as they do if any can."""
   if share_tables.table_draws(params) is None:
     return by_sampler()
-  wanted = share / tf.cast(table['draws'], tf.float64)
+  if table is None:
+    table = share_tables.noise_table(params, int(cohort_size))
+  wanted = _share_in_graph(params, cohort_size) / tf.cast(table['draws'], tf.float64)
   is_its_table = tf.equal(table['variance'], wanted)
   if not share_tables.has_all_noise(params):
-    return branch.either(is_its_table, by_table, by_sampler)
+    return branch.either(is_its_table, lambda: by_table(table), by_sampler)
   with tf.control_dependencies([tf.debugging.Assert(is_its_table, [
       'noise_table must be that of cohort_size, of variance', wanted, 'found',
       table['variance']])]):
-    return by_table()
+    return by_table(table)
 
 
 def noise_present(num_reporting, cohort_size, params: DistributedSumParams):
@@ -200,7 +194,6 @@ def topped_up(total: tf.Tensor, num_reporting, cohort_size, key: tf.Tensor,
   kept = tf.where(enough, total, tf.zeros_like(total))
   if params.noise_multiplier == 0:
     return kept, enough
-  table = _table_of(table, cohort_size, params)
 
   def from_table(table, draws, generator):
     noise = noisy_rounding.TableNoise(
@@ -208,7 +201,7 @@ def topped_up(total: tf.Tensor, num_reporting, cohort_size, key: tf.Tensor,
     return noisy_rounding.add_draws(kept, generator.derive(key, 0), noise, params.bits,
                                     params.padded_dimension >= _MIN_COMPILED)
 
-  def whole_shares():
+  def whole_shares(table):
     shares = tf.where(enough, tf.cast(num_reporting, tf.float64), 0.0)
     missing = tf.cast(tf.math.ceil(
         tf.maximum(num_shares(cohort_size, params) - shares, 0.0)), tf.int32)
@@ -223,7 +216,7 @@ def topped_up(total: tf.Tensor, num_reporting, cohort_size, key: tf.Tensor,
   if (draws := share_tables.server_draws(params)) is not None:
     return from_table(share_tables.server_table(params), draws, keys), enough
   return _by_table_or_sampler(
-      table, _share_in_graph(params, cohort_size), params, whole_shares,
+      table, cohort_size, params, whole_shares,
       lambda: branch.either(present < 1.0, sampled, lambda: tf.identity(kept))), enough
 
 

@@ -183,7 +183,7 @@ class DistributedSumParams(NoiseShares):
                        f'found {self.fixed_scale!r} * {self.clip!r}')
     self.scale  # Raises when the bits can't hold the cohort.
 
-  @functools.cached_property
+  @property
   def noise(self) -> noises.Noise:
     """The object of the mechanism."""
     return noises.named(self.mechanism)

@@ -316,8 +316,8 @@ class SqliteSource:
     lengths = list(map(len, of_clients))
     if lengths and listed not in (None, checksums.of_each(serialized, lengths)):
       raise damaged(self._path, _EXAMPLES, self._remedy)
-    tensors = self._parser.tensors(tf.constant(serialized, tf.string))
-    return {name: tensor.numpy() for name, tensor in tensors.items()}, lengths
+    return {name: tensor.numpy() for name, tensor in self._parser.tensors(
+        tf.constant(serialized, tf.string)).items()}, lengths
 
   @property
   def read_in_graph(self) -> task.ReaderInGraph | None:

@@ -307,11 +307,15 @@ class FedAvgRounds(rounds_lib.Rounds):
     """
     def compute(clients: Sequence[int]) -> Any:
       values = [self._reader.read(client, index) for client in clients]
-      chunks = process_lib.grouped(values, self.clients_per_call)
-      if self.stored:  # Read on the threads that compute.
-        chunks = [values_lib.Deferred(functools.partial(self._reader.stored, chunk))
-                  for chunk in chunks]
-      return computations.called(lambda: self.process.next(state, chunks))
+
+      def output():
+        chunks = process_lib.grouped(values, self.clients_per_call)
+        if self.stored:  # Read on the threads that compute.
+          chunks = [values_lib.Deferred(functools.partial(self._reader.stored, chunk))
+                    for chunk in chunks]
+        return self.process.next(state, chunks)
+
+      return computations.called(output)
 
     try:
       return compute(clients)

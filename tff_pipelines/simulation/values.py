@@ -49,8 +49,7 @@ class Deferred:
 
 def made(value):
   """A value with what was deferred."""
-  return map_leaves(
-      lambda leaf: leaf.make() if isinstance(leaf, Deferred) else leaf, value)
+  return map_leaves(lambda x: x.make() if isinstance(x, Deferred) else x, value)
 
 
 def map_leaves(function: Callable[[Any], Any], value):
