@@ -26,7 +26,9 @@ train: $(READY)
 	@$(RUN) -m tff_pipelines.train $(ARGS)
 
 test: $(RAY_READY) $(TRACKING_READY)
-	@$(RUN) -m pytest $(PARALLEL) $(ARGS)
+	@# In two parts: workers keep what TensorFlow compiled, gigabytes of it.
+	@$(if $(ARGS),$(RUN) -m pytest $(PARALLEL) $(ARGS),$(RUN) -m pytest $(PARALLEL) tests/aggregators; \
+	  first=$$?; $(RUN) -m pytest $(PARALLEL) --ignore=tests/aggregators && exit $$first)
 
 check: $(RAY_READY) $(TRACKING_READY)
 	@$(RUN) -m pytest $(PARALLEL) -m "not slow" $(ARGS)
