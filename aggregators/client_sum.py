@@ -24,6 +24,7 @@ class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
   Class attributes:
     closed: Names of parts of the state that clients never receive.
     generator: The module that derives clients' and the server's keys from others.
+    of_one_vector: Whether `native_params` are those of a whole contribution.
 
   Attributes:
     dimension: Length of the vectors that can be summed; None for any.
@@ -33,6 +34,7 @@ class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
 
   closed: tuple[str, ...] = ()
   generator = keys
+  of_one_vector = True
   dimension: int | None = None
 
   def __init__(self, *, bits: int | None = None, diagnostics: bool = False,
@@ -198,7 +200,7 @@ class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
       vector = layout.flatten(value)
       sent = self.contribute(vector, key, state)[:1 + self.diagnostics]
       params = self.native_params
-      if params and vector.dtype == tf.float32 and vector.shape.rank == 1:
+      if self.of_one_vector and params and vector.dtype == tf.float32:
         marked = marks.Marks(params, state, tf.constant(1), lambda *_: (
             vector[tf.newaxis], key[tf.newaxis]), at_once=1)
         sent = marked.results(*sent, *[()] * self.diagnostics)[:len(sent)]

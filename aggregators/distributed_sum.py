@@ -329,7 +329,7 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
     results; the server is trusted, with the sum before the noise too.
   * Amplification by sampling is the caller's. It needs noise of the same distribution
     in every cohort, as Skellam draws from tables add up to. It holds if clients are
-    sampled as accounted for, if the number of reporting clients stays secret, if the
+    sampled as accounted for, if how many report stays secret (times tell, too), if the
     sum is divided by nothing that depends on it (`ExpectedMeanFactory`), and if what
     suppressed rounds reveal of a client's participation is accounted for, as
     `accounting.sampling.cohorts.pivotal_probability` says: with colluders, or with dropouts
@@ -347,7 +347,7 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
   (int64[2], used in seeded runs only) and `cohort_size` (int32), the number of selected
   clients, which sizes their shares of the noise. Where tables pay there is also the
   `noise_table` of that cohort; `set_cohort_size` sets both, and a cohort size that was
-  changed alone is an error.
+  changed alone is an error where tables have all noise.
 
   Class attributes:
     has_bands: Whether rows of several sums are opened, and not each sum.

@@ -52,6 +52,8 @@ class RecordSumFactory(client_sum.ClientSumFactory):
     inner: Of a sum over silos (`DistributedSumParams.over_silos`), with clip and noise.
   """
 
+  of_one_vector = False
+
   def __init__(self, inner: client_sum.ClientSumFactory):
     super().__init__(bits=inner.bits, diagnostics=inner.diagnostics,
                      simulation_seed=inner.simulation_seed)

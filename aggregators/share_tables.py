@@ -160,7 +160,7 @@ def most_draws(params: DistributedSumParams, most_clients: int) -> int | None:
   shares are. `most_clients`: no cohort is larger.
   """
   if not params.noise.is_divisible:
-    return most_clients + 1  # The server tops missing shares up by one draw.
+    return most_clients + 1  # Beyond tables one draw makes up for all missing shares.
   if (draws := table_draws(params)) is None:
     return None
   # A cohort of m below the smallest takes less than m draws more than those of

@@ -99,9 +99,8 @@ def checked(name: str, array: np.ndarray, dtype, *shape: int) -> np.ndarray:
 
 def read_only(array: np.ndarray) -> np.ndarray:
   """A read-only, contiguous view or copy: kernels are compiled for that type alone."""
-  if not (array.flags.c_contiguous and array.flags.aligned):  # Else not needed, and slow.
-    array = np.require(array, requirements=['C', 'A'])
-  view = array.view()
+  fits = array.flags.c_contiguous and array.flags.aligned  # `require` is slow.
+  view = (array if fits else np.require(array, requirements=['C', 'A'])).view()
   view.flags.writeable = False
   return view
 

@@ -87,7 +87,7 @@ def of_sum(params: params_lib.DistributedSumParams | None,
     params: Parameters of the sum; None for Gaussian noise at the server.
     largest_cohort: Maximum number of clients in a cohort.
 
-  Returns at most 1; None where no bound is proved.
+  Returns at most 1, without the count of an adaptive clip; None if no bound is proved.
   """
   if params is None or params.noise_multiplier == 0:
     return None
