@@ -93,7 +93,7 @@ def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor, cohort_si
     rotation_key: int64[2], shared by the round.
     cohort_size: Selected clients in the round, m; scalar. Beyond
       `params.believed_cohort` zero is sent in the place of the vector, with the
-      smallest share. An error would let the server find out who takes part.
+      smallest share. An error would let the server find out who participates.
     params: The parameters of the sum.
     table: See `share_tables.noise_table`; None for that of a `cohort_size` that is no
       tensor. If it is another, the call fails, or, where small cohorts have shares

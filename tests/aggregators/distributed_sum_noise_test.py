@@ -57,16 +57,16 @@ def test_the_noise_of_a_release_is_the_same_for_any_cohort(
 
 @pytest.mark.usefixtures('form')
 @pytest.mark.slow
-@pytest.mark.parametrize('told', [56, 2**31 - 1])
-def test_a_server_that_tells_too_large_a_cohort_gets_noise_and_no_data(in_process, told):
+@pytest.mark.parametrize('stated', [56, 2**31 - 1])
+def test_a_server_that_states_too_large_a_cohort_gets_noise_and_no_data(in_process, stated):
   # 55.7 is believed: 20 + sqrt(2 * 20 * ln 1e9) + ln 1e9 / 3.
   params = _params()
   factory = DistributedSumFactory(params, diagnostics=True)
-  state = factory.set_cohort_size(factory.initial_state(), told)
+  state = factory.set_cohort_size(factory.initial_state(), stated)
   vector = tf.fill([D], np.float32(D**-0.5))
   shift = D**-0.5 * params.scale
   share = params.total_noise_variance / params.believed_cohort
-  for cohort, mean in ((told, 0.0), (55, shift)):
+  for cohort, mean in ((stated, 0.0), (55, shift)):
     own = factory.set_cohort_size(state, cohort)
     sent, diagnostics = tf.function(factory.contribute)(
         vector, tf.constant([cohort, 1], tf.int64), own)
@@ -74,9 +74,9 @@ def test_a_server_that_tells_too_large_a_cohort_gets_noise_and_no_data(in_proces
     statistics_lib.check_mean(values, mean, share + 1 / 4)
     assert diagnostics['cohort_disbelieved'] == (mean == 0)
   # The share is as large as in the largest cohort that is believed.
-  sent, _ = factory.contribute(tf.zeros([D]), tf.constant([told, 2], tf.int64), state)
+  sent, _ = factory.contribute(tf.zeros([D]), tf.constant([stated, 2], tf.int64), state)
   statistics_lib.check_variance(modular_sum.unwrap(sent, params.bits).numpy(), share)
-  # The release of an honest server that told it by mistake is all noise.
+  # The release of an honest server that states it by mistake is all noise.
   process = factory.create(tff.TensorType(np.float32, [D]))
   output = process.next(state, [vector.numpy()] * 3)
   assert output.measurements['public']['suppressed']

@@ -32,7 +32,7 @@ class Policy:
     data_set: Its name.
     programs: Digests of the programs that may run.
     helpers: Fingerprints of the keys of helpers that are trusted.
-    unit: What runs must protect: client, record or person. Epsilons of different ones
+    unit: What runs must protect: client, record or person. Epsilons of different units
       can't be added.
     least_cohort: Minimum number of clients of an opened sum, without those that the run
       assumes to collude.

@@ -11,8 +11,8 @@ def missing_noise(agreement: Agreement, num_reporting: int,
                   cohort_size: int) -> np.ndarray:
   """The noise that brings that of so many clients to the whole of a cohort.
 
-  uint32 [padded_dimension] in [0, 2^bits). So the law of what is opened does not tell how
-  many took part.
+  uint32 [padded_dimension] in [0, 2^bits). So the distribution of what is opened does
+  not tell how many participated.
   """
   params = agreement.params
   if num_reporting == cohort_size:

@@ -97,7 +97,7 @@ def _channel(address: str, *, key: bytes, certificate: bytes, server: str,
 
 
 def _patiently(call: Callable, request: bytes, seconds: float) -> bytes:
-  """Calls until the server is there; grpc.RpcError if it is not in so many seconds."""
+  """Calls until the server is there; grpc.RpcError if it is not after `seconds`."""
   end, pause = time.monotonic() + seconds, _BACKOFF[0]
   while True:
     try:
@@ -218,7 +218,7 @@ class LeaderTransport:
 
 def opened(request: bytes, helper: tls.Endpoint, deadline: float, *, key: bytes,
            certificate: bytes, most: int, method: str = 'Open') -> bytes | None:
-  """The answer of the helper at an endpoint; None if none comes in so many seconds.
+  """The answer of the helper at an endpoint; None if none comes in `deadline` seconds.
 
   `method` is Open; Agreement, for the digest of its agreement; or Over, for its end.
   """
