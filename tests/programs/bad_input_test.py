@@ -77,6 +77,10 @@ def test_folder_that_cannot_be_is_named(tmp_path, name):
   assert (tmp_path / 'file').read_text() == 'mine'
 
 
+def test_runs_that_start_in_the_same_second_get_folders_of_their_own():
+  assert len({files.new_folder('run') for _ in range(3)}) == 3
+
+
 def _train(*arguments, folder):
   return in_process.run(
       TRAIN, *TINY, *arguments, f'--output_dir={folder}', folder=folder.parent)

@@ -326,8 +326,8 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
 
 
 def new_folder(*words: str) -> pathlib.Path:
-  """The path of a new folder below out/, named by words and the present time."""
-  now = datetime.datetime.now().strftime('%Y%m%d-%H%M%S')
+  """The path of a new folder below out/, named by words and the present microsecond."""
+  now = datetime.datetime.now().strftime('%Y%m%d-%H%M%S-%f')
   return pathlib.Path('out') / '-'.join((*words, now))
 
 
