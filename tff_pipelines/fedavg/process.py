@@ -24,7 +24,7 @@ from tff_pipelines.fedavg.server_optimizer import ServerConfig
 def _examples_type(element_spec) -> dict[str, tff.Type]:
   """The type of examples: tensors by name, first dimension unknown."""
   return {'examples': tff.to_type(collections.OrderedDict(
-      (name, tff.TensorType(dtype, [None, *shape]))
+      (name, tff.TensorType(np.str_ if dtype == object else dtype, [None, *shape]))
       for name, (dtype, shape) in sorted(element_spec.items())))}
 
 
