@@ -15,7 +15,7 @@ TASKS = {
         data='stackoverflow', flags=dict(task='stackoverflow_tag', clip=1.0,
                                          max_examples_per_client=16,
                                          client_learning_rate=0.5),
-        poisson=dict(cohort_size=200, rounds=40), turns=dict(cohort_size=50, rounds=200)),
+        poisson=dict(cohort_size=200, rounds=200), turns=dict(cohort_size=50, rounds=200)),
     'words': dict(
         data='stackoverflow', flags=dict(task='stackoverflow_word', clip=0.3,
                                          max_examples_per_client=16,
@@ -106,6 +106,28 @@ def _correlated(task: str, title: str) -> Table:
                 f'observers, ε = {epsilon}') for epsilon in EPSILONS]))
 
 
+def _optimizers(records) -> str:
+  """The best rate of each optimizer, on the data of trials."""
+  lines = ['| | FedAvgM: best | at rate | FedAdam: best | at rate | difference |',
+           '|---|---|---|---|---|---|']
+  for name in _TRIED:
+    if (record := records.get(name)) is None:
+      continue
+    best = {kind: max((one for one in record['tried']
+                       if one['flags']['server_optimizer'] == kind),
+                      key=lambda one: one['value']) for kind in ('sgdm', 'adam')}
+    row = next(row for row in ROWS if row.name == name)
+    label = f'{row.section}, {row.label}' + (
+        f', ε = {row.flags["epsilon"]}' if 'epsilon' in row.flags else '')
+    lines.append(f'| {label} | ' + ' | '.join(
+        f'{100 * one["value"]:.1f} | {one["flags"]["server_learning_rate"]:g}'
+        for one in best.values()) + ' | '
+                 f'{100 * (best["adam"]["value"] - best["sgdm"]["value"]):+.1f} |')
+  return '\n'.join(lines)
+
+
+_TRIED = [row.name for row in ROWS if row.grid]
 TABLES = (*map(_table, TASKS),
+          Table(page='optimizers.md', mark='optimizers', rows=_TRIED, render=_optimizers),
           _correlated('shakespeare', 'Next characters, 1,206 roles of Shakespeare'),
           _correlated('tags', 'Tags, 5,499 users of Stack Overflow'))

@@ -67,7 +67,8 @@ def _mnist() -> Iterator[Row]:
   yield row('dp_fedavg-student', 'DP-FedAvg on the public features, then the student',
             _DP_FEDAVG, _STUDENT, dict(clip=1.0), target, grid=_TAUGHT, **shared)
   yield row('dp_fedavg-8', 'DP-FedAvg, CNN, agents of 2 digits, ε = 8', _CNN,
-            dict(labels_per_client=2, epsilon=8), tuned_as='voting/mnist-dp_fedavg')
+            dict(labels_per_client=2, records_per_client=500, epsilon=8),
+            tuned_as='voting/mnist-dp_fedavg')
   yield row('fedavg', 'FedAvg, CNN, no privacy', _FEDAVG, grid=_PLAIN)
   yield row('fedavg-student', 'FedAvg on the public features, then the student, no '
             'privacy', _FEDAVG, _STUDENT, grid=_TAUGHT, **shared)
