@@ -98,15 +98,17 @@ def _digits() -> Iterator[Row]:
             grid=adapted, **shared)
   yield row('ae-features', 'AE-DPFL, agents on public features', _AE, dict(epsilon=2.8),
             grid=_ASKED, **shared)
-  yield row('dp_fedavg', 'DP-FedAvg', _CNN, dict(epsilon=3.7), grid=_IMAGES)
+  yield row('dp_fedavg', 'DP-FedAvg', _CNN, dict(epsilon=3.7), grid=product(
+      rounds=(20, 40), clip=(1.0, 2.0), client_learning_rate=(0.2, 0.4)))
   yield row('dp_fedavg-da', 'DP-FedAvg + DA', _CNN, dict(epsilon=3.6, clip=1.0),
-            grid=product(rounds=(10, 20), client_learning_rate=(0.05, 0.1),
+            grid=product(rounds=(20, 40), client_learning_rate=(0.1, 0.2),
                          adversarial_strength=(0.03, 0.1)))
   yield row('dp_fedavg-student', 'DP-FedAvg on the public features, then the student',
             _DP_FEDAVG, _STUDENT, dict(clip=1.0, epsilon=2.8), grid=_TAUGHT, **shared)
-  yield row('fedavg', 'FedAvg, no privacy', _FEDAVG, grid=_PLAIN)
-  yield row('fedavg-da', 'FedAvg + DA, no privacy', _FEDAVG, dict(rounds=20),
-            grid=product(client_learning_rate=(0.05, 0.1, 0.2, 0.4),
+  yield row('fedavg', 'FedAvg, no privacy', _FEDAVG, grid=product(
+      rounds=(60, 150), client_learning_rate=(0.1, 0.2, 0.4, 0.8)))
+  yield row('fedavg-da', 'FedAvg + DA, no privacy', _FEDAVG, dict(rounds=60),
+            grid=product(client_learning_rate=(0.1, 0.2, 0.4, 0.8),
                          adversarial_strength=(0.03, 0.1)))
 
 
