@@ -73,7 +73,7 @@ def _rows(task: str) -> Iterator[Row]:
                  tuned_as='' if epsilon == 5 else f'ldp/{task}-{key}-5')
   for epsilon in EPSILONS:
     yield _row(task, f'{task}-ldp-query-{epsilon}',
-               'LDP-DL, piecewise, ε of one of 1,000 answers',
+               f'LDP-DL, piecewise, ε = {epsilon} of one of 1,000 answers',
                dict(_PER_ANSWER, mechanism='piecewise', epsilon_per_query=float(epsilon)),
                grid=_ANSWERS if epsilon == 5 else (),
                tuned_as='' if epsilon == 5 else f'ldp/{task}-ldp-query-5')

@@ -14,7 +14,7 @@ _BOUNDS = os.path.join('benchmarks', 'results', 'heart_bounds.json')
 EPSILONS = (10, 5, 1, 0.1)
 _HEART = dict(task='tabular', data_source='npz', client_field='center',
               label_field='disease', num_classes=2, public_bounds=_BOUNDS,
-              protect='record', batch_size=240, diagnostics=True)
+              protect='record', batch_size=120, diagnostics=True)
 _RATES = product(rounds=(40, 80), server_learning_rate=(0.05, 0.1, 0.25, 0.5))
 _SLOW = product(rounds=(40, 80), server_learning_rate=(0.02, 0.05, 0.1, 0.2))
 SILOS = (4, 10, 50)
