@@ -49,6 +49,8 @@ def _check(module: str, arguments: list[str]) -> None:
   assert importlib.util.find_spec(module) is not None
   flags = [argument.partition('=')[0] for argument in arguments]
   path = pages.ROOT / f'{module.replace(".", "/")}.py'
+  if path.with_suffix('').is_dir():
+    path = path.with_suffix('') / '__main__.py'
   text = path.read_text(encoding='utf-8') if path.exists() else ''
   if not module.startswith('tff_pipelines.') and 'main = cli.program(' not in text:
     # They have parsers of their own: their flags are at least known to one.
