@@ -99,7 +99,7 @@ def _digits() -> Iterator[Row]:
   yield row('ae-features', 'AE-DPFL, agents on public features', _AE, dict(epsilon=2.8),
             grid=_ASKED, **shared)
   yield row('dp_fedavg', 'DP-FedAvg', _CNN, dict(epsilon=3.7), grid=product(
-      rounds=(20, 40), clip=(1.0, 2.0), client_learning_rate=(0.2, 0.4)))
+      rounds=(40, 80), clip=(0.5, 1.0), client_learning_rate=(0.2, 0.4)))
   yield row('dp_fedavg-da', 'DP-FedAvg + DA', _CNN, dict(epsilon=3.6, clip=1.0),
             grid=product(rounds=(20, 40), client_learning_rate=(0.1, 0.2),
                          adversarial_strength=(0.03, 0.1)))
