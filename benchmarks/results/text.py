@@ -20,7 +20,7 @@ TASKS = {
         data='stackoverflow', flags=dict(task='stackoverflow_word', clip=0.3,
                                          max_examples_per_client=16,
                                          client_learning_rate=1.0),
-        poisson=dict(cohort_size=200, rounds=40), turns=dict(cohort_size=50, rounds=200))}
+        poisson=dict(cohort_size=200, rounds=200), turns=dict(cohort_size=50, rounds=200))}
 
 
 def _grid(momentum, adam):

@@ -119,6 +119,7 @@ def test_records_that_agents_sample_are_hidden_from_the_server(path, amplificati
       events.SelfComposed(event=event, count=5), 1e-5, amplification=amplification)
   # Nor does it choose them.
   assert row.server_any_cohorts.epsilon == row.epsilon
+  assert row.terms.sampling == 'records'  # Who subtracts a share is a silo.
 
 
 def test_answers_that_are_charged_before_they_are_given_can_not_be_missing(path):

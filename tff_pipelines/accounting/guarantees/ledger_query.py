@@ -9,8 +9,6 @@ from tff_pipelines.accounting.guarantees import (
     accountant as accountant_lib, answers, bounds, ledger as ledger_lib, observers)
 from tff_pipelines.accounting.guarantees.guarantee import Caveat, SUPPRESSED
 
-_MAX_SHOWN_PROBLEMS = 5  # Of a broken chain.
-
 # Events that are charged before they happen, or once for a sample that is kept.
 _CHARGED_FIRST = ('LocalAnswers', 'PostProcessing')
 
@@ -23,7 +21,7 @@ def broken(problems: list[str]) -> answers.Answer:
 
   `problems` are those that `Ledger.verify` finds, at least one.
   """
-  shown = problems[:_MAX_SHOWN_PROBLEMS]
+  shown = problems[:5]
   if len(problems) > len(shown):
     shown.append(f'and {len(problems) - len(shown)} problems more')
   return answers.Answer(caveats=(Caveat('broken chain', 'the chain of the ledger does '
@@ -91,7 +89,9 @@ def explained(
       found, clients_per_person=method.clients_per_person)
   return answers.Answer(
       terms=answers.terms('; '.join(dict.fromkeys(
-          header['trust_model'] for header in headers if header['trust_model'])) or None),
+          header['trust_model'] for header in headers if header['trust_model'])) or None,
+          'records' if any(line['event']['kind'] == 'SampledRecords'
+                           for run in runs for line in run) else None),
       delta=delta, rounds=sum(map(len, runs)), adjacency=adjacency,
       caveats=tuple(dict.fromkeys(notes)), **numbers), views, method
 
