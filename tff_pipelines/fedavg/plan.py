@@ -308,7 +308,7 @@ class FedAvgPlan(guarantee.Plan):
           'curator' if mechanism.silos == 1 else 'silo that holds it')
       if mechanism.silos > 1 and shares:
         against = 'all who hold neither it nor a share of the noise'
-        but = but if self.against_silos else against
+        but = but.replace('all', 'any one', 1) if self.against_silos else against
       elif mechanism.silos > 1 and self.is_private and mechanism.mechanism != 'silo_noise':
         against = but = f'{but} and the trusted server'
       against += (' and who adds up the evaluation' if against == but else
