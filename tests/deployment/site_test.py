@@ -4,13 +4,17 @@ import dataclasses
 import datetime
 import json
 import multiprocessing
+import types
 
+import numpy as np
 import pytest
 
+from tasks.sources import records
 from tests.deployment.federation import Federation
 from tff_pipelines.accounting.events import base
 from tff_pipelines.accounting.guarantees import bounds, observers
 from tff_pipelines.deployment import messages, site
+from tff_pipelines.deployment.engine import experiment
 
 
 @pytest.fixture(name='agreement')
@@ -220,3 +224,18 @@ def test_a_charge_without_its_end_of_line_counts(agreement, tmp_path):
   ledger.allow(policy, _study(agreement, 2))
   assert [entry['run'] for entry in ledger.entries()] == ['run 1', 'run 2']
   assert path.read_bytes().count(b'\n') == 2
+
+
+@pytest.mark.parametrize('persons, most, records_each, message', [
+    ([1, 2, 2], 3, None, "silo 'here' must have one record of each person"),
+    ([1, 2, 3], 2, None, 'units_of_largest=2 .* found 3'),
+    ([1, 2, 2], 1, 16, 'units_of_largest=1 .* found 2'),
+    ([], 1, None, "silo 'here' must have records, found none")])
+def test_a_sites_own_records_are_as_epsilon_counts_on(
+    persons, most, records_each, message):
+  source = types.SimpleNamespace(
+      examples=lambda client_id: {records.PERSON: np.array(persons, np.int64)})
+  with pytest.raises(ValueError, match=message):
+    experiment.check_units('here', source, most, records_each)
+  experiment.check_units('here', types.SimpleNamespace(examples=lambda client_id: {
+      records.PERSON: np.array([1, 2], np.int64)}), 2, records_each)

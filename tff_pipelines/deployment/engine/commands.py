@@ -129,7 +129,7 @@ def _take_part(settings: settings_lib.ClientSettings, joint: parties.Joint,
   own_id = _own_client(source.source.client_ids, party)
   task = dataclasses.replace(task, train=dataclasses.replace(
       source, own={party.name: own_id}))
-  task.train.examples(party.name)  # Raises for bad data, before anyone waits for them.
+  experiment.check_own(own_id, source.source)  # Before anyone waits for bad data.
   plan = experiment.build_plan(task, None)
   with contexts.simulation():
     rounds = experiment.split(task, plan)

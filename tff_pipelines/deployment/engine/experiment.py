@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import pathlib
 import secrets
+import types
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from tff_pipelines.deployment.engine import (
 from tff_pipelines.deployment.engine.settings import (
     AgreedSettings, AgreeSettings, PIPES)
 from tff_pipelines.experiment import report as report_lib
-from tff_pipelines.fedavg import loop, plan as plan_lib, run as run_lib
+from tff_pipelines.fedavg import loop, plan as plan_lib, run as run_lib, silos
 from tff_pipelines.fedavg.settings import TrainSettings
 
 # Settings that no agreement has: what else they release, or who reads what, is not split
@@ -160,6 +161,13 @@ class Experiment(run_lib.TrainExperiment):
   def _most_units(self) -> int | None:
     return self.agreed['units_of_largest']
 
+  def check_own(self, client_id: str, source) -> None:
+    """Reads a site's own examples; ValueError if its units are not as accounted for."""
+    if self.settings.protect == 'client':
+      source.examples(client_id)  # Raises for bad data.
+    else:
+      check_units(client_id, source, self._most_units, self._most_records)
+
   def read_by_workers(self, task: Task):
     return ()
 
@@ -257,6 +265,19 @@ def terms_of(plan: plan_lib.FedAvgPlan, unit: str) -> dict[str, Any]:
       params=plan.params, rounds=rounds, event=plan.released(rounds).to_json(),
       unit=unit, seed=plan.seed, apart=apart, most_answers=most,
       cohort_size=int(scheme.expected_cohort) if is_fixed else None)
+
+
+def check_units(client_id: str, source, most: int, most_records: int | None) -> None:
+  """ValueError unless a site's own records are as epsilon, and time, count on.
+
+  `most` is the agreed number of units of the largest site; `most_records` as of
+  `silos.Units`. Sites can't compare people with each other.
+  """
+  count, = silos.unit_counts(types.SimpleNamespace(
+      client_ids=[client_id], examples=source.examples), most_records)
+  if count > most:
+    raise ValueError(f'units_of_largest={most} of the agreement must be at least the '
+                     f'number of records, or persons, of each site, found {count}')
 
 
 def agreed_by(settings: AgreeSettings) -> tuple[parties.Joint, Plan]:
