@@ -68,14 +68,21 @@ def _mechanism(**changes):
       sampling='records', bits=24, dimension=15, min_honest_fraction=0.8), **changes})
 
 
-@pytest.mark.parametrize('observer, colluders, noise', [
+@pytest.mark.parametrize('observer, colluders, silos, honest, noise', [
     # Of the variance mu = 0.64 that is counted on, mu / 0.8 is there; the server may
-    # know what it topped up; c of ten silos know a tenth each.
-    (bounds.OUTSIDERS, 1, (0.64 / 0.8)**0.5), (bounds.SERVER, 1, 0.8),
-    (bounds.SERVER_ANY_COHORTS, 1, 0.8), (bounds.PARTICIPANT, 1, (0.8 * 0.9)**0.5),
-    (bounds.PARTICIPANT, 2, (0.8 * 0.8)**0.5)])
-def test_every_number_is_that_of_dp_accounting(observer, colluders, noise):
-  found = observers.bound(observers.View(_mechanism().event(), 0.0), 1e-3, observers.Method(
+    # know what it topped up.
+    (bounds.OUTSIDERS, 1, 10, 0.8, (0.64 / 0.8)**0.5), (bounds.SERVER, 1, 10, 0.8, 0.8),
+    (bounds.SERVER_ANY_COHORTS, 1, 10, 0.8, 0.8),
+    # c of ten silos know a tenth each, and if one runs the server, the missing too.
+    (bounds.PARTICIPANT, 1, 10, 0.8, (0.8 * 0.7)**0.5),
+    (bounds.PARTICIPANT, 2, 10, 0.8, (0.8 * 0.6)**0.5),
+    (bounds.PARTICIPANT, 2, 10, 1.0, (0.64 * 0.8)**0.5),
+    (bounds.PARTICIPANT, 1, 4, 0.5, (0.64 / 2)**0.5),
+    # A record's own silo has answered: its share is there.
+    (bounds.PARTICIPANT, 1, 2, 0.5, 0.8), (bounds.PARTICIPANT, 3, 4, 0.5, (0.64 / 2)**0.5)])
+def test_every_number_is_that_of_dp_accounting(observer, colluders, silos, honest, noise):
+  event = _mechanism(silos=silos, min_honest_fraction=honest).event()
+  found = observers.bound(observers.View(event, 0.0), 1e-3, observers.Method(
       colluders=colluders, population=920), observer).epsilon
   theirs = pld.PLDAccountant()
   theirs.compose(dp_accounting.PoissonSampledDpEvent(

@@ -4,6 +4,8 @@ import functools
 import json
 import math
 
+import dp_accounting
+from dp_accounting import pld
 import numpy as np
 import pytest
 
@@ -308,3 +310,19 @@ def test_rows_have_the_bits_that_keep_rounding_small_and_keep_them():
   resumed = build({**json.loads(json.dumps(plan.configuration())), 'bits': 20})
   assert resumed.params.bits == 20
   assert resumed.mechanism.column == plan.mechanism.column
+
+
+@pytest.mark.parametrize('silos, honest, target', [
+    (1, 1.0, 'epsilon'), (4, 0.5, 'epsilon_participant'), (4, 1.0, 'epsilon_participant')])
+def test_epsilon_of_silos_is_against_one_that_runs_the_server(silos, honest, target):
+  plan = plan_lib.build(TrainSettings(
+      protect='record', sampling='records', epsilon=1, delta=1e-3, rounds=20, batch_size=40,
+      min_honest_fraction=honest, bits=24), dimension=10, population=400, silos=silos)
+  found = plan.guarantee(20)
+  assert 0.98 < found.numbers()[target] <= 1 and found.of_everyone.epsilon <= 1
+  assert not any('unbounded' in line for line in found.lines())
+  # One share of those that are counted on is known.
+  seen = dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(
+      plan.mechanism.noise_multiplier * (1 - (silos > 1) / (honest * silos))**0.5))
+  theirs = pld.PLDAccountant().compose(seen, 20).get_epsilon(1e-3)
+  assert 0.98 < theirs < 1.01

@@ -199,8 +199,16 @@ def test_a_turn_depends_on_the_record_alone():
       examples['x'][:, 0])
   fewer = silos.Turns(3).of('north', {k: x[1:] for k, x in examples.items()}, 2)
   assert set(found[1]['x'][:, 0]) - set(fewer['x'][:, 0]) <= {examples['x'][0, 0]}
-  source = records.ArraysByClient(examples, np.array(['north'] * 40))
-  assert silos.most_in_turn(source, turns) == max(len(a['y']) for a in found)
+
+
+@pytest.mark.parametrize('most, rate, period', [(400, 0.05, 1), (400, 0.15, 3), (9, 1.0, 1)])
+def test_there_is_room_for_all_but_rare_samples(most, rate, period):
+  found = silos.room(most, rate, period, odds=1e-2)
+  rng = np.random.default_rng(2)
+  sampled_ = rng.binomial(rng.binomial(most, 1 / period, 20_000), rate)
+  assert np.mean(sampled_ > found) <= 1e-2 and found.bit_count() == 1
+  assert found < 2 * np.quantile(sampled_, 1 - 1e-3) + 2
+  assert silos.room(most, rate, period, odds=1e-12) >= found
 
 
 @pytest.fixture(name='hospitals', scope='module')
@@ -219,8 +227,8 @@ def _hospitals(tmp_path_factory):
 
 @pytest.mark.parametrize('flags, lines', [
     (['--protect=record', '--epsilon=4', '--diagnostics'], [
-        'epsilon     4.0000 at delta 0.001 against any one but the silo that holds it',
-        'neighbours  one record']),
+        'epsilon     4.0000 at delta 0.001 against any one silo but that which holds it, '
+        'even if it runs a server', 'neighbours  one record']),
     (['--protect=person', '--person_field=patient', '--epsilon=4',
       '--private_evaluation=1'], ['4.0000 against another silo, one of 3',
           'neighbours  one person is added or removed, with all its records in one silo']),
@@ -230,7 +238,7 @@ def _hospitals(tmp_path_factory):
       '--bands=2'], ['rows of 2 rounds',
                      'all but the silo that holds it and the trusted server']),
     (['--protect=record', '--epsilon=4', '--batch_size=40', '--bands=2'], [
-        'rows of 2 rounds', '4.0000 at delta 0.001 against any one but the silo'])])
+        'rows of 2 rounds', '4.0000 at delta 0.001 against any one silo but that'])])
 def test_hospitals_train_on_a_table_of_theirs(hospitals, tmp_path, flags, lines):
   finished = programs.run('tff_pipelines.train', *hospitals, *flags,
                           '--output_dir=run', folder=tmp_path)

@@ -37,7 +37,6 @@ class FedAvgPlan(guarantee.Plan):
     target_epsilon: Epsilon that the noise was calibrated to; None where the noise was
       given.
     target_epsilon_server: The same for epsilon against the server.
-    against_silos: Whether the target is one against another silo as well.
     accountant, amplification, seed, clients_per_person: As in `guarantee.Plan`; the
       noise is calibrated for one client.
     allow_degenerate: Whether a uselessly coarse grid is accepted.
@@ -55,7 +54,6 @@ class FedAvgPlan(guarantee.Plan):
   delta: float | None
   target_epsilon: float | None = None
   target_epsilon_server: float | None = None
-  against_silos: bool = False
   accountant: str = 'auto'
   amplification: str = 'tight'
   seed: int | None = None
@@ -163,7 +161,7 @@ class FedAvgPlan(guarantee.Plan):
     """
     epsilon, server = self.target_epsilon, self.target_epsilon_server
     servers = [server, epsilon] if self.scheme.hides_nothing else [server]
-    others = self.against_silos and self.mechanism.silos > 1 and (
+    others = (self.mechanism.silos or 1) > 1 and (
         'min_honest_fraction' in self.mechanism.family.uses)
     return {observer: min(targets) for observer, targets in (
         (bounds.OUTSIDERS, [epsilon] * (epsilon is not None)),
@@ -308,7 +306,7 @@ class FedAvgPlan(guarantee.Plan):
           'curator' if mechanism.silos == 1 else 'silo that holds it')
       if mechanism.silos > 1 and shares:
         against = 'all who hold neither it nor a share of the noise'
-        but = but.replace('all', 'any one', 1) if self.against_silos else against
+        but = 'any one silo but that which holds it, even if it runs a server'
       elif mechanism.silos > 1 and self.is_private and mechanism.mechanism != 'silo_noise':
         against = but = f'{but} and the trusted server'
       against += (' and who adds up the evaluation' if against == but else
@@ -322,8 +320,9 @@ class FedAvgPlan(guarantee.Plan):
               'the server, as secure aggregation shows it sums only' + (
                   ', and no part of the evaluation' * beside)) or None,
           against_server='who sees secure sums alone' if beside else 'the server',
-          observers_participant=shares and (
-              'another silo, which knows its own sample and share of the noise') or None,
+          observers_participant=shares and mechanism.silos > 1 and (
+              'another silo, which knows its own sample and share of the noise, and may '
+              'run a server') or None,
           source=self.event(1).source, **common)
     return guarantee.Terms(
         observers='those who see the released models and learn neither who nor how '
@@ -353,7 +352,8 @@ class FedAvgPlan(guarantee.Plan):
     closed = [CLOSED] * self.has_closed_sums
     return approximate + closed + [guarantee.Caveat(name, text) for applies, name, text in (
         (mechanism.silos, 'number of records public', 'the number of all that is protected, '
-         'which sets the sampling rate and divides the sums, is taken as public'),
+         'which sets the sampling rate and divides the sums, is taken as public, and to a '
+         'factor of two that of the largest silo, which sets the time of a step'),
         (self.diagnostics, 'diagnostics outside the guarantee',
          'diagnostics measure raw values and cohort sizes, outside the guarantee'),
         (degenerate, 'degenerate grid', f'degenerate grid: {degenerate}'),
@@ -454,7 +454,6 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
       recorded_noise=(None if settings.noise_multiplier is not None else
                       recorded.get('noise_multiplier')),
       target_epsilon_server=settings.epsilon_server, privacy_unit=privacy_unit,
-      against_silos=silos is not None,
       **releases)
 
 

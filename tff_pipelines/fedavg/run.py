@@ -143,18 +143,20 @@ def build_steps(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
   `most_units` is the largest number of units of a silo; None for that of the task.
   """
   factory, scheme = RecordSumFactory(sum_factory(plan)), plan.scheme
-  turns = silos.Turns(len(scheme.column))
+  turns, mechanism = silos.Turns(len(scheme.column)), plan.mechanism
+  most_units = most_units or max(silos.unit_counts(task.train, most_records))
   process = silos.build(
       task.model.loss, task.train.element_spec, initial_weights=initial_weights,
       factory=factory, server=server, audit=audit, units=silos.Units(
-          sampling_rate=scheme.sampling_rate, expected=plan.mechanism.cohort_size,
-          room=silos.room(most_units or silos.most_in_turn(
-              task.train, turns, most_records), scheme.sampling_rate),
+          sampling_rate=scheme.sampling_rate, expected=mechanism.cohort_size,
+          # Time tells of a sample in a thousandth of delta's cases at most.
+          room=silos.room(most_units, scheme.sampling_rate, turns.period, (
+              plan.delta or 1e-6) / 1000 / mechanism.rounds / mechanism.silos),
           most_records=most_records))
   return loop.FedAvgRounds(
       process, task=task, scheme=scheme, audit=audit, unit_is_client=False, in_turn=turns.of,
       set_cohort_size=functools.partial(process_lib.set_cohort_size, factory=factory),
-      rounds=plan.mechanism.rounds, **config)
+      rounds=mechanism.rounds, **config)
 
 
 def _released_file(task: Task) -> str:

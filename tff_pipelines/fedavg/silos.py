@@ -88,22 +88,15 @@ def unit_counts(source, most_records: int | None = None, held_out=None) -> list[
   return counts
 
 
-def most_in_turn(source, turns: Turns, most_records: int | None = None) -> int:
-  """The largest number of units of a silo that have a turn in one step."""
-  found = [turns.of(silo, source.examples(silo), step)
-           for silo in source.client_ids for step in range(turns.period)]
-  return max(len(next(iter(examples.values()))) if most_records is None else len(
-      np.unique(examples[records.PERSON])) for examples in found)
+def room(most: int, sampling_rate: float, period: int, odds: float) -> int:
+  """Units that are sampled of `most` in a step, at most but for `odds`; a power of two.
 
-
-def room(most: int, sampling_rate: float) -> int:
-  """Units of `most` that are sampled more of once in 10^9 steps; a power of two.
-
-  What it tells of the number of a silo's units, it tells of the largest alone, and to a
-  factor of two.
+  Every unit has its turn in one of `period` steps, by a digest. What the result tells of
+  the silos' sizes, it tells of the largest alone, and to a factor of two.
   """
-  most = int(stats.binom.isf(1e-9, most, sampling_rate))
-  return 1 << max(most - 1, 0).bit_length()
+  in_turn = most if period == 1 else stats.binom.isf(odds / 2, most, 1 / period)
+  found = int(stats.binom.isf(odds / 2, int(in_turn), sampling_rate))
+  return 1 << max(found - 1, 0).bit_length()
 
 
 def block_size(dimension: int) -> int:
