@@ -305,8 +305,9 @@ class FedAvgPlan(guarantee.Plan):
       against = but = 'all but the ' + (
           'curator' if mechanism.silos == 1 else 'silo that holds it')
       if mechanism.silos > 1 and shares:
-        against = 'all who hold neither it nor a share of the noise'
-        but = 'any one silo but that which holds it, even if it runs a server'
+        against = 'observers of the models who hold neither it nor a share of the noise'
+        but = ('any one silo but that which holds it, even if it runs a server'
+               + ', unless it holds closed sums' * closed)
       elif mechanism.silos > 1 and self.is_private and mechanism.mechanism != 'silo_noise':
         against = but = f'{but} and the trusted server'
       against += (' and who adds up the evaluation' if against == but else
@@ -322,7 +323,7 @@ class FedAvgPlan(guarantee.Plan):
           against_server='who sees secure sums alone' if beside else 'the server',
           observers_participant=shares and mechanism.silos > 1 and (
               'another silo, which knows its own sample and share of the noise, and may '
-              'run a server') or None,
+              'run a server' + ', but adds up no evaluation' * beside) or None,
           source=self.event(1).source, **common)
     return guarantee.Terms(
         observers='those who see the released models and learn neither who nor how '

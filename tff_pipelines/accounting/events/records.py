@@ -1,6 +1,7 @@
 """The event of records that silos sample in secret."""
 
 import dataclasses
+import math
 from typing import Self
 
 from dp_accounting import dp_event
@@ -107,12 +108,10 @@ class SampledRecords(base.Equivalent, sampled.Sampled, base.Release):
     return self.event.minimum_cohort()
 
   def seen(self, colluders: float, cohort: float | None) -> base.Event:
-    silos = self.minimum_cohort()
-    if colluders and silos:
-      # One may run the server, which knows the shares of silos that are missing; that of
-      # the silo of a drawn record is always there.
-      missing = (1 - (self.honest_fraction() or 1.0)) * silos
-      colluders += max(0.0, min(missing, silos - colluders - 1))
+    if colluders:
+      # One may run the server, which knows the shares of silos that are missing.
+      colluders += math.floor((1 - (self.honest_fraction() or 1.0)) * (
+          self.minimum_cohort() or 0.0) + 1e-9)
     return dataclasses.replace(self, event=self.event.seen(colluders, None))
 
   def to_dp_accounting(self) -> dp_event.DpEvent:

@@ -74,7 +74,8 @@ def explained(
   if any(line['outcome'] not in ('released', ledger_lib.UNUSED)
          and not base.from_json(line['event']).keeps_closed()
          for run in runs for line in run):
-    for observer in (bounds.SERVER, bounds.SERVER_ANY_COHORTS, bounds.PERSON_SERVER):
+    for observer in (bounds.SERVER, bounds.SERVER_ANY_COHORTS, bounds.PERSON_SERVER,
+                     *[bounds.PARTICIPANT] * (adjacency in base.OF_RECORDS)):
       found.pop(observer, None)
     notes.append(SUPPRESSED)
   elif any(run[-1]['event']['kind'] not in _CHARGED_FIRST
@@ -112,8 +113,7 @@ def _views(ledgers: Sequence[ledger_lib.Ledger], runs: Sequence[Sequence[Mapping
   once = view([ledger.event() for ledger in ledgers], counts)
   repeated = view([ledger.seen_event() for ledger in ledgers], [
       count + ledger.repeats for count, ledger in zip(counts, ledgers)])
-  return observers.by_observer(
-      once, repeated, is_local=once.event.adjacency == base.LOCAL)
+  return observers.by_observer(once, repeated, once.event.adjacency)
 
 
 def _delta(header: Mapping[str, Any]) -> float:

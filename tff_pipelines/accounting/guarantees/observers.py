@@ -119,15 +119,15 @@ def candidates(view: View, observer: str, method: Method) -> list[Candidate]:
   return found
 
 
-def by_observer(once: Any, repeated: Any, *, is_local: bool) -> dict[str, Any]:
-  """Observer -> what it sees: the server sees what restarts repeat, a participant not.
+def by_observer(once: Any, repeated: Any, adjacency: str) -> dict[str, Any]:
+  """Observer -> all releases `once`, or with those that restarts `repeated`.
 
-  Args:
-    once, repeated: All releases; the same with those that restarts repeated.
-    is_local: Whether clients protect themselves: then all see repetitions.
+  The server sees repetitions, a participant not, unless it is a silo, which may run the
+  server; where clients protect themselves all do.
   """
-  models = repeated if is_local else once
-  return {bounds.OUTSIDERS: models, bounds.SERVER: repeated, bounds.PARTICIPANT: once,
+  models = repeated if adjacency == base.LOCAL else once
+  return {bounds.OUTSIDERS: models, bounds.SERVER: repeated,
+          bounds.PARTICIPANT: repeated if adjacency in base.OF_RECORDS else once,
           bounds.SERVER_ANY_COHORTS: repeated, bounds.PERSON: models,
           bounds.PERSON_SERVER: repeated}
 

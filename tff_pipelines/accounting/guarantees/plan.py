@@ -160,12 +160,12 @@ class Plan(abc.ABC):
       has_server = False
     is_person = self.clients_per_person > 1 and is_unseeded
     views = observers.by_observer(
-        (released, rounds), (seen or released, rounds + repeats),
-        is_local=released.adjacency == base.LOCAL)
+        (released, rounds), (seen or released, rounds + repeats), released.adjacency)
     stated = {bounds.OUTSIDERS: True, bounds.SERVER: has_server,
               bounds.SERVER_ANY_COHORTS: has_server,
-              bounds.PARTICIPANT: (
-                  is_unseeded and terms.observers_participant is not None),
+              # Another silo may run the server.
+              bounds.PARTICIPANT: is_unseeded and terms.observers_participant and (
+                  has_server or released.adjacency not in base.OF_RECORDS),
               bounds.PERSON: is_person, bounds.PERSON_SERVER: is_person and has_server}
     found = {observer: self.bound(*view, observer=observer)
              for observer, view in views.items() if stated[observer]}
