@@ -144,6 +144,21 @@ def test_a_suppressed_round_leaves_no_epsilon_against_the_server(path):
   assert 'does not hold against the server' in text
 
 
+def test_a_silo_that_may_run_the_server_saw_what_the_server_saw(path, tmp_path):
+  event = events.SampledRecords(sampling_rate=0.05, event=events.DistributedSkellam(
+      l1_sensitivity=900.0, l2_sensitivity=30.0, noise_variance=2500.0, cohort_size=4.0))
+  ledger = ledger_lib.Ledger.create(path, delta=1e-5)
+  for starts in (1, 3):
+    ledgers.append(ledger, event, starts=starts)
+  found = ledger_query.answer(path).numbers()
+  four = ledger_query.answer(ledgers.written(
+      tmp_path / 'four.jsonl', event, 4, delta=1e-5)).numbers()
+  assert found['epsilon_participant'] == pytest.approx(four['epsilon_participant'])
+  assert found['epsilon'] < four['epsilon'] < four['epsilon_participant'] < 20
+  ledgers.append(ledger, event, outcome='suppressed')
+  assert ledger_query.answer(path).numbers()['epsilon_participant'] is None
+
+
 def test_function_answers_as_the_program_and_refuses_a_broken_chain(path):
   ledger = ledger_lib.Ledger.create(path, delta=1e-5)
   with pytest.raises(ValueError, match='at least one round'):
