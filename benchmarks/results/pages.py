@@ -86,6 +86,11 @@ def _epsilon(record: Record, name: str) -> str:
   return '–' if None in found else decimals.epsilon(max(found))
 
 
+def participant(record: Record) -> str:
+  """The largest epsilon against another participant, who subtracts its own noise."""
+  return _epsilon(record, 'epsilon_participant')
+
+
 def _server(record: Record) -> str:
   """Epsilon against the server; one that adds the noise itself sees the sums without."""
   return 'trusted' if record['runs'][0].get('mechanism') in _CENTRAL else _epsilon(
@@ -216,26 +221,35 @@ def manifest(records: Mapping[str, Record]) -> dict[str, Any]:
 
 def verdicts(records: Mapping[str, Record]) -> dict[str, tuple[str, str]]:
   """Row -> what was found, and how that compares with the paper's number."""
-  printed = {row: claim.printed for claim in papers.CLAIMS for row in claim.rows
-             if claim.printed is not None}
+  claims = {row: claim for claim in papers.CLAIMS for row in claim.rows
+            if claim.printed is not None}
   found = {}
   for name, record in records.items():
     if record['runs'][0].get('kept'):
       continue  # A table of its own.
-    each = values(record)
-    text, verdict = str(statistics.interval(each)), 'no number printed'
-    if name in printed:
-      try:
-        theirs = float(printed[name].lstrip('≈'))
-      except ValueError:
-        pass
-      else:
-        own = statistics.interval(each)
-        verdict = statistics.word(statistics.Interval(
-            own.mean - theirs, *(None if end is None else end - theirs
-                                 for end in (own.low, own.high))))
+    own, claim = statistics.interval(values(record)), claims.get(name)
+    text, verdict = str(own), 'no number printed'
+    theirs = claim and _number(claim.printed)
+    if theirs is not None:
+      verdict = statistics.word(statistics.Interval(
+          own.mean - theirs, *(None if end is None else end - theirs
+                               for end in (own.low, own.high))))
+      epsilons = [run.get('epsilon') for run in record['runs']]
+      if None not in epsilons:
+        text += f' (ε {max(epsilons):,.4g})'
+        if not verdict.startswith('worse') and max(epsilons) > 1.05 * (
+            _number(claim.printed_epsilon or '') or 0.0):
+          verdict = 'none: ε is larger, or the paper prints none'
     found[name] = text, verdict
   return found
+
+
+def _number(text: str) -> float | None:
+  """A number of a paper; None if it is none."""
+  try:
+    return float(text.lstrip('≈'))
+  except ValueError:
+    return None
 
 
 def contents(rows: Mapping[str, Row], records: Mapping[str, Record],

@@ -7,7 +7,8 @@ import os
 import dp_accounting
 from dp_accounting import pld, rdp
 
-from benchmarks.results.pages import Comparison, Record, Table
+from benchmarks.results import pages
+from benchmarks.results.pages import Comparison, Table
 from benchmarks.results.rows import Row, product
 
 _BOUNDS = os.path.join('benchmarks', 'results', 'heart_bounds.json')
@@ -64,12 +65,6 @@ def _digits() -> Iterator[Row]:
 ROWS = (*_heart(), *_digits())
 
 
-def _silo(record: Record) -> str:
-  """The largest epsilon against another silo."""
-  found = [run.get('epsilon_participant') for run in record['runs']]
-  return '–' if None in found else f'{max(found):.4g}'
-
-
 @functools.cache
 def _epsilon(noise: float, steps: int, records: int) -> float:
   accountant = pld.PLDAccountant()
@@ -105,7 +100,7 @@ def _against(one: str, other: str, words: str) -> Comparison:
 
 
 def _table(mark: str, *comparisons: Comparison) -> Table:
-  return Table(page='silos.md', mark=mark, columns={'ε, another silo': _silo},
+  return Table(page='silos.md', mark=mark, columns={'ε, another silo': pages.participant},
                rows=[row.name for row in ROWS if row.name.startswith(f'silos/{mark}-')],
                comparisons=comparisons)
 

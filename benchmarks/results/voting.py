@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.results import figures
+from benchmarks.results import figures, pages
 from benchmarks.results.pages import Comparison, Record, Table
 from benchmarks.results.rows import Row, product
 
@@ -198,8 +198,8 @@ _NAMES = {row.name for row in ROWS}
 
 def _detail(name: str, form):
   def text(record: Record) -> str:
-    found = record['runs'][0]['details'].get(name)
-    return '–' if found is None else form(found)
+    found = [run['details'].get(name) for run in record['runs']]
+    return '–' if None in found else form(sum(found) / len(found))
 
   return text
 
@@ -215,8 +215,9 @@ def _against(one: str, other: str, words: str) -> Comparison:
   return Comparison(one=f'voting/{one}', other=f'voting/{other}', words=words)
 
 
-def _table(mark: str, start: str, *comparisons: Comparison) -> Table:
-  return Table(page='voting.md', mark=mark, columns=_COLUMNS, comparisons=comparisons,
+def _table(mark: str, start: str, *comparisons: Comparison, **columns) -> Table:
+  return Table(page='voting.md', mark=mark, columns={**columns, **_COLUMNS},
+               comparisons=comparisons,
                rows=[row.name for row in ROWS if row.name.startswith(f'voting/{start}')])
 
 
@@ -239,7 +240,8 @@ TABLES = (
                  f'{title}: kNN-DPFL against DP-FedSGD{more}')
         for target, title in TARGETS.items()
         for other, more in (('dp_fedsgd', ', a record replaced in both'),
-                            ('dp_fedsgd-student', ' with the same student')))),
+                            ('dp_fedsgd-student', ' with the same student'))),
+           **{'ε, another domain': pages.participant}),
     _table('figure_2', 'ablation-', *(
         _against(f'ablation-{kind}ae-{name}', f'ablation-{kind}{other}-{name}',
                  f'{what}, {name}: AE-DPFL against {words}')

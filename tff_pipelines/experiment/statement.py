@@ -178,7 +178,9 @@ def parts(content: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
   yield 'title', ('Privacy of this model' if content['private'] else
                   'This model is not private')
   if content['private']:
-    first = next(_bounds(content))
+    # For silos the number against another one, which is the largest.
+    first = list(_bounds(content))[2 if content['sampling'] == 'records' and (
+        content['epsilon_participant'] is not None) else 0]
     yield 'text', f'**Verdict: private**, as all rules below hold: {first}.'
   else:
     yield 'text', '**Verdict: not private. Do not publish it as private.** Why:'

@@ -106,6 +106,11 @@ class FedAvgPlan(guarantee.Plan):
           plan._with(noise_multiplier=None), delta=delta if delta < 1 else None,
           target_epsilon=None, target_epsilon_server=None)
     validate.open_unit_interval(delta=delta)
+    counted_on = mechanism.min_honest_fraction * (mechanism.silos or 1)
+    if bounds.PARTICIPANT in plan.targets and counted_on <= 1 + 1e-9:
+      raise ValueError(f'min_honest_fraction must be above 1/{mechanism.silos}, found '
+                       f'{mechanism.min_honest_fraction:g}: another of the silos, if it '
+                       'runs a server, would know all the noise that is counted on')
     if recorded_noise is not None:
       plan = plan._with(noise_multiplier=recorded_noise)
     elif plan.is_calibrated:
@@ -156,8 +161,7 @@ class FedAvgPlan(guarantee.Plan):
   def targets(self) -> dict[str, float]:
     """Observer -> target that its epsilon does not exceed.
 
-    Where cohorts are no secret the target against the observers is one against all, of
-    silos against another of them as well.
+    Where cohorts are no secret, that against the observers is against all, silos too.
     """
     epsilon, server = self.target_epsilon, self.target_epsilon_server
     servers = [server, epsilon] if self.scheme.hides_nothing else [server]
@@ -286,7 +290,6 @@ class FedAvgPlan(guarantee.Plan):
     closed = self.has_closed_sums
     trust, sampler, everyone = mechanism.family.trust_model, None, None
     if self.scheme.hides_nothing and not beside:
-      # Participants, who hold shares, have a number of their own.
       everyone = ('any observer who holds no closed sum and no share of the noise'
                   if closed else 'any observer who holds no share of the noise'
                   if shares else 'any observer but the server')
@@ -315,8 +318,10 @@ class FedAvgPlan(guarantee.Plan):
       return guarantee.Terms(
           against=against, everyone=everyone and but,
           observers=f'{against}: nobody else learns which were drawn, how many, or how '
-          'long that took', adjacency='one person is added or removed, with all its '
-          'records in one silo' if self.privacy_unit == 'one person' else None,
+          'long that took', adjacency=None if (
+              mechanism.record_adjacency == base.INSTANCE) else
+          f'{self.privacy_unit} is added or removed' + ', with all its records in one silo'
+          * (self.privacy_unit == 'one person'),
           observers_server=shares and (
               'the server, as secure aggregation shows it sums only' + (
                   ', and no part of the evaluation' * beside)) or None,

@@ -63,8 +63,7 @@ def unit_counts(source, most_records: int | None = None, held_out=None) -> list[
 
   `most_records` as in `Units`; `held_out` are the silos' held-out records, if any.
   Raises ValueError if a silo has none; or if persons are told apart, and one is in
-  several silos, or has several records where records are protected: what is guaranteed
-  would be of a part.
+  several silos, or has several records where records are protected.
   """
   counts, persons = [], {}
   for part in filter(None, (source, held_out)):
@@ -91,8 +90,7 @@ def unit_counts(source, most_records: int | None = None, held_out=None) -> list[
 def room(most: int, sampling_rate: float, period: int, odds: float) -> int:
   """Units that are sampled of `most` in a step, at most but for `odds`; a power of two.
 
-  Every unit has its turn in one of `period` steps, by a digest. What the result tells of
-  the silos' sizes, it tells of the largest alone, and to a factor of two.
+  Every unit has its turn in one of `period` steps, by a digest.
   """
   in_turn = most if period == 1 else stats.binom.isf(odds / 2, most, 1 / period)
   found = int(stats.binom.isf(odds / 2, int(in_turn), sampling_rate))
@@ -105,10 +103,7 @@ def block_size(dimension: int) -> int:
 
 
 def sampled(key: tf.Tensor, count: tf.Tensor, sampling_rate: float) -> tf.Tensor:
-  """Samples each of `count` units independently at a rate; int32 indices.
-
-  Exact to 2^-63, rounded down.
-  """
+  """Samples each of `count` units independently, exact to 2^-63; int32 indices."""
   if sampling_rate == 1:
     return tf.range(count)
   bits = tf.bitwise.bitwise_and(keys.random_bits(key, [count], tf.int64), tf.int64.max)
@@ -180,8 +175,7 @@ def gradients(loss: Callable, weights, batches, counts: tf.Tensor) -> tf.Tensor:
     flat = tf.concat([tf.reshape(tf.convert_to_tensor(g), [-1]) for g in found], axis=0)
     return tf.where(tf.reduce_any(mask > 0), flat, tf.zeros_like(flat))
 
-  # Operations without a vectorised form, such as the gradient of a convolution's kernel,
-  # run unit by unit; TensorFlow would warn of that.
+  # TensorFlow would warn of operations without a vectorised form, which run one by one.
   return tf.vectorized_map(gradient, (batches, counts), warn=False)
 
 

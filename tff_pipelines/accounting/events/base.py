@@ -39,8 +39,7 @@ ADJACENCY_IN_WORDS = {
               'participates and still adds its noise share',
     REPLACE_ONE: 'one client\'s contribution is replaced by any other',
     INSTANCE: 'one record of one agent is added, removed or replaced',
-    RECORD_ZERO_OUT: 'one record, or person where those are protected, is added or '
-                     'removed',
+    RECORD_ZERO_OUT: 'one record (or protected person) is added or removed',
     RECORD: 'one record is replaced by any other; the number of records is public',
     LOCAL: 'any two inputs of one client',
 }
