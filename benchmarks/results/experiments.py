@@ -8,8 +8,21 @@ from benchmarks.results.rows import Row
 
 ROWS = rows.by_name([*emnist.ROWS, *text.ROWS, *mean.ROWS, *voting.ROWS, *ldp.ROWS,
                      *fedmd.ROWS, *silos.ROWS, *emnist62.ROWS])
+
+
+def _time(records: Mapping[str, pages.Record]) -> str:
+  """How many rows are recorded, and the time that they took."""
+  found = pages.manifest({name: record for name, record in records.items()
+                          if name in ROWS})
+  hours, of_62 = (found[name] / 3600 for name in ('cpu_seconds', 'cpu_seconds_62_classes'))
+  more = f', {of_62:.1f} of them for 62 classes' if of_62 else ''
+  return (f'{len(found["rows"])} of {len(ROWS)} rows are recorded; their runs and trials '
+          f'took {hours:.1f} hours of one processor{more}.')
+
+
 TABLES = (*emnist.TABLES, *text.TABLES, *mean.TABLES, *voting.TABLES, *ldp.TABLES,
-          *fedmd.TABLES, *silos.TABLES, *emnist62.TABLES, *blind.TABLES, *readme.TABLES)
+          *fedmd.TABLES, *silos.TABLES, *emnist62.TABLES, *blind.TABLES, *readme.TABLES,
+          pages.Table(page='results.md', mark='time', rows=list(ROWS), render=_time))
 FIGURES = {**accounting.FIGURES, **emnist.FIGURES, **mean.FIGURES, **voting.FIGURES,
            **ldp.FIGURES, **fedmd.FIGURES}
 _TINY = dict(task='emnist', num_clients=12, cohort_size=4, rounds=1, sampling='poisson')
