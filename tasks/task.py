@@ -16,6 +16,8 @@ from tff_pipelines.common import caveats
 
 # Name of the held-out set that chooses among the models of a run: public.
 VALIDATION = 'validation'
+# Raw field that names the person of a record, and feature that tells persons apart.
+PERSON = 'person'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -386,4 +388,5 @@ class Task:
     return Serving(
         model=self.model, reader=self.reader, files=self.files,
         not_private=self.not_private, inputs={
-            name: spec for name, spec in self.train.element_spec.items() if name != 'y'})
+            name: spec for name, spec in self.train.element_spec.items()
+            if name not in ('y', PERSON)})

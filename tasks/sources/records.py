@@ -47,10 +47,7 @@ MAX_TEST_CLIENTS = 10_000
 # Selects the held-out clients in every run, so that accuracies of different runs are
 # of the same clients.
 _HELD_OUT_SEED = 20230817
-
-
-# Raw field that names the person of a record, and feature that tells persons apart.
-PERSON = 'person'
+PERSON = task.PERSON
 
 
 def digest(content: bytes) -> int:

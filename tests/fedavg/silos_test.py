@@ -1,6 +1,7 @@
 """Steps of silos: gradients of single units, secret samples, constant time."""
 
 import collections
+import json
 
 import numpy as np
 import pytest
@@ -255,6 +256,8 @@ def test_hospitals_train_on_a_table_of_theirs(hospitals, tmp_path, flags, lines)
   if '--private_evaluation=1' in flags:
     released = summary['private_evaluation']
     assert released['unit'] == 'person'
+    # Who predicts needs no names.
+    assert list(json.loads((tmp_path / 'run' / 'model.json').read_text())['inputs']) == ['x']
     # About a tenth of 120 patients are held out.
     deviation = released['clients']['stddev']
     assert 3 - 4 * deviation < released['clients']['value'] < 24 + 4 * deviation
