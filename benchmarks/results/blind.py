@@ -15,7 +15,9 @@ _ROWS = {'emnist-none': 'emnist/none', 'emnist-gaussian-8': 'emnist/gaussian-8',
          **{f'office-{name}': f'voting/office-webcam-{name}' for name in (
              'knn', 'dp_fedsgd')},
          **{f'ldp-{name}': f'ldp/mnist-{name}-5' for name in (
-             'krr', 'dp_fl', 'dp_sgd', 'pate')}}
+             'krr', 'dp_fl', 'dp_sgd', 'pate')},
+         **{f'{task}-gaussian-8': f'{task}/gaussian-8' for task in (
+             'tags', 'shakespeare', 'words')}}
 
 
 def table(records: Mapping[str, Record]) -> str:
