@@ -319,9 +319,9 @@ def _of_silos(silos, honest=1.0, **settings):
                         dimension=10, population=400, silos=silos)
 
 
-def _with_noise(noise_multiplier, steps):
+def _with_noise(noise_multiplier, steps, delta=1e-3):
   return pld.PLDAccountant().compose(dp_accounting.PoissonSampledDpEvent(
-      0.1, dp_accounting.GaussianDpEvent(noise_multiplier)), steps).get_epsilon(1e-3)
+      0.1, dp_accounting.GaussianDpEvent(noise_multiplier)), steps).get_epsilon(delta)
 
 
 @pytest.mark.parametrize('silos, honest, target', [
@@ -334,6 +334,8 @@ def test_epsilon_of_silos_is_against_one_that_runs_the_server(silos, honest, tar
   # One share of those that are counted on is known.
   noise = plan.mechanism.noise_multiplier * (1 - (silos > 1) / (honest * silos))**0.5
   assert 0.98 < _with_noise(noise, 20) < 1.01
+  assert found.further['epsilon_server_at_delta_1e-6'] == pytest.approx(
+      _with_noise(noise, 20, 1e-6), rel=0.02)
   # What restarts repeat, it saw.
   again = plan.guarantee(20, 5, seen=plan.released(25)).of_everyone.epsilon
   assert _with_noise(noise, 25) * 0.99 < again < 1.02 * _with_noise(noise, 25)

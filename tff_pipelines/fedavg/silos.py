@@ -175,8 +175,7 @@ def gradients(loss: Callable, weights, batches, counts: tf.Tensor) -> tf.Tensor:
     flat = tf.concat([tf.reshape(tf.convert_to_tensor(g), [-1]) for g in found], axis=0)
     return tf.where(tf.reduce_any(mask > 0), flat, tf.zeros_like(flat))
 
-  # TensorFlow would warn of operations without a vectorised form, which run one by one.
-  return tf.vectorized_map(gradient, (batches, counts), warn=False)
+  return tf.vectorized_map(gradient, (batches, counts), warn=False)  # Some run in a loop.
 
 
 def build(loss: Callable, element_spec, *, initial_weights: list[np.ndarray],

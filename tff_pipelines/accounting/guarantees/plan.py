@@ -159,18 +159,19 @@ class Plan(abc.ABC):
       notes.append(SUPPRESSED)
       has_server = False
     is_person = self.clients_per_person > 1 and is_unseeded
+    of_records = released.adjacency in base.OF_RECORDS  # Another silo may run the server.
     views = observers.by_observer(
         (released, rounds), (seen or released, rounds + repeats), released.adjacency)
     stated = {bounds.OUTSIDERS: True, bounds.SERVER: has_server,
               bounds.SERVER_ANY_COHORTS: has_server,
-              # Another silo may run the server.
               bounds.PARTICIPANT: is_unseeded and terms.observers_participant and (
-                  has_server or released.adjacency not in base.OF_RECORDS),
+                  has_server or not of_records),
               bounds.PERSON: is_person, bounds.PERSON_SERVER: is_person and has_server}
     found = {observer: self.bound(*view, observer=observer)
              for observer, view in views.items() if stated[observer]}
     small = dict.fromkeys(_AT_SMALL_DELTA)
-    for observer, name in zip((bounds.OUTSIDERS, bounds.SERVER), small):
+    who = bounds.PARTICIPANT if of_records and bounds.PARTICIPANT in found else bounds.SERVER
+    for observer, name in zip((bounds.OUTSIDERS, who), small):
       if observer in found and is_unseeded and self.delta > accountant.SMALL_DELTA:
         bound = self.bound(
             *views[observer], observer=observer, delta=accountant.SMALL_DELTA)
