@@ -349,7 +349,7 @@ def test_epsilon_of_silos_is_against_one_that_runs_the_server(silos, honest, tar
 @pytest.mark.parametrize('settings', [{}, dict(bands=2)])
 def test_nothing_is_proved_against_who_knows_all_that_is_counted_on(settings):
   # With bands a row has sums of earlier rounds, whose silos may be missing in the last.
-  with pytest.raises(ValueError, match='min_honest_fraction must be above 1/2, found 0.5'):
+  with pytest.raises(ValueError, match='min_honest_fraction=0.5 must be above 1/2'):
     _of_silos(2, 0.5, **settings)
   plan = _of_silos(2, 0.5, epsilon=None, noise_multiplier=1.0, **settings)
   assert plan.guarantee(20).participant.epsilon == math.inf

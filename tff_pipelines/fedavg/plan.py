@@ -34,9 +34,9 @@ class FedAvgPlan(guarantee.Plan):
     mechanism: Noise, clip, grid, sampling and rounds.
     delta: Delta of the guarantee; without one it only goes into the ledger, None for
       a population of 1.
-    target_epsilon: Epsilon that the noise was calibrated to; None where the noise was
-      given.
+    target_epsilon: Epsilon that the noise was calibrated to; None if it was given.
     target_epsilon_server: The same for epsilon against the server.
+    against_silos: Whether the target is one against another silo as well.
     accountant, amplification, seed, clients_per_person: As in `guarantee.Plan`; the
       noise is calibrated for one client.
     allow_degenerate: Whether a uselessly coarse grid is accepted.
@@ -54,6 +54,7 @@ class FedAvgPlan(guarantee.Plan):
   delta: float | None
   target_epsilon: float | None = None
   target_epsilon_server: float | None = None
+  against_silos: bool = False
   accountant: str = 'auto'
   amplification: str = 'tight'
   seed: int | None = None
@@ -108,9 +109,8 @@ class FedAvgPlan(guarantee.Plan):
     validate.open_unit_interval(delta=delta)
     counted_on = mechanism.min_honest_fraction * (mechanism.silos or 1)
     if bounds.PARTICIPANT in plan.targets and counted_on <= 1 + 1e-9:
-      raise ValueError(f'min_honest_fraction must be above 1/{mechanism.silos}, found '
-                       f'{mechanism.min_honest_fraction:g}: another of the silos, if it '
-                       'runs a server, would know all the noise that is counted on')
+      raise ValueError(f'min_honest_fraction={mechanism.min_honest_fraction:g} must be above '
+                       f'1/{mechanism.silos}: another silo that runs a server knows the rest')
     if recorded_noise is not None:
       plan = plan._with(noise_multiplier=recorded_noise)
     elif plan.is_calibrated:
@@ -165,7 +165,7 @@ class FedAvgPlan(guarantee.Plan):
     """
     epsilon, server = self.target_epsilon, self.target_epsilon_server
     servers = [server, epsilon] if self.scheme.hides_nothing else [server]
-    others = (self.mechanism.silos or 1) > 1 and (
+    others = self.against_silos and self.mechanism.silos > 1 and (
         'min_honest_fraction' in self.mechanism.family.uses)
     return {observer: min(targets) for observer, targets in (
         (bounds.OUTSIDERS, [epsilon] * (epsilon is not None)),
@@ -309,8 +309,9 @@ class FedAvgPlan(guarantee.Plan):
           'curator' if mechanism.silos == 1 else 'silo that holds it')
       if mechanism.silos > 1 and shares:
         against = 'observers of the models who hold neither it nor a share of the noise'
-        but = ('any one silo but that which holds it, even if it runs a server'
-               + ', unless it holds closed sums' * closed)
+        but = against if not self.against_silos else (
+            'any one silo but that which holds it, even if it runs a server'
+            + ', unless it holds closed sums' * closed)
       elif mechanism.silos > 1 and self.is_private and mechanism.mechanism != 'silo_noise':
         against = but = f'{but} and the trusted server'
       against += (' and who adds up the evaluation' if against == but else
@@ -353,8 +354,7 @@ class FedAvgPlan(guarantee.Plan):
     mechanism, params = self.mechanism, self.params
     degenerate = params and params.degeneracy()
     varies = params and params.has_shares and not params.noise.is_divisible
-    approximate = [APPROXIMATE] * bool(
-        varies and self.scheme.cohort_in_words == 'expected')
+    approximate = [APPROXIMATE] * bool(varies and self.scheme.cohort_in_words == 'expected')
     closed = [CLOSED] * self.has_closed_sums
     return approximate + closed + [guarantee.Caveat(name, text) for applies, name, text in (
         (mechanism.silos, 'number of records public', 'the number of all that is protected, '
@@ -460,7 +460,7 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
       recorded_noise=(None if settings.noise_multiplier is not None else
                       recorded.get('noise_multiplier')),
       target_epsilon_server=settings.epsilon_server, privacy_unit=privacy_unit,
-      **releases)
+      against_silos=silos is not None, **releases)
 
 
 def _column(settings: settings_lib.TrainSettings, mechanism: mechanisms.SumMechanism,
