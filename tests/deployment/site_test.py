@@ -11,7 +11,7 @@ import pytest
 
 from tasks.sources import records
 from tests.deployment.federation import Federation
-from tff_pipelines.accounting.events import base
+from tff_pipelines.accounting.events import base, kinds as events
 from tff_pipelines.accounting.guarantees import bounds, observers
 from tff_pipelines.deployment import messages, site
 from tff_pipelines.deployment.engine import experiment
@@ -239,3 +239,15 @@ def test_a_sites_own_records_are_as_epsilon_counts_on(
     experiment.check_units('here', source, most, records_each)
   experiment.check_units('here', types.SimpleNamespace(examples=lambda client_id: {
       records.PERSON: np.array([1, 2], np.int64)}), 2, records_each)
+
+
+def test_records_are_charged_against_a_silo_that_runs_a_server(agreement, tmp_path):
+  event = events.SampledRecords(sampling_rate=0.1, event=events.DistributedSkellam(
+      l1_sensitivity=900.0, l2_sensitivity=30.0, noise_variance=2500.0, cohort_size=4.0,
+      min_honest_fraction=0.5))
+  ledger, policy = site.SiteLedger(tmp_path / 'ledger.jsonl'), _policy(agreement)
+  found = ledger.epsilon(policy, event.to_json())
+  other, server = (observers.bound(
+      observers.View(event), 1e-5, observers.Method(), observer).epsilon
+                   for observer in (bounds.PARTICIPANT, bounds.SERVER))
+  assert found == pytest.approx(other) and found > 1.2 * server

@@ -104,10 +104,12 @@ class SiteLedger:
              for event in (*charged.values(), *[also] * (also is not None))]
     if not parts:
       return 0.0
-    # A server may choose cohorts as it likes.
+    event = combinators.Composed(events=tuple(parts))
+    # A server may choose cohorts as it likes; of silos another one may run it.
     return observers.bound(
-        observers.View(combinators.Composed(events=tuple(parts))), policy.delta,
-        observers.Method(), bounds.SERVER_ANY_COHORTS).epsilon
+        observers.View(event), policy.delta, observers.Method(),
+        bounds.PARTICIPANT if event.adjacency in base.OF_RECORDS and event.has_shares()
+        else bounds.SERVER_ANY_COHORTS).epsilon
 
   def allow(self, policy: Policy, agreement: Agreement) -> None:
     """Charges a run, unless it was on this day; ValueError if the policy forbids it."""

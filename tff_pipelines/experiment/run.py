@@ -267,7 +267,8 @@ class Experiment(abc.ABC):
 
   def _check_targets(self, planned: guarantee_lib.Guarantee) -> None:
     """Raises ValueError if the plan of a resumed run exceeds its targets."""
-    bounds = {'epsilon': planned.outsiders, 'epsilon_server': planned.server}
+    bounds = {'epsilon': planned.of_everyone or planned.outsiders,
+              'epsilon_server': planned.server}
     for name, target in self.targets().items():
       if (bound := bounds[name]) is not None and bound.epsilon > target * (1 + _ROUNDING):
         raise ValueError(

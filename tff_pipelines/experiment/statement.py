@@ -63,7 +63,9 @@ def _rules(summary: Mapping[str, Any], earlier: Mapping | None,
   """The rules of the verdict, each with the reasons why a summary breaks it."""
   named, delta = _named(summary), summary['delta']
   is_seeded, has_noise = 'seeded: not private' in named, bool(summary['adjacency'])
-  pairs = [(summary['epsilon'], delta)] * has_noise * (not is_seeded) + (
+  own = 'epsilon_participant' if summary['sampling'] == 'records' and (
+      summary['observers_participant']) else 'epsilon'  # Of silos the largest.
+  pairs = [(summary[own], delta)] * has_noise * (not is_seeded) + (
       [(earlier['epsilon'], earlier['delta'])] if earlier else [])
   finite = [pair for pair in pairs if pair[0] is not None]
   # Number of records may be private: the accountant judged the run's own delta by it.
@@ -178,7 +180,6 @@ def parts(content: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
   yield 'title', ('Privacy of this model' if content['private'] else
                   'This model is not private')
   if content['private']:
-    # For silos the number against another one, which is the largest.
     first = list(_bounds(content))[2 if content['sampling'] == 'records' and (
         content['epsilon_participant'] is not None) else 0]
     yield 'text', f'**Verdict: private**, as all rules below hold: {first}.'

@@ -175,7 +175,6 @@ class FedAvgPlan(guarantee.Plan):
   def _calibrated(self) -> 'FedAvgPlan':
     """Calls `_solved`; its ValueError names the bits that would do, if any would."""
     target = min(self.targets.values())
-    # No noise of the sum could make up for these.
     others = {}
     if self._outside_rounds:
       others['what is released beside the rounds'] = combinators.Composed(

@@ -213,7 +213,6 @@ def build(loss: Callable, element_spec, *, initial_weights: list[np.ndarray],
     batches, counts = sample(
         silo['examples'], factory.generator.derive(key, _SAMPLE), units)
     blocks = tf.maximum(room, (tf.shape(counts)[0] + block - 1) // block)
-    # Padding counts as zero.
     missing = blocks * block - tf.shape(counts)[0]
     batches, counts = tf.nest.map_structure(lambda x: tf.pad(
         x, [[0, missing], *[[0, 0]] * (x.shape.rank - 1)]), (dict(batches), counts))
