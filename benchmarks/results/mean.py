@@ -50,7 +50,8 @@ def verdicts(records: Mapping[str, Record]) -> dict[str, tuple[str, str]]:
   for one in records[_NAME]['runs'][0]['kept'] if _NAME in records else ():
     bits = '' if one['bits'] is None else f'-{one["bits"]}'
     low, high = one['ratio_low'], one['ratio_high']
-    text = f'{one["ratio"]:.3f} [{low:.3f}, {high:.3f}] of the error of the Gaussian by Rényi accounting'
+    text = (f'{one["ratio"]:.3f} [{low:.3f}, {high:.3f}] of the error of the Gaussian by '
+            'Rényi accounting')
     word = ('equal within 5%' if 0.95 < low and high < 1.05 else
             'worse' if low > 1 else 'better' if high < 1 else 'undecided')
     result[f'mean/n{one["n"]}-{one["mechanism"]}{bits}'] = text, word

@@ -353,3 +353,18 @@ def test_nothing_is_proved_against_who_knows_all_that_is_counted_on(settings):
     _of_silos(2, 0.5, **settings)
   plan = _of_silos(2, 0.5, epsilon=None, noise_multiplier=1.0, **settings)
   assert plan.guarantee(20).participant.epsilon == math.inf
+
+
+def test_words_of_two_numbers_differ_where_only_observers_are_a_target():
+  plan = FedAvgPlan.calibrate(
+      mechanism=_mechanism(sampling='records', silos=4, min_honest_fraction=0.5, bits=24),
+      delta=1e-3, target_epsilon=2.0)
+  terms, found = plan.terms, plan.guarantee(10)
+  assert terms.everyone == 'all who hold neither it nor a share of the noise'
+  assert terms.against.startswith('observers of the models')
+  assert found.outsiders.epsilon < found.of_everyone.epsilon <= 2 < found.participant.epsilon
+
+
+def test_sums_of_suppressed_rows_of_records_stay_closed():
+  event = _of_silos(3, batch_size=20, bands=2).event(1)
+  assert event.keeps_closed() and not _of_silos(3).event(1).keeps_closed()

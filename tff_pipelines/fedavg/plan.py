@@ -17,7 +17,7 @@ from tff_pipelines.accounting.guarantees import (
     accountant, bounds, calibration, mechanisms, noise_budget, observers,
     plan as guarantee, release_noise)
 from tff_pipelines.accounting.guarantees.guarantee import (
-    APPROXIMATE, BY_SIMULATION, CLOSED)
+    ANY_SILO, APPROXIMATE, BY_SIMULATION, CLOSED)
 from tff_pipelines.accounting.sampling import cohorts, schemes
 from tff_pipelines.common import declarations, validate
 from tff_pipelines.fedavg import columns, settings as settings_lib
@@ -284,11 +284,11 @@ class FedAvgPlan(guarantee.Plan):
   def terms(self) -> guarantee.Terms:
     mechanism = self.mechanism
     # Who adds up a release beside the rounds sees what clients contribute to it.
-    beside = bool(self._outside_rounds)
+    outside = bool(self._outside_rounds)
     shares = self.params is not None and self.params.has_shares
     closed = self.has_closed_sums
     trust, sampler, everyone = mechanism.family.trust_model, None, None
-    if self.scheme.hides_nothing and not beside:
+    if self.scheme.hides_nothing and not outside:
       everyone = ('any observer who holds no closed sum and no share of the noise'
                   if closed else 'any observer who holds no share of the noise'
                   if shares else 'any observer but the server')
@@ -307,14 +307,14 @@ class FedAvgPlan(guarantee.Plan):
       against = but = 'all but the ' + (
           'curator' if mechanism.silos == 1 else 'silo that holds it')
       if mechanism.silos > 1 and shares:
-        against = 'observers of the models who hold neither it nor a share of the noise'
-        but = against if not self.against_silos else (
-            'any one silo but that which holds it, even if it runs a server'
-            + ', unless it holds closed sums' * closed)
+        but = 'all who hold neither it nor a share of the noise'
+        against = but.replace('all', 'observers of the models', 1)
+        if self.against_silos:
+          but = ANY_SILO + ', unless it holds closed sums' * closed
       elif mechanism.silos > 1 and self.is_private and mechanism.mechanism != 'silo_noise':
         against = but = f'{but} and the trusted server'
       against += (' and who adds up the evaluation' if against == but else
-                  ', nor add up the evaluation') * beside
+                  ', nor add up the evaluation') * outside
       return guarantee.Terms(
           against=against, everyone=everyone and but,
           observers=f'{against}: nobody else learns which were drawn, how many, or how '
@@ -324,24 +324,24 @@ class FedAvgPlan(guarantee.Plan):
           * (self.privacy_unit == 'one person'),
           observers_server=shares and (
               'the server, as secure aggregation shows it sums only' + (
-                  ', and no part of the evaluation' * beside)) or None,
-          against_server='who sees secure sums alone' if beside else 'the server',
+                  ', and no part of the evaluation' * outside)) or None,
+          against_server='who sees secure sums alone' if outside else 'the server',
           observers_participant=shares and mechanism.silos > 1 and (
               'another silo, which knows its own sample and share of the noise, and may '
-              'run a server' + ', but adds up no evaluation' * beside) or None,
+              'run a server' + ', but adds up no evaluation' * outside) or None,
           source=self.event(1).source, **common)
     return guarantee.Terms(
         observers='those who see the released models and learn neither who nor how '
         'many participated, nor how long rounds took',
         against='observers of the released models',
         observers_server=(
-            f'{"those" if beside else "the server and those"} who know the cohorts '
+            f'{"those" if outside else "the server and those"} who know the cohorts '
             f'and no share of the noise{", and hold no closed sum" * closed}'
             if shares else
             'participants, who know the cohorts (the server is trusted)'),
         against_server=(
             'the participants (the server is trusted)' if not shares else
-            'those who know the cohorts' if beside else 'the server'),
+            'those who know the cohorts' if outside else 'the server'),
         observers_participant=(
             'a participant, which knows the cohorts of its rounds and its own share of '
             'the noise') if shares else None,

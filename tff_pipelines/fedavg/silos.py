@@ -88,10 +88,7 @@ def unit_counts(source, most_records: int | None = None, held_out=None) -> list[
 
 
 def room(most: int, sampling_rate: float, period: int, odds: float) -> int:
-  """Units that are sampled of `most` in a step, at most but for `odds`; a power of two.
-
-  Every unit has its turn in one of `period` steps, by a digest.
-  """
+  """Units sampled in a step of `most`, with a turn in one of `period`, but for `odds`; 2^k."""
   in_turn = most if period == 1 else stats.binom.isf(odds / 2, most, 1 / period)
   found = int(stats.binom.isf(odds / 2, int(in_turn), sampling_rate))
   return 1 << max(found - 1, 0).bit_length()
@@ -103,7 +100,7 @@ def block_size(dimension: int) -> int:
 
 
 def sampled(key: tf.Tensor, count: tf.Tensor, sampling_rate: float) -> tf.Tensor:
-  """Samples each of `count` units independently, exact to 2^-63; int32 indices."""
+  """Samples each of `count` units at a rate, to 2^-63 rounded down; int32 indices."""
   if sampling_rate == 1:
     return tf.range(count)
   bits = tf.bitwise.bitwise_and(keys.random_bits(key, [count], tf.int64), tf.int64.max)

@@ -65,6 +65,8 @@ class SampledRecords(base.Equivalent, sampled.Sampled, base.Release):
   def is_ordered(self) -> bool:
     return len(self.column) > 1
 
+  keeps_closed = is_ordered
+
   def _in_rows(self, column: tuple[int, ...]) -> Self:
     return dataclasses.replace(self, event=self.event.rows(column), column=(1,))
 

@@ -22,6 +22,7 @@ SIMULATED = Caveat('secure aggregation simulated', 'secure aggregation is simula
 UNAUDITED = Caveat('two servers, not audited', 'epsilon holds while one of the two servers '
                    'is honest, and none holds against both together; others have not '
                    'audited protocol and code')
+ANY_SILO = 'any one silo but that which holds it, even if it runs a server'
 # Ways in which secure aggregation is computed, and their caveat.
 BY_SIMULATION, TWO_SERVERS = 'simulated', 'two servers, not audited'
 AGGREGATED = {BY_SIMULATION: SIMULATED, TWO_SERVERS: UNAUDITED}
@@ -223,7 +224,7 @@ class Guarantee:
   @property
   def _includes_silos(self) -> bool:
     """Whether all observers of `Terms.everyone` are the other silos, too."""
-    return self._of_silos and self.terms.everyone != self.terms.against
+    return (self.terms.everyone or '').startswith(ANY_SILO)
 
   @property
   def cohorts(self) -> str:

@@ -122,8 +122,7 @@ def candidates(view: View, observer: str, method: Method) -> list[Candidate]:
 def by_observer(once: Any, repeated: Any, adjacency: str) -> dict[str, Any]:
   """Observer -> all releases `once`, or with those that restarts `repeated`.
 
-  The server sees repetitions, a participant not, unless it is a silo, which may run the
-  server; where clients protect themselves all do.
+  Repetitions are seen by the server, by silos, who may run it, and under local DP by all.
   """
   models = repeated if adjacency == base.LOCAL else once
   return {bounds.OUTSIDERS: models, bounds.SERVER: repeated,
