@@ -1,14 +1,16 @@
 """Parties that distil: the tables of arXiv 2009.05537."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from benchmarks.results import fedmd_figures
+from benchmarks.results import fedmd_figures, papers
 from benchmarks.results.pages import Comparison, Table
 from benchmarks.results.rows import Row, product
 
 NAMES = {'cifar': 'CIFAR', 'mnist_letters': 'letters'}
 # Draws of a party in table 2; None for as many as it has records.
 _DRAWS = {'cifar': (16, 60, 120, None), 'mnist_letters': (16, 60, 300, None)}
+# Draws of table 5.
+_REPLACED = {'cifar': 60, 'mnist_letters': 300}
 # Mean number of distinct records of 300 draws with replacement.
 _DIFFERENT = 190
 GRID = product(client_learning_rate=(0.001, 0.002), digest_learning_rate=(0.001, 0.002),
@@ -52,7 +54,7 @@ def _rows(task: str) -> Iterator[Row]:
                'k16-softmax-10', subset_size=16, num_clients=parties)
   yield _row(task, 'k16-argmax-noniid', 'k = 16, argmax, not iid', 'k16-softmax-10',
              subset_size=16, knowledge='argmax', split='noniid')
-  size = {'cifar': 60, 'mnist_letters': 300}[task]
+  size = _REPLACED[task]
   yield _row(task, f'k{size}-without', f'k = {size}, without replacement', 'kall',
              subset_size=size, replacement=False)
   # At the epsilon and delta of the draw of 60.
@@ -85,24 +87,62 @@ def _against(one: str, other: str, words: str) -> Comparison:
   return Comparison(one=f'fedmd/{one}', other=f'fedmd/{other}', words=words)
 
 
+def _both(*keys: str) -> list[str]:
+  """The rows of both data sets with these keys, in this order."""
+  return [f'{task}-{key}' for task in NAMES for key in keys
+          if f'fedmd/{task}-{key}' in _NAMES]
+
+
+def _table(mark: str, place: str, rows: Iterable[str],
+           comparisons: Iterable[Comparison] = ()) -> Table:
+  """A table of rows, with the numbers at a place of the paper."""
+  rows = [f'fedmd/{row}' for row in rows]
+  return Table(page='fedmd.md', mark=mark, rows=rows, comparisons=list(comparisons),
+               printed={claim.rows[0]: claim.printed for claim in papers.CLAIMS
+                        if claim.paper == 'fedmd' and claim.place == place})
+
+
+_NAMES = {row.name for row in ROWS}
+_KINDS = [f'k16-{kind}-{parties}' for parties in (10, 5)
+          for kind in ('logits', 'softmax', 'argmax')]
 TABLES = (
-    Table(page='fedmd.md', mark='fedmd', rows=[row.name for row in ROWS], comparisons=[
+    _table('fedmd 2', 'Table 2', _both(
+        'np', 'np-190', 'centralized', 'k16-softmax-10', 'k60-with', 'k120', 'k300-with',
+        'kall'), [
         *(_against(f'{task}-kall', f'{task}-np', f'{name}: all draws against no privacy')
           for task, name in NAMES.items()),
-        _against('cifar-kall-argmax', 'cifar-np-argmax',
-                 'CIFAR, argmax: all draws against no privacy'),
         _against('cifar-kall', 'cifar-np-190',
                  'CIFAR: all draws against no privacy with as many records as they have '
-                 'different ones'),
-        *(_against(f'{task}-k16-argmax-10', f'{task}-k16-logits-10',
-                   f'{name}, k = 16: argmax against logits')
+                 'different ones')]),
+    _table('fedmd 3', 'Table 3', _both(*_KINDS, 'np-argmax', 'kall-argmax'), [
+        *(_against(f'{task}-k16-argmax-10', f'{task}-k16-{kind}-10',
+                   f'{name}, k = 16: argmax against {kind}')
+          for task, name in NAMES.items() for kind in ('logits', 'softmax')),
+        *(_against(f'{task}-k16-softmax-10', f'{task}-k16-softmax-5',
+                   f'{name}, k = 16, softmax: ten parties against five')
           for task, name in NAMES.items()),
-        *(_against(f'{task}-k{size}-with', f'{task}-k{size}-without',
-                   f'{NAMES[task]}, k = {size}: with against without replacement')
-          for task, size in (('cifar', 60), ('mnist_letters', 300))),
+        _against('cifar-kall-argmax', 'cifar-kall',
+                 'CIFAR, all draws: argmax against softmax'),
+        _against('cifar-kall-argmax', 'cifar-np-argmax',
+                 'CIFAR, argmax: all draws against no privacy')]),
+    _table('fedmd 4', 'Table 4', _both('k16-argmax-10', 'k16-argmax-noniid'), [
+        _against(f'{task}-k16-argmax-noniid', f'{task}-k16-argmax-10',
+                 f'{name}: not iid against iid') for task, name in NAMES.items()]),
+    _table('fedmd 5', 'Table 5', [
+        f'{task}-k{size}-{kind}' for task, size in _REPLACED.items()
+        for kind in ('with', 'without')], [
+        _against(f'{task}-k{size}-with', f'{task}-k{size}-without',
+                 f'{NAMES[task]}, k = {size}: with against without replacement')
+        for task, size in _REPLACED.items()]),
+    _table('fedmd ldp', 'Section 5.2', _both(
+        'ldp-softmax', 'ldp-argmax', 'ldp-logits', 'ldp-digest', 'nfdp-digest', 'k60-with',
+        'k60-own'), [
         *(_against(f'{task}-k60-with', f'{task}-ldp-softmax',
                    f'{name}: a draw of 60 against noisy predictions at its ε and δ')
-          for task, name in NAMES.items())]),)
+          for task, name in NAMES.items()),
+        _against('cifar-k60-with', 'cifar-k60-own',
+                 'CIFAR, k = 60: with the consensus against own draws alone')]),
+    _table('fedmd parties', '', _both(*(f'k16-softmax-{n}' for n in (1, 2, 5, 10)))))
 
 
 FIGURES = {fedmd_figures.FIGURES[number]: draw for number, draw in (

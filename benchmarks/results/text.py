@@ -8,9 +8,9 @@ EPSILONS = (2, 8)
 _COMMON = dict(data_source='jsonl', max_test_examples=1000, client_batch_size=4)
 TASKS = {
     'shakespeare': dict(
-        data='shakespeare', flags=dict(task='shakespeare', max_examples_per_client=8,
-                                       client_learning_rate=2.0, clip=0.3),
-        poisson=dict(cohort_size=200, rounds=40), turns=dict(cohort_size=30, rounds=200)),
+        data='shakespeare', flags=dict(task='shakespeare', max_examples_per_client=64,
+                                       client_learning_rate=4.0, clip=0.3),
+        poisson=dict(cohort_size=100, rounds=100), turns=dict(cohort_size=30, rounds=200)),
     'tags': dict(
         data='stackoverflow', flags=dict(task='stackoverflow_tag', clip=1.0,
                                          max_examples_per_client=16,
@@ -29,7 +29,7 @@ def _grid(momentum, adam):
                for name, rates in (('sgdm', momentum), ('adam', adam)) for rate in rates)
 
 
-GRIDS = {'shakespeare': _grid((3.0, 5.0, 10.0, 20.0), (0.1, 0.2, 0.4, 0.8)),
+GRIDS = {'shakespeare': _grid((0.5, 1.0, 2.0, 4.0), (0.05, 0.1, 0.2, 0.4)),
          'tags': _grid((1.0, 2.0, 4.0, 8.0), (0.05, 0.1, 0.2, 0.4)),
          'words': _grid((1.0, 3.0, 10.0, 30.0), (0.03, 0.1, 0.3, 1.0))}
 
@@ -92,7 +92,8 @@ def _table(task: str) -> Table:
 
 
 def _correlated(task: str, title: str) -> Table:
-  names = {f'{task}/none': 'no privacy, Poisson cohorts of 200, 200 rounds',
+  cohort = TASKS[task]['poisson']['cohort_size']
+  names = {f'{task}/none': f'no privacy, Poisson cohorts of {cohort}, 200 rounds',
            f'{task}/none-turns': 'no privacy, in turns, 200 rounds',
            **{f'{task}/rows-skellam-{epsilon}': 'Skellam, correlated noise'
               for epsilon in EPSILONS},
@@ -100,10 +101,13 @@ def _correlated(task: str, title: str) -> Table:
               for epsilon in EPSILONS}}
   return Table(
       page='correlated_noise.md', mark=f'turns_{task}', rows=list(names),
-      render=pages.brief({title: names}, [Comparison(
+      render=pages.brief({title: names}, [*(Comparison(
           one=f'{task}/rows-skellam-{epsilon}', other=f'{task}/skellam-18-{epsilon}',
           words='Correlated noise against Poisson sampling of the same ε against '
-                f'observers, ε = {epsilon}') for epsilon in EPSILONS]))
+                f'observers, ε = {epsilon}') for epsilon in EPSILONS), Comparison(
+          one=f'{task}/rows-skellam-8', other=f'{task}/skellam-18-2',
+          words='Correlated noise at ε = 8 against all, and Poisson sampling at ε = 2 '
+                'against observers, more than 8 against the server')]))
 
 
 def _optimizers(records) -> str:

@@ -55,8 +55,9 @@ def _tails(epsilon, canaries: int, guesses: int, right: int, delta: float,
            last: np.ndarray):
   """Two parts of a bound on the probability of `right` guesses, at (epsilon, delta).
 
-  The binomial tail of the guesses, and what delta adds to it. Over i the maximum of P[right > B >= right - i] / i is taken from above: in a block of i,
-  which end at `last`, it is that of its last over its first.
+  The binomial tail of the guesses, and what delta adds to it. Over i the maximum of
+  P[right > B >= right - i] / i is taken from above: in a block of i, whose ends are in
+  `last`, it is that of its last over its first.
   """
   q = special.expit(np.asarray(epsilon, np.float64))[..., np.newaxis]
   above = lambda count: np.where(count < 0, 1.0, special.bdtrc(
