@@ -97,10 +97,10 @@ def _grid(section: str, mechanism: str, bits: int | None) -> tuple[str, ...]:
   if section == 'emnist':
     epsilons = EPSILONS if is_main else (
         4,) if mechanism == 'discrete_gaussian' and bits != 18 else (1, 4, 16)
-  elif section == 'emnist62':
-    epsilons = (2, 8, 16) if is_main else (8,)
+  elif section == 'words' and bits not in (None, 18):
+    epsilons = ()
   else:
-    epsilons = (2, 8) if is_main and section != 'words' else (8,)
+    epsilons = (2, 8) if is_main and section in ('shakespeare', 'tags') else (8,)
   middle = '' if bits is None else f'-{bits}'
   return _rows(section, *(f'{mechanism}{middle}-{epsilon}' for epsilon in epsilons))
 
