@@ -18,8 +18,9 @@ TASKS = {
         poisson=dict(cohort_size=200, rounds=200), turns=dict(cohort_size=50, rounds=200)),
     'words': dict(
         data='stackoverflow', flags=dict(task='stackoverflow_word', clip=0.3,
-                                         max_examples_per_client=16,
-                                         client_learning_rate=1.0),
+                                         max_examples_per_client=32,
+                                         client_learning_rate=2.0,
+                                         server_schedule='cosine'),
         poisson=dict(cohort_size=200, rounds=200), turns=dict(cohort_size=50, rounds=200))}
 
 
@@ -31,7 +32,7 @@ def _grid(momentum, adam):
 
 GRIDS = {'shakespeare': _grid((0.5, 1.0, 2.0, 4.0), (0.05, 0.1, 0.2, 0.4)),
          'tags': _grid((1.0, 2.0, 4.0, 8.0), (0.05, 0.1, 0.2, 0.4)),
-         'words': _grid((1.0, 3.0, 10.0, 30.0), (0.03, 0.1, 0.3, 1.0))}
+         'words': _grid((1.0, 2.0, 4.0, 8.0), (0.03, 0.06, 0.12, 0.25))}
 
 
 def _rows(task: str):

@@ -309,7 +309,7 @@ def fields(image_field: str, label_field: str,
            class_names: Sequence[str] = ()) -> list[records.Field]:
   """Raw fields of images and labels that have these names in the file."""
   return [
-      records.Field(name=IMAGE, source_name=image_field, kind=records.NUMBER),
+      records.Field(name=IMAGE, source_name=image_field, kind=records.PIXELS),
       records.Field(name=LABEL, source_name=label_field,
                     kind=records.CATEGORY if class_names else records.INTEGER)]
 

@@ -27,13 +27,13 @@ _GAPS = {records.CATEGORY: '', records.MEASURE: math.nan, records.DATE: math.nan
 _PHRASES = {records.TEXT: 'a text', records.INTEGER: 'an integer',
             records.FLOAT: 'a float', records.NUMBER: 'a number',
             records.CATEGORY: 'a text or an integer', records.MEASURE: 'a number',
-            records.DATE: 'a date such as 2024-03-01'}
+            records.PIXELS: 'numbers', records.DATE: 'a date such as 2024-03-01'}
 # The kinds of values that a field accepts.
 _ACCEPTED = {
     None: (records.TEXT, records.INTEGER, records.FLOAT), records.TEXT: (records.TEXT,),
     records.INTEGER: (records.INTEGER,),
     records.CATEGORY: (records.TEXT, records.INTEGER),
-    **dict.fromkeys((records.FLOAT, records.NUMBER, records.MEASURE),
+    **dict.fromkeys((records.FLOAT, records.NUMBER, records.PIXELS, records.MEASURE),
                     (records.INTEGER, records.FLOAT)),
     records.DATE: (records.FLOAT,)}
 _SEPARATOR = '|'
@@ -112,12 +112,13 @@ class Column:
       rule, shown = _PHRASES[self.field.kind], f'{_PHRASES[kind]}: {_short(value)}'
       raise checks.wrong(f'field {name!r}', rule, shown)
     if self.shape not in (None, shape):
-      rule = f'of the shape {list(self.shape)}'
-      raise checks.wrong(f'field {name!r}', rule, list(shape))
+      raise checks.wrong(f'field {name!r}', f'of the shape {list(self.shape)}', list(shape))
     again = self._had_nothing and self.shape is None and shape
     self.shape = shape
     if self.dtype is None:
       self.dtype = dtype
+      if self.field.kind == records.PIXELS:  # Else one client would scale all others.
+        self.field = dataclasses.replace(self.field, kind=kind)
     elif dtype != self.dtype:
       self._check_type(dtype, value)
       if kind == records.FLOAT:
@@ -157,8 +158,7 @@ class Column:
     if is_text or not {self.dtype, dtype} <= set(_PYTHON.values()):
       before, now = (_PHRASES[self.kind], _PHRASES[kind]) if is_text else (
           self.dtype, dtype)
-      now = f'{now}: {_short(value)}'
-      raise checks.wrong(f'field {name!r}', f'{before}, as before', now)
+      raise checks.wrong(f'field {name!r}', f'{before}, as before', f'{now}: {_short(value)}')
     if kind == records.INTEGER and np.any(np.abs(np.asarray(value, float)) > 2.0**53):
       raise ValueError(f'field {name!r} must be exact floats, found {_short(value)}')
 

@@ -243,7 +243,8 @@ def reader(shape: tuple[int, ...], dtype: np.dtype, num_classes: int,
       source = arrays(given['data_path'], record, label if labelled else None,
                       given.get('client_field', 'writer'))
     else:
-      fields = [records.Field(name=RECORD, source_name=record, kind=records.NUMBER)]
+      kind = records.PIXELS if dtype == np.uint8 else records.NUMBER
+      fields = [records.Field(name=RECORD, source_name=record, kind=kind)]
       if labelled:
         fields.append(records.Field(name=LABEL, source_name=label, kind=records.INTEGER))
       source = open_files(data_source, fields, in_order=in_order, **given)

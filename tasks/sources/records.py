@@ -24,15 +24,15 @@ from tasks import checks, task
 from tasks.sources import ids as ids_lib, values as values_lib
 from tff_pipelines.common import validate
 
-# Kinds of fields: str; a signed 64-bit integer; a 64-bit float; and a number, which is
-# one of the latter two, the same in all records.
-TEXT, INTEGER, FLOAT, NUMBER = 'text', 'integer', 'float', 'number'
+# Kinds of fields: str; a signed 64-bit integer; a 64-bit float; a number, which is one of
+# the latter two, the same in all records; pixels, a number of the first record's kind.
+TEXT, INTEGER, FLOAT, NUMBER, PIXELS = 'text', 'integer', 'float', 'number', 'pixels'
 # Kinds of a table's columns, which may have gaps: a text, or a number or truth value
 # as a text, '' for a gap; and a 64-bit float, NaN for a gap. An empty cell, null and
 # NaN are gaps, in a measure also values.GAPS; a column that is not there at all
 # is an error. A date is a measure, in days since 1970-01-01.
 CATEGORY, MEASURE, DATE = 'category', 'measure', 'date'
-KINDS = (TEXT, INTEGER, FLOAT, NUMBER, CATEGORY, MEASURE, DATE)
+KINDS = (TEXT, INTEGER, FLOAT, NUMBER, PIXELS, CATEGORY, MEASURE, DATE)
 
 # The dtype of texts in an element_spec.
 TEXT_DTYPE = np.dtype(object)

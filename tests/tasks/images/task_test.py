@@ -1,5 +1,7 @@
 """The task of images of any size: shapes, classes, models, and their conversion."""
 
+import json
+
 import hypothesis
 from hypothesis import strategies as st
 import numpy as np
@@ -72,6 +74,25 @@ def test_folders_of_colour_images_have_classes_by_name(tmp_path):
   np.testing.assert_array_equal(examples['y'], [1, 0])
   np.testing.assert_array_equal(examples['x'], x[2 * number:2 * number + 2])
   assert task.model.breakdown.names == ('dog', 'cat')
+
+
+@pytest.mark.parametrize('first, read', [([[0, 1]], 1), ([[0.0, 1]], 255)])
+def test_fractions_of_one_client_scale_no_others(tmp_path, first, read):
+  path, images = tmp_path / 'a.jsonl', {f'c{i}': first for i in range(4)}
+  options = dict(data_source='jsonl', data_path=str(path), num_classes=2,
+                 model='softmax')
+  for fractions in ([], [[[0.5, 1]]]):
+    path.write_text(''.join(
+        json.dumps({'client': client, 'pixels': image, 'label': i % 2}) + '\n'
+        for i, (client, image) in enumerate([
+            *images.items(), *(('other', image) for image in fractions)])))
+    if fractions and read == 1:
+      with pytest.raises(ValueError, match='must be an integer, found a float'):
+        registry.build('images', **options)
+    task = registry.build('images', **options, skip_bad_clients=True)
+    found = [task.train.examples(client)['x'].max() for client in task.train.client_ids
+             if client != 'other']
+    assert found and set(found) == {read}
 
 
 @pytest.mark.parametrize('options, message', [
