@@ -17,7 +17,8 @@ _ROWS = {'emnist-none': 'emnist/none', 'emnist-gaussian-8': 'emnist/gaussian-8',
          **{f'ldp-{name}': f'ldp/mnist-{name}-5' for name in (
              'krr', 'dp_fl', 'dp_sgd', 'pate')},
          **{f'{task}-gaussian-8': f'{task}/gaussian-8' for task in (
-             'tags', 'shakespeare', 'words')}}
+             'tags', 'shakespeare', 'words')},
+         **{f'fedmd-cifar-{name}': f'fedmd/cifar-{name}' for name in ('np', 'kall')}}
 
 
 def table(records: Mapping[str, Record]) -> str:

@@ -6,8 +6,8 @@ from benchmarks.results.rows import Row, product
 _COMMON = dict(
     task='emnist', data_source='npz', num_classes=62, model='cnn_1m', cohort_size=100,
     sampling='poisson', client_batch_size=20, server_momentum=0.9)
-_PRIVATE = product(rounds=(50, 150), clip=(0.1, 0.3), client_learning_rate=(0.03, 0.1))
-_PLAIN = product(rounds=(100, 200), client_learning_rate=(0.03, 0.06, 0.12, 0.25))
+_PRIVATE = product(rounds=(50, 100), clip=(0.05, 0.1), client_learning_rate=(0.03, 0.1))
+_PLAIN = product(rounds=(60, 120), client_learning_rate=(0.03, 0.06, 0.12, 0.25))
 # Noise of the paper, whose epsilon of 3,400 writers is not that of 318.
 PAPER_NOISE = 0.848
 
