@@ -16,8 +16,11 @@ def _time(records: Mapping[str, pages.Record]) -> str:
                           if name in ROWS})
   hours, of_62 = (found[name] / 3600 for name in ('cpu_seconds', 'cpu_seconds_62_classes'))
   more = f', {of_62:.1f} of them for 62 classes' if of_62 else ''
+  again = sum(run.get('starts', 1) > 1 for record in records.values()
+              for run in record['runs'])
   return (f'{len(found["rows"])} of {len(ROWS)} rows are recorded; their runs and trials '
-          f'took {hours:.1f} hours of one processor{more}.')
+          f'took {hours:.1f} hours of one processor{more}. Of {again} runs that were '
+          'interrupted and continued, the last start alone is counted.')
 
 
 TABLES = (*emnist.TABLES, *text.TABLES, *mean.TABLES, *voting.TABLES, *ldp.TABLES,

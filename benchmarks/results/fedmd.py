@@ -41,7 +41,8 @@ def _rows(task: str) -> Iterator[Row]:
   keys = {16: 'k16-softmax-10', 60: 'k60-with', 300: 'k300-with'}
   for size in _DRAWS[task]:
     # At k = 16 draws decide, not rates; both ends are tuned.
-    yield _row(task, keys.get(size, f'k{size or "all"}'), f'k = {size or "all"}',
+    kind = ', softmax, 10 parties' if size == 16 else ''
+    yield _row(task, keys.get(size, f'k{size or "all"}'), f'k = {size or "all"}{kind}',
                None if size in (16, None) else 'kall', subset_size=size)
   for parties in (10, 5):
     for kind in ('logits', 'softmax', 'argmax'):
@@ -49,9 +50,9 @@ def _rows(task: str) -> Iterator[Row]:
         yield _row(task, f'k16-{kind}-{parties}', f'k = 16, {kind}, {parties} parties',
                    'k16-softmax-10', subset_size=16, knowledge=kind,
                    num_clients=parties)
-  for parties in (1, 2):
-    yield _row(task, f'k16-softmax-{parties}', f'k = 16, softmax, {parties} parties',
-               'k16-softmax-10', subset_size=16, num_clients=parties)
+  for parties, word in ((1, 'one party'), (2, 'two parties')):
+    yield _row(task, f'k16-softmax-{parties}', f'k = 16, softmax, {word}', 'k16-softmax-10',
+               subset_size=16, num_clients=parties)
   yield _row(task, 'k16-argmax-noniid', 'k = 16, argmax, not iid', 'k16-softmax-10',
              subset_size=16, knowledge='argmax', split='noniid')
   size = _REPLACED[task]

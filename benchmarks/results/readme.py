@@ -31,7 +31,7 @@ _ROWS = {
         'ldp/mnist-dp_sgd-5': 'DP-SGD, ε of a record, trusted curator'},
     'Distillation of ten parties, CIFAR': {
         'fedmd/cifar-np': 'FedMD, no privacy',
-        'fedmd/cifar-kall': 'a sample of each party\'s records',
+        'fedmd/cifar-kall': 'a draw of each party\'s records: δ this large is no privacy',
         'fedmd/cifar-centralized': 'all records in one place'}}
 _COMPARED = (
     Comparison(one='emnist/skellam-18-8', other='emnist/gaussian-8',
