@@ -30,9 +30,12 @@ def _grid(momentum, adam):
                for name, rates in (('sgdm', momentum), ('adam', adam)) for rate in rates)
 
 
-GRIDS = {'shakespeare': _grid((0.5, 1.0, 2.0, 4.0), (0.05, 0.1, 0.2, 0.4)),
-         'tags': _grid((1.0, 2.0, 4.0, 8.0), (0.05, 0.1, 0.2, 0.4)),
+GRIDS = {'shakespeare': _grid((0.5, 1.0, 2.0, 4.0), (0.025, 0.05, 0.1, 0.2)),
+         'tags': _grid((0.25, 0.5, 1.0, 2.0), (0.025, 0.05, 0.1, 0.2)),
          'words': _grid((1.0, 2.0, 4.0, 8.0), (0.03, 0.06, 0.12, 0.25))}
+# With correlated noise the best rates are smaller ones of momentum and larger of Adam.
+_TURNS = {'shakespeare': _grid((0.25, 0.5, 1.0, 2.0), (0.1, 0.2, 0.4, 0.8)),
+          'tags': _grid((0.125, 0.25, 0.5, 1.0), (0.1, 0.2, 0.4, 0.8))}
 
 
 def _epsilons(task: str):
@@ -45,10 +48,13 @@ def _rows(task: str):
   def row(key, label, kind='poisson', tuned='', **flags):
     flags = {**_COMMON, **setting['flags'], 'sampling': kind, **setting[kind], **flags}
     flags['rounds_per_evaluation'] = flags['rounds']
+    grid = GRIDS[task]
     if flags['mechanism'] == 'none':
       del flags['clip']
+    elif kind == 'turns':
+      grid = _TURNS[task]
     return Row(name=f'{task}/{key}', label=label, data=setting['data'], flags=flags,
-               grid=() if tuned else GRIDS[task], tuned_as=tuned and f'{task}/{tuned}')
+               grid=() if tuned else grid, tuned_as=tuned and f'{task}/{tuned}')
 
   # Rounds cost nothing without privacy.
   yield row('none', 'no privacy, 200 rounds', mechanism='none', rounds=200)
