@@ -2,9 +2,9 @@
 
   make results DATA_DIR=FOLDER                       # all that is not done yet
   make results DATA_DIR=FOLDER ONLY=voting,emnist/none
-  python -m benchmarks.results --list                # the commands, nothing is run
+  python -m benchmarks.results --list                # the commands of all runs
   python -m benchmarks.results --tables              # pages of what is done, in seconds
-  python -m benchmarks.results --data_dir=FOLDER --repeat    # seeded rows, once more
+  python -m benchmarks.results --data_dir=FOLDER --repeat    # seeded rows, and compare
 
 Each row (`benchmarks/results/*.py`) tries its settings on data that are in no table, then
 runs the best with every seed. A run is one of the programs, with its guarantee, in a
@@ -140,6 +140,8 @@ class Runner:
 
   def repeated(self) -> list[tuple[str, Any, Any]]:
     """Runs the first seed once more; what differs, as (name, before, now)."""
+    if not self.record['runs']:
+      return [('data', 'recorded', 'others')]
     before = self.record['runs'][0]
     shutil.rmtree(self._folder / 'runs' / self._row.name / 'repeated', ignore_errors=True)
     found = self._execute('repeated', self.record['chosen'], before['seed'],
@@ -250,6 +252,40 @@ def _wanted(rows: Iterable[Row], only: str) -> list[Row]:
   return list(found.values()) if only else rows
 
 
+def _repeat(row: Row, folder: pathlib.Path, data_dir: pathlib.Path | None) -> int:
+  """Runs the first seed again; compares with the output folder's record or our own."""
+  if _is_done(row, folder / 'records'):
+    found = Runner(row, folder, data_dir).repeated()
+  elif _is_done(row, pages.RECORDS):
+    folder = folder / 'repeated'
+    path = folder / 'records' / f'{row.name}.json'
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(pages.RECORDS / path.relative_to(folder / 'records'), path)
+    found = Runner(row, folder, data_dir).repeated()
+  else:
+    found = 'no record of it'
+  print(f'{row.name}: {found or "the same"}', flush=True)
+  return int(bool(found))
+
+
+def _list(row: Row) -> None:
+  """Prints the commands of the runs of a row, with the settings that are recorded."""
+  record = read_record(pages.RECORDS / f'{row.name}.json')
+  chosen = (record or {}).get('chosen')
+  paths = []
+  if row.data:
+    data = splits.DATA[row.data]
+    file = '' if data.is_folder else data.reads or next(iter(data.files))
+    folder = f'out/results/data/{row.data}/tables' if data.tables else '$DATA_DIR'
+    paths = [f'--data_path="{folder}/{file}"']
+  for seed in row.seeds:
+    maps = [f'--features_from=out/results/runs/{row.map_of}/seed-{seed}'] * (
+        row.map_of not in ('', row.name))
+    print(f'{row.name}, seed {seed}: python -m tff_pipelines.{row.program}', shlex.join(
+        row.arguments(chosen or {}, seed, {})), *paths, *maps,
+          *['# no setting is chosen yet'] * (chosen is None))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
   """Runs the script with these flags, those of the command line by default."""
   parser = argparse.ArgumentParser(
@@ -260,10 +296,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
   parser.add_argument('--only', default='', help='sections, or beginnings of names of '
                       'rows, separated by commas')
   parser.add_argument('--jobs', type=int, default=2, help='rows at a time')
-  parser.add_argument('--list', action='store_true', help='print commands, run nothing')
+  parser.add_argument('--list', action='store_true', help='print the commands of all '
+                      'runs, with the recorded settings, and run nothing')
   parser.add_argument('--tables', action='store_true', help='run nothing')
   parser.add_argument('--repeat', action='store_true', help='run the first seed of rows '
-                      'without a random choice once more, and compare')
+                      'without a random choice once more, and compare with the record')
   parser.add_argument('--update', action='store_true', help='write records, pages and '
                       'figures into the project as well')
   parser.add_argument('--quick', action='store_true', help='tiny rows of embedded data')
@@ -276,9 +313,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
   if flags.row:
     row = rows[flags.row]
     if flags.repeat:
-      found = Runner(row, folder, data_dir).repeated()
-      print(f'{row.name}: {found or "the same"}')
-      return bool(found)
+      return _repeat(row, folder, data_dir)
     chosen = None
     if row.tuned_as:
       other = read_record(records / f'{row.tuned_as}.json')
@@ -289,15 +324,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Runner(row, folder, data_dir).run(chosen)
     return 0
   wanted = _wanted(rows.values(), flags.only)
-  if data_dir is None and not flags.tables and any(row.data for row in wanted):
+  if data_dir is None and not (flags.list or flags.tables) and any(
+      row.data for row in wanted):
     parser.error('--data_dir must name the folder of the data files')
   if flags.list:
     for row in wanted:
-      data = {'data_path': '$DATA_DIR/' + ('' if splits.DATA[row.data].is_folder else
-              next(iter(splits.DATA[row.data].files)))} if row.data else {}
-      for settings in row.grid or ({},):
-        print(f'{row.name}: python -m tff_pipelines.{row.program}',
-              shlex.join(row.arguments(settings, row.seeds[0], data)))
+      _list(row)
     return 0
   folder.mkdir(parents=True, exist_ok=True)
   with open(folder / '.lock', 'w', encoding='utf-8') as lock:
@@ -308,9 +340,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
       return 2
     failed = []
     if flags.repeat:
-      for row in wanted:
-        if 'seed' in row.seeded and _is_done(row, records):
-          failed += [row.name] * bool(_started(row, folder, flags).wait())
+      seeded = [row for row in wanted if 'seed' in row.seeded]
+      for row in seeded:
+        failed += [row.name] * bool(_started(row, folder, flags).wait())
+      print(f'{len(seeded)} rows were repeated, {len(failed)} of them differ or failed')
+      return int(bool(failed) or not seeded)
     elif not flags.tables:
       failed = _run_all(wanted, folder, flags)
     if not flags.quick:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from benchmarks.results import accounting, blind, emnist, emnist62, fedmd, ldp, mean, pages
-from benchmarks.results import papers, readme, rows, silos, text, voting
+from benchmarks.results import papers, readme, rows, silos, splits, text, voting
 from benchmarks.results.rows import Row
 
 ROWS = rows.by_name([*emnist.ROWS, *text.ROWS, *mean.ROWS, *voting.ROWS, *ldp.ROWS,
@@ -23,9 +23,19 @@ def _time(records: Mapping[str, pages.Record]) -> str:
           'interrupted and continued, the last start alone is counted.')
 
 
+def _data(records: Mapping[str, pages.Record]) -> str:
+  """Every file that a recorded row has read, with its digest."""
+  found = {name: digest for record in records.values()
+           for name, digest in record['data'].items()}
+  return '\n'.join(['| file | content | made of | SHA-256 |', '|---|---|---|---|', *(
+      f'| `{name}` | {content} | {source} | `{found[name]}` |'
+      for name, (content, source) in splits.SOURCES.items() if name in found)])
+
+
 TABLES = (*emnist.TABLES, *text.TABLES, *mean.TABLES, *voting.TABLES, *ldp.TABLES,
           *fedmd.TABLES, *silos.TABLES, *emnist62.TABLES, *blind.TABLES, *readme.TABLES,
-          pages.Table(page='results.md', mark='time', rows=list(ROWS), render=_time))
+          pages.Table(page='results.md', mark='time', rows=list(ROWS), render=_time),
+          pages.Table(page='results.md', mark='data', rows=list(ROWS), render=_data))
 FIGURES = {**accounting.FIGURES, **emnist.FIGURES, **mean.FIGURES, **voting.FIGURES,
            **ldp.FIGURES, **fedmd.FIGURES}
 _TINY = dict(task='emnist', num_clients=12, cohort_size=4, rounds=1, sampling='poisson')

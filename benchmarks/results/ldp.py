@@ -41,7 +41,7 @@ _GRIDS = {
                      client_learning_rate=(1.0, 5.0)),
     'dp_sgd': product(rounds=(150, 300), learning_rate=(10.0, 20.0, 40.0, 80.0))}
 _LABELS = {
-    'krr': 'LDP-DL, subset selection', 'laplace': 'LDP-DL, Laplace by the simplex',
+    'krr': 'LDP-DL, k-ary randomized response', 'laplace': 'LDP-DL, Laplace by the simplex',
     'ldp-total': 'LDP-DL, piecewise', 'duchi': 'LDP-DL, Duchi',
     'pate': 'PATE, ε of an owner, trusted curator',
     'dp_fl': 'DP-FL, ε of an owner, secure aggregation',
@@ -115,7 +115,7 @@ def _table(task: str) -> Table:
       rows=[row.name for row in ROWS if row.name.startswith(f'ldp/{task}-')],
       comparisons=[
           against(f'krr-{epsilon}', f'{other}-{epsilon}',
-                  f'Subset selection against {words}, ε = {epsilon}')
+                  f'Randomized response against {words}, ε = {epsilon}')
           for epsilon in EPSILONS for other, words in (
               ('ldp-total', 'piecewise'), ('laplace', 'Laplace'), ('duchi', 'Duchi'),
               ('dp_fl', 'DP-FL'), ('pate', 'PATE'))])

@@ -81,9 +81,23 @@ def values(record: Record) -> list[float]:
 
 
 def _epsilon(record: Record, name: str) -> str:
-  """The largest epsilon of the runs; they differ where noise is calibrated by data."""
-  found = [run.get(name) for run in record['runs']]
-  return '–' if None in found else decimals.epsilon(max(found))
+  """The largest epsilon of the runs; they differ where noise is calibrated by data.
+
+  That of a continued run, which may have released a round twice, is marked.
+  """
+  runs = record['runs']
+  if None in [run.get(name) for run in runs]:
+    return '–'
+  once = [run for run in runs if run.get('starts', 1) == 1] or runs
+  largest, other = (decimals.epsilon(max(run[name] for run in some))
+                    for some in (runs, once))
+  return largest if largest == other else f'{largest} (continued; else {other})'
+
+
+def _observers(record: Record) -> str:
+  """Epsilon against observers; of shares of discrete Gaussians it is approximate."""
+  is_near = 'approximate amplification' in record['runs'][0].get('caveats', ())
+  return '≈ ' * is_near + _epsilon(record, 'epsilon')
 
 
 def participant(record: Record) -> str:
@@ -92,9 +106,16 @@ def participant(record: Record) -> str:
 
 
 def _server(record: Record) -> str:
-  """Epsilon against the server; one that adds the noise itself sees the sums without."""
-  return 'trusted' if record['runs'][0].get('mechanism') in _CENTRAL else _epsilon(
-      record, 'epsilon_server')
+  """Epsilon against the server; one that adds the noise itself sees the sums without.
+
+  Answers under local privacy and draws of records are private before they are sent.
+  """
+  run = record['runs'][0]
+  if run.get('mechanism') in _CENTRAL or record['identity']['flags'].get(
+      'algorithm') == 'pate':
+    return 'trusted'
+  is_before = run.get('adjacency') == 'local' or run.get('mechanism') == 'nfdp'
+  return _epsilon(record, 'epsilon' if is_before else 'epsilon_server')
 
 
 def _flags(flags: Mapping[str, Any]) -> str:
@@ -105,9 +126,9 @@ def _flags(flags: Mapping[str, Any]) -> str:
 def cells(record: Record) -> list[str]:
   """Accuracy with its interval, epsilon of observers and of the server, and delta."""
   run = record['runs'][0]
-  return [str(statistics.interval(values(record))), _epsilon(record, 'epsilon'),
-          _server(record), decimals.rounded_up(run['delta'], 3) if run.get(
-              'delta') and run.get('epsilon') is not None else '–']
+  has_epsilon = None not in (run.get('epsilon'), run.get('delta'))
+  return [str(statistics.interval(values(record))), _observers(record), _server(record),
+          decimals.rounded_up(run['delta'], 3) if has_epsilon else '–']
 
 
 def _line(row: Row, record: Record, table: Table) -> str:
@@ -124,9 +145,23 @@ def _tried(row: Row, record: Record) -> str:
   of = DATA[row.data].trials if row.data else 'the same test part'
   each = '; '.join(
       f'{_flags(one["flags"])}: {100 * one["value"]:.1f}' for one in record['tried'])
-  best = _flags(record['chosen'])
+  best = ''.join([_flags(record['chosen']), *(
+      f', the {end} {name} of the tries' for name, end in _ends(record))])
   return (f'- {row.label}{_at(row)}: {len(record["tried"])} settings on {of}, taken '
           f'{best}. {each}.')
+
+
+def _ends(record: Record) -> Iterable[tuple[str, str]]:
+  """Settings of three or more values whose best is the first or the last of them."""
+  chosen = record['chosen']
+  like = [one['flags'] for one in record['tried'] if all(
+      one['flags'].get(name) == value for name, value in chosen.items()
+      if isinstance(value, str))]
+  for name, value in chosen.items():
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+      tried = {flags[name] for flags in like if name in flags}
+      if len(tried) > 2 and value in (min(tried), max(tried)):
+        yield name, 'smallest' if value == min(tried) else 'largest'
 
 
 def _at(row: Row) -> str:
@@ -236,7 +271,7 @@ def verdicts(records: Mapping[str, Record]) -> dict[str, tuple[str, str]]:
                                for end in (own.low, own.high))))
       epsilons = [run.get('epsilon') for run in record['runs']]
       if None not in epsilons:
-        text += f' (ε {max(epsilons):,.4g})'
+        text += f' (ε {decimals.rounded_up(max(epsilons), 4)})'
         if not verdict.startswith('worse') and max(epsilons) > 1.05 * (
             _number(claim.printed_epsilon or '') or 0.0):
           verdict = 'none: ε is larger, or the paper prints none'

@@ -734,7 +734,12 @@ def page(verdicts: Mapping[str, tuple[str, str]]) -> str:
       'figure, every algorithm and every baseline of the four papers, with what '
       'answers it here. Accuracies are in per cent. Curves have no printed numbers '
       'unless the text of the paper states one; a dash means that there is none. '
-      'Generated from `benchmarks/results/papers.py`.']
+      'Generated from `benchmarks/results/papers.py`.\n\n'
+      'A verdict compares our interval with the printed number as if that were exact. '
+      'Data, models and sizes differ, as the tables of each page say, so it is about '
+      'what was reached and not about methods. Where our ε is larger than the '
+      'paper\'s, or the paper prints none, only "worse" is said. `tags` answers for '
+      'next words with another task: recall among five tags.']
   for key, paper in PAPERS.items():
     parts.append(f'## {paper["title"]}\n\narXiv {paper["arxiv"]}. '
                  f'{paper["note"]}')

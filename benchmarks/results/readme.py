@@ -16,7 +16,7 @@ _ROWS = {
         'shakespeare/none': 'no privacy',
         'shakespeare/skellam-18-8': 'Skellam, 18 bits, Poisson sampling',
         'shakespeare/rows-skellam-8': '**Skellam, correlated noise**'},
-    'Tags, 5,499 users of Stack Overflow': {
+    'Tags (recall at 5), 5,499 users of Stack Overflow': {
         'tags/none': 'no privacy',
         'tags/skellam-18-8': 'Skellam, 18 bits, Poisson sampling',
         'tags/rows-skellam-8': '**Skellam, correlated noise**'},
@@ -26,12 +26,13 @@ _ROWS = {
         'voting/mnist-dp_fedavg': 'DP-FedAvg, CNN',
         'voting/mnist-fedavg': 'FedAvg, CNN, no privacy'},
     'Local privacy of 1,000 owners, MNIST': {
-        'ldp/mnist-krr-5': 'subset selection, one answer',
+        'ldp/mnist-krr-5': 'k-ary randomized response, one answer',
         'ldp/mnist-dp_fl-5': 'DP-FL, secure aggregation',
         'ldp/mnist-dp_sgd-5': 'DP-SGD, ε of a record, trusted curator'},
     'Distillation of ten parties, CIFAR': {
         'fedmd/cifar-np': 'FedMD, no privacy',
-        'fedmd/cifar-kall': 'a draw of each party\'s records: δ this large is no privacy',
+        'fedmd/cifar-kall': 'a draw of each party\'s records, ε of a record: δ this large '
+                            'is no privacy',
         'fedmd/cifar-centralized': 'all records in one place'}}
 _COMPARED = (
     Comparison(one='emnist/skellam-18-8', other='emnist/gaussian-8',
@@ -40,10 +41,21 @@ _COMPARED = (
                words='Next characters, ε = 8: the same'),
     Comparison(one='tags/skellam-18-8', other='tags/gaussian-8',
                words='Tags, ε = 8: the same'),
+    *(Comparison(one=f'{task}/rows-skellam-{epsilon}',
+                 other=f'{task}/skellam-18-{epsilon}', words=words)
+      for task, epsilon, words in (
+          ('emnist', 8, 'Correlated noise against Poisson sampling of the same ε against '
+           'observers: digits, ε = 8'),
+          ('shakespeare', 8, 'The same: next characters, ε = 8'),
+          ('tags', 8, 'The same: tags, ε = 8'), ('tags', 2, 'The same: tags, ε = 2'))),
     Comparison(one='voting/mnist-ae', other='voting/mnist-dp_fedavg-student',
                words='Voting against DP-FedAvg with the same features and student'),
     Comparison(one='voting/mnist-ae', other='voting/mnist-dp_fedavg',
-               words='Voting against DP-FedAvg of a CNN'))
+               words='Voting against DP-FedAvg of a CNN'),
+    Comparison(one='voting/ablation-letters-ae-records600',
+               other='voting/ablation-letters-dp_fedavg-records600',
+               words='Voting against DP-FedAvg, both on public features: letters, 600 '
+                     'records an agent'))
 
 
 TABLES = (Table(page='../README.md', mark='results', render=pages.brief(_ROWS, _COMPARED),

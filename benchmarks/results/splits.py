@@ -260,3 +260,40 @@ DATA = {
         files={'stackoverflow_users.jsonl.gz': _without_held_out('client')},
         trials='a tenth of the training users'),
 }
+# File -> what is in it, and the public repository that it is made of.
+SOURCES = {
+    'mnist.npz': (
+        'MNIST, 60,000 + 10,000, in its order, with the NIST writer of each digit: '
+        '`x_train`, `y_train`, `writer_train`, `x_test`, `y_test`, `writer_test`',
+        '`rasbt/mnist-pngs`; writers from the labels of `facebookresearch/qmnist`'),
+    'unipen62_writers.npz': (
+        'characters of 318 writers, 62 classes, 58,338 + 6,383, the same arrays: pen '
+        'strokes drawn in 28 × 28, at most 400 a writer, a tenth of each writer\'s for '
+        'the test', 'UNIPEN train_r01_v07, categories 1a, 1b, 1c '
+        '(`GreenCappuccino/train_r01_v07`)'),
+    'fashion_mnist.npz': ('Fashion-MNIST, 60,000 + 10,000', '`Sentdex/nnfs_book`'),
+    'cifar10_subset.npz': ('CIFAR-10, 1,200 + 300 of each class',
+                           '`cyizhuo/CIFAR-10-dataset`'),
+    'cifar100_subset.npz': (
+        'CIFAR-100, the 34 fine classes 0 1 2 4 9 10 16 20 22 28 30 32 39 40 51 53 54 55 '
+        '57 61 62 63 67 70 71 72 73 82 83 86 87 91 92 95, all images: `x_train`, '
+        '`y_fine_train`, `y_coarse_train`, and `_test`', '`cyizhuo/CIFAR-100-dataset`'),
+    'usps.npz': ('USPS, 7,291 + 2,007 digits of 16 × 16',
+                 '`niuers/Learning-From-Data-A-Short-Course`'),
+    'svhn_1000.npz': ('SVHN, 800 + 200 cropped digits', '`Danial-Baharvand/SVHN_Classifier`'),
+    'office_caltech10_surf.npz': (
+        'counts of 800 SURF words of 2,533 images: `amazon_x`, `amazon_y`, and of '
+        '`caltech10`, `dslr`, `webcam`',
+        '`alecamo97/Optimal-Transport-Office-Caltech-dataset`'),
+    'shakespeare_roles.jsonl.gz': (
+        '30,985 speeches of 1,340 roles: `client` (play and role), `text`',
+        '`martin-gorner/tensorflow-rnn-shakespeare`, without the poems'),
+    'stackoverflow_users.jsonl.gz': (
+        '80,811 posts of 6,110 users, each with five or more, of threads tagged `java`: '
+        '`client`, `title`, `tags`, `text`',
+        '`joyguoguo/StackOverflowDataAnalysis`, '
+        '`Layheng-Hok/StackOverflow-Java-Stats`, `csgrace/CS209A`, '
+        '`Cooper-Zhong/CS209-StackOverflow-web-application`'),
+    'heart_disease.csv': (
+        'UCI Heart Disease, 920 patients of four hospitals, with the parts of FLamby '
+        '(`split`)', 'UCI Machine Learning Repository')}

@@ -30,12 +30,9 @@ def _grid(momentum, adam):
                for name, rates in (('sgdm', momentum), ('adam', adam)) for rate in rates)
 
 
-GRIDS = {'shakespeare': _grid((0.5, 1.0, 2.0, 4.0), (0.025, 0.05, 0.1, 0.2)),
-         'tags': _grid((0.25, 0.5, 1.0, 2.0), (0.025, 0.05, 0.1, 0.2)),
+GRIDS = {'shakespeare': _grid((0.5, 1.0, 2.0, 4.0), (0.05, 0.1, 0.2, 0.4)),
+         'tags': _grid((1.0, 2.0, 4.0, 8.0), (0.05, 0.1, 0.2, 0.4)),
          'words': _grid((1.0, 2.0, 4.0, 8.0), (0.03, 0.06, 0.12, 0.25))}
-# With correlated noise the best rates are smaller ones of momentum and larger of Adam.
-_TURNS = {'shakespeare': _grid((0.25, 0.5, 1.0, 2.0), (0.1, 0.2, 0.4, 0.8)),
-          'tags': _grid((0.125, 0.25, 0.5, 1.0), (0.1, 0.2, 0.4, 0.8))}
 
 
 def _epsilons(task: str):
@@ -48,13 +45,10 @@ def _rows(task: str):
   def row(key, label, kind='poisson', tuned='', **flags):
     flags = {**_COMMON, **setting['flags'], 'sampling': kind, **setting[kind], **flags}
     flags['rounds_per_evaluation'] = flags['rounds']
-    grid = GRIDS[task]
     if flags['mechanism'] == 'none':
       del flags['clip']
-    elif kind == 'turns':
-      grid = _TURNS[task]
     return Row(name=f'{task}/{key}', label=label, data=setting['data'], flags=flags,
-               grid=() if tuned else grid, tuned_as=tuned and f'{task}/{tuned}')
+               grid=() if tuned else GRIDS[task], tuned_as=tuned and f'{task}/{tuned}')
 
   # Rounds cost nothing without privacy.
   yield row('none', 'no privacy, 200 rounds', mechanism='none', rounds=200)
@@ -86,6 +80,16 @@ def _rows(task: str):
 ROWS = tuple(row for task in TASKS for row in _rows(task))
 
 
+def _against_poisson(task: str) -> list[Comparison]:
+  return [*(Comparison(
+      one=f'{task}/rows-skellam-{epsilon}', other=f'{task}/skellam-18-{epsilon}',
+      words='Correlated noise against Poisson sampling of the same ε against observers, '
+            f'ε = {epsilon}') for epsilon in EPSILONS), Comparison(
+                one=f'{task}/rows-skellam-8', other=f'{task}/skellam-18-2',
+                words='Correlated noise at ε = 8 against all, and Poisson sampling at ε = 2 '
+                      'against observers, more than 8 against the server')]
+
+
 def _table(task: str) -> Table:
   def against(one, other, words):
     return Comparison(one=f'{task}/{one}', other=f'{task}/{other}', words=words)
@@ -105,7 +109,8 @@ def _table(task: str) -> Table:
                   f'Discrete Gaussian at 18 bits {gaussian}, ε = 8'),
           *(against(f'rows-skellam-{epsilon}', f'rows-gaussian-{epsilon}',
                     f'Skellam against the Gaussian, correlated noise, ε = {epsilon}')
-            for epsilon in epsilons if 'turns' in TASKS[task])])
+            for epsilon in epsilons if 'turns' in TASKS[task]),
+          *(_against_poisson(task) if 'turns' in TASKS[task] else ())])
 
 
 def _correlated(task: str, title: str) -> Table:
@@ -118,13 +123,7 @@ def _correlated(task: str, title: str) -> Table:
               for epsilon in EPSILONS}}
   return Table(
       page='correlated_noise.md', mark=f'turns_{task}', rows=list(names),
-      render=pages.brief({title: names}, [*(Comparison(
-          one=f'{task}/rows-skellam-{epsilon}', other=f'{task}/skellam-18-{epsilon}',
-          words='Correlated noise against Poisson sampling of the same ε against '
-                f'observers, ε = {epsilon}') for epsilon in EPSILONS), Comparison(
-          one=f'{task}/rows-skellam-8', other=f'{task}/skellam-18-2',
-          words='Correlated noise at ε = 8 against all, and Poisson sampling at ε = 2 '
-                'against observers, more than 8 against the server')]))
+      render=pages.brief({title: names}, _against_poisson(task)))
 
 
 def _optimizers(records) -> str:

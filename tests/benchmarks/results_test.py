@@ -140,6 +140,49 @@ def test_an_accuracy_of_a_larger_epsilon_is_not_better_than_a_papers(value, epsi
   assert verdict.startswith(word) and ('ε' in text) == (epsilon is not None)
 
 
+@pytest.mark.parametrize('run, cells', [
+    (dict(epsilon=2.0, epsilon_server=5.0), ['2.0000', '5.0000', '1e-05']),
+    # A third run was continued, and one round may have been released twice.
+    (dict(epsilon=2.0, epsilon_server=5.0, starts=2, more=0.5),
+     ['2.0000', '5.5000 (continued; else 5.0000)', '1e-05']),
+    (dict(epsilon=2.0, epsilon_server=5.0, caveats=['approximate amplification']),
+     ['≈ 2.0000', '5.0000', '1e-05']),
+    (dict(epsilon=2.0, epsilon_server=5.0, mechanism='gaussian'), ['2.0000', 'trusted', '1e-05']),
+    (dict(epsilon=2.0, adjacency='local', delta=0.0), ['2.0000', '2.0000', '0']),
+    (dict(epsilon=2.0, mechanism='nfdp'), ['2.0000', '2.0000', '1e-05']),
+    (dict(epsilon=2.0), ['2.0000', '–', '1e-05']), (dict(), ['–', '–', '–'])])
+def test_an_epsilon_stands_with_whom_it_holds_against(run, cells):
+  more = run.pop('more', 0.0)
+  runs = [dict(dict(delta=1e-5, value=0.5), **dict(run, starts=1), seed=i) for i in range(2)]
+  runs.append(dict(runs[0], seed=2, starts=run.get('starts', 1)))
+  if more:
+    runs[2]['epsilon_server'] += more
+  assert pages.cells({'runs': runs, 'identity': {'flags': {}}})[1:] == cells
+
+
+def test_a_rate_at_an_end_of_the_tries_is_said():
+  grid = [dict(kind=kind, rate=rate, clip=clip) for kind, rates in (
+      ('sgdm', (1.0, 2.0, 4.0)), ('adam', (0.1, 0.2, 0.4))) for rate in rates
+          for clip in (0.1, 0.3)]
+  row = rows_lib.Row(name='a/b', label='row', grid=grid)
+  def said(**chosen):
+    return pages._tried(row, dict(chosen=chosen, tried=[
+        dict(flags=flags, value=0.5) for flags in grid]))
+  assert ', the smallest rate of the tries. ' in said(kind='sgdm', rate=1.0, clip=0.1)
+  assert ', the largest rate of the tries. ' in said(kind='adam', rate=0.4, clip=0.1)
+  assert ' of the tries. ' not in said(kind='adam', rate=0.2, clip=0.1)
+
+
+def test_commands_are_those_of_the_recorded_runs(capsys):
+  assert program.main(['--list', '--only=emnist/rows-skellam-8']) == 0
+  first, *others = capsys.readouterr().out.strip().split('\n')
+  assert len(others) == 2 and first.startswith('emnist/rows-skellam-8, seed 0: ')
+  record = program.read_record(pages.RECORDS / 'emnist' / 'rows-skellam-8.json')
+  for name, value in {**record['identity']['flags'], **record['chosen']}.items():
+    assert f' --{name}={value}' in first
+  assert '--data_path="$DATA_DIR/mnist.npz"' in first and 'initial_weights_seed=0' in first
+
+
 def test_pages_are_those_of_the_records():
   found = pages.read(pages.RECORDS)
   for page, marks in pages.contents(ROWS, found, experiments.TABLES).items():
@@ -201,7 +244,11 @@ def test_rows_are_tried_then_run_and_not_run_again(tmp_path, capfd):
   assert program.main(flags) == 0 and not capfd.readouterr().out
   # The first seed of a row without random choices, once more.
   assert program.main([*flags, '--repeat']) == 0
-  assert 'quick/none: the same' in capfd.readouterr().out
+  assert 'quick/none: the same\n1 rows' in capfd.readouterr().out
+  # Nothing to compare with is no success.
+  other = ['--quick', f'--output_dir={tmp_path / "other"}', '--jobs=1', '--repeat']
+  assert program.main(other) == 1 and 'no record of it' in capfd.readouterr().out
+  assert program.main([*other, '--only=other']) == 1
 
 
 def test_a_changed_grid_keeps_the_tries_that_remain(tmp_path, monkeypatch):
