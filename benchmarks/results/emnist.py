@@ -111,7 +111,7 @@ TABLES += (Table(
         *(_at(epsilon, 'rows-skellam', 'skellam-18', 'Correlated noise against Poisson '
               'sampling of the same ε against observers') for epsilon in EPSILONS),
         *(Comparison(one=f'emnist/rows-skellam-{less}', other=f'emnist/skellam-18-{more}',
-                     words=f'Correlated noise at ε = {less} against all, and Poisson '
+                     words=f'Correlated noise, ε = {less} against all, against Poisson '
                            f'sampling at ε = {more} against observers')
           for less, more in ((2, 4), (4, 8), (8, 16)))])),)
 

@@ -84,9 +84,9 @@ def _of_mnist() -> Iterator[Row]:
   for epsilon in EPSILONS:
     target = dict(mechanism='piecewise', epsilon=float(epsilon))
     yield _row('mnist', f'mnist-ldp-split-{epsilon}',
-               'LDP-DL, piecewise, ε of 1,000 answers', dict(_SPLIT, **target), **tuned)
+               'LDP-DL, piecewise, 1,000 answers', dict(_SPLIT, **target), **tuned)
     yield _row('mnist', f'mnist-ldp-crowd-{epsilon}',
-               'LDP-DL, piecewise, one answer of supposed owners of 4,000 records',
+               'LDP-DL, piecewise, one answer of 10,000 hypothetical owners',
                dict(_CROWD, **target), **tuned)
   for kind, values in (('curve', _CURVE), ('refined', _REFINED)):
     for sampling in ('active', 'random'):

@@ -166,7 +166,9 @@ def _ends(record: Record) -> Iterable[tuple[str, str]]:
 
 def _at(row: Row) -> str:
   epsilon = row.flags.get('epsilon')
-  return '' if epsilon is None else f', ε = {epsilon:g}'
+  if epsilon is None or row.flags.get('bound') == 'paper':  # A column has that one.
+    return ''
+  return f', ε = {epsilon:g}'
 
 
 def table(rows: Mapping[str, Row], records: Mapping[str, Record], spec: Table) -> str:

@@ -31,23 +31,21 @@ _ROWS = {
         'ldp/mnist-dp_sgd-5': 'DP-SGD, ε of a record, trusted curator'},
     'Distillation of ten parties, CIFAR': {
         'fedmd/cifar-np': 'FedMD, no privacy',
-        'fedmd/cifar-kall': 'a draw of each party\'s records, ε of a record: δ this large '
-                            'is no privacy',
+        'fedmd/cifar-kall': '300 draws of 300 records, ε of a record: δ this large is no '
+                            'privacy',
         'fedmd/cifar-centralized': 'all records in one place'}}
 _COMPARED = (
     Comparison(one='emnist/skellam-18-8', other='emnist/gaussian-8',
-               words='Digits, ε = 8: Skellam at 18 bits against the central Gaussian'),
+               words='Skellam against the central Gaussian, ε = 8: digits'),
     Comparison(one='shakespeare/skellam-18-8', other='shakespeare/gaussian-8',
-               words='Next characters, ε = 8: the same'),
+               words='Skellam against the central Gaussian, ε = 8: characters'),
     Comparison(one='tags/skellam-18-8', other='tags/gaussian-8',
-               words='Tags, ε = 8: the same'),
+               words='Skellam against the central Gaussian, ε = 8: tags'),
     *(Comparison(one=f'{task}/rows-skellam-{epsilon}',
-                 other=f'{task}/skellam-18-{epsilon}', words=words)
-      for task, epsilon, words in (
-          ('emnist', 8, 'Correlated noise against Poisson sampling of the same ε against '
-           'observers: digits, ε = 8'),
-          ('shakespeare', 8, 'The same: next characters, ε = 8'),
-          ('tags', 8, 'The same: tags, ε = 8'), ('tags', 2, 'The same: tags, ε = 2'))),
+                 other=f'{task}/skellam-18-{epsilon}', words='Correlated noise against '
+                 f'Poisson sampling, ε = {epsilon} against observers: {words}')
+      for task, epsilon, words in (('emnist', 8, 'digits'), ('shakespeare', 8, 'characters'),
+                                   ('tags', 8, 'tags'), ('tags', 2, 'tags'))),
     Comparison(one='voting/mnist-ae', other='voting/mnist-dp_fedavg-student',
                words='Voting against DP-FedAvg with the same features and student'),
     Comparison(one='voting/mnist-ae', other='voting/mnist-dp_fedavg',

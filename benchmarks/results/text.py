@@ -86,8 +86,8 @@ def _against_poisson(task: str) -> list[Comparison]:
       words='Correlated noise against Poisson sampling of the same ε against observers, '
             f'ε = {epsilon}') for epsilon in EPSILONS), Comparison(
                 one=f'{task}/rows-skellam-8', other=f'{task}/skellam-18-2',
-                words='Correlated noise at ε = 8 against all, and Poisson sampling at ε = 2 '
-                      'against observers, more than 8 against the server')]
+                words='Correlated noise, ε = 8 against all, against Poisson sampling, ε = 2 '
+                      'against observers and more than 8 against the server')]
 
 
 def _table(task: str) -> Table:

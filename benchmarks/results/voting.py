@@ -66,7 +66,7 @@ def _mnist() -> Iterator[Row]:
             _FEATURES, target, grid=_ON_FEATURES, **shared)
   yield row('dp_fedavg-student', 'DP-FedAvg on the public features, then the student',
             _DP_FEDAVG, _STUDENT, dict(clip=1.0), target, grid=_TAUGHT, **shared)
-  yield row('dp_fedavg-8', 'DP-FedAvg, CNN, agents of 2 digits, ε = 8', _CNN,
+  yield row('dp_fedavg-8', 'DP-FedAvg, CNN, agents of 2 digits', _CNN,
             dict(labels_per_client=2, records_per_client=500, epsilon=8),
             tuned_as='voting/mnist-dp_fedavg')
   yield row('fedavg', 'FedAvg, CNN, no privacy', _FEDAVG, grid=_PLAIN)
@@ -191,7 +191,7 @@ def _figure_2() -> Iterator[Row]:
           ('ae', 'AE-DPFL', dict(_AE, bound='tight'), _ASKED),
           ('dp_fedavg', 'DP-FedAvg on the public features', dict(
               _DP_FEDAVG, **_FEATURES), _ON_FEATURES),
-          ('dp_fedavg-student', 'the same, then the student', dict(
+          ('dp_fedavg-student', 'DP-FedAvg, then the student', dict(
               _DP_FEDAVG, **_STUDENT, clip=1.0), _TAUGHT)):
         start = f'ablation-{kind}{method}'
         own = name in ('records50', 'records600')
@@ -231,7 +231,7 @@ def _table(mark: str, start: str, *comparisons: Comparison, **columns) -> Table:
                rows=[row.name for row in ROWS if row.name.startswith(f'voting/{start}')])
 
 
-_SAME = ('AE-DPFL against DP-FedAvg with the same features and student')
+_SAME = 'On public features: AE-DPFL against DP-FedAvg with the same student'
 TABLES = (
     _table('mnist', 'mnist-', _against('mnist-ae', 'mnist-dp_fedavg-student', _SAME),
            _against('mnist-ae', 'mnist-dp_fedavg', 'AE-DPFL against DP-FedAvg, CNN'),

@@ -41,7 +41,7 @@ class MeanSettings(settings.FolderSettings):
   mechanisms: tuple[str, ...] = _privacy(('skellam', 'gaussian', 'gaussian_rdp'),
       'Mechanisms, separated by commas. skellam, discrete_gaussian: clients add noise '
       'under secure aggregation. Else the server adds it; gaussian is accounted '
-      'analytically, gaussian_rdp as skellam is.',
+      'analytically, gaussian_rdp by Rényi divergences.',
       choices=(*SUMS, 'gaussian', 'gaussian_rdp'), essential=True, free=True)
   epsilon: tuple[float, ...] = _privacy((1.0, 2.0, 4.0, 8.0), 'Targets of one release, '
       'separated by commas.', above=0, essential=True, free=True)
