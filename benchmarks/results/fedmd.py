@@ -41,7 +41,7 @@ def _rows(task: str) -> Iterator[Row]:
   keys = {16: 'k16-softmax-10', 60: 'k60-with', 300: 'k300-with'}
   for size in _DRAWS[task]:
     kind = ', softmax, 10 parties' if size == 16 else ''
-    yield _row(task, keys.get(size, f'k{size or "all"}'), f'k = {size or "all"}{kind}',
+    yield _row(task, keys.get(size, f'k{size or "all"}'), f'k = {size or "n"}{kind}',
                None if size in (16, 60, None) else 'kall', subset_size=size)
   for parties in (10, 5):
     for kind in ('logits', 'softmax', 'argmax'):
@@ -58,7 +58,7 @@ def _rows(task: str) -> Iterator[Row]:
   yield _row(task, f'k{size}-without', f'k = {size}, without replacement',
              'k60-with' if size == 60 else 'kall', subset_size=size, replacement=False)
   # At the epsilon and delta of the draw of 60.
-  yield _row(task, 'ldp-softmax', 'noisy predictions (FedMD-LDP), softmax', mode='ldp',
+  yield _row(task, 'ldp-softmax', 'FedMD-LDP, softmax; models unreleased', mode='ldp',
              subset_size=60, diagnostics=True)
 
 
@@ -67,16 +67,18 @@ def _of_cifar() -> Iterator[Row]:
              'np', mode='np', records_per_client=_DIFFERENT)
   yield _row('cifar', 'np-argmax', 'without privacy, argmax', 'np', mode='np',
              knowledge='argmax')
-  yield _row('cifar', 'kall-argmax', 'k = all, argmax', 'kall', knowledge='argmax')
+  yield _row('cifar', 'kall-argmax', 'k = n, argmax', 'kall', knowledge='argmax')
   for kind in ('argmax', 'logits'):
-    yield _row('cifar', f'ldp-{kind}', f'noisy predictions (FedMD-LDP), {kind}',
+    yield _row('cifar', f'ldp-{kind}', f'FedMD-LDP, {kind}; models unreleased',
                'ldp-softmax', mode='ldp', subset_size=60, knowledge=kind,
                diagnostics=True)
-  yield _row('cifar', 'ldp-digest', 'noisy predictions, consensus alone', 'ldp-softmax',
+  yield _row('cifar', 'ldp-digest', 'FedMD-LDP, consensus alone; models unreleased', 'ldp-softmax',
              mode='ldp', subset_size=60, revisit_epochs=0, diagnostics=True)
   yield _row('cifar', 'nfdp-digest', 'k = 60, consensus alone', 'k60-with',
              subset_size=60, revisit_epochs=0)
   yield _row('cifar', 'k60-own', 'k = 60, own draws alone', subset_size=60,
+             digest_epochs=0)
+  yield _row('cifar', 'np-own', 'without privacy, own records alone', mode='np',
              digest_epochs=0)
 
 
@@ -109,10 +111,10 @@ TABLES = (
     _table('fedmd 2', 'Table 2', _both(
         'np', 'np-190', 'centralized', 'k16-softmax-10', 'k60-with', 'k120', 'k300-with',
         'kall'), [
-        *(_against(f'{task}-kall', f'{task}-np', f'{name}: all draws against no privacy')
+        *(_against(f'{task}-kall', f'{task}-np', f'{name}: k = n against no privacy')
           for task, name in NAMES.items()),
         _against('cifar-kall', 'cifar-np-190',
-                 'CIFAR: all draws against no privacy with as many records as they have '
+                 'CIFAR: k = n against no privacy with as many records as it draws '
                  'different ones')]),
     _table('fedmd 3', 'Table 3', _both(*_KINDS, 'np-argmax', 'kall-argmax'), [
         *(_against(f'{task}-k16-argmax-10', f'{task}-k16-{kind}-10',
@@ -122,9 +124,9 @@ TABLES = (
                    f'{name}, k = 16, softmax: ten parties against five')
           for task, name in NAMES.items()),
         _against('cifar-kall-argmax', 'cifar-kall',
-                 'CIFAR, all draws: argmax against softmax'),
+                 'CIFAR, k = n: argmax against softmax'),
         _against('cifar-kall-argmax', 'cifar-np-argmax',
-                 'CIFAR, argmax: all draws against no privacy')]),
+                 'CIFAR, argmax: k = n against no privacy')]),
     _table('fedmd 4', 'Table 4', _both('k16-argmax-10', 'k16-argmax-noniid'), [
         _against(f'{task}-k16-argmax-noniid', f'{task}-k16-argmax-10',
                  f'{name}: not iid against iid') for task, name in NAMES.items()]),
@@ -136,10 +138,14 @@ TABLES = (
         for task, size in _REPLACED.items()]),
     _table('fedmd ldp', 'Section 5.2', _both(
         'ldp-softmax', 'ldp-argmax', 'ldp-logits', 'ldp-digest', 'nfdp-digest', 'k60-with',
-        'k60-own'), [
+        'k60-own', 'np-own'), [
         *(_against(f'{task}-k60-with', f'{task}-ldp-softmax',
-                   f'{name}: a draw of 60 against noisy predictions at its ε and δ')
-          for task, name in NAMES.items()),
+                   f'{name}: k = 60 (models released) against FedMD-LDP at its ε '
+                   'and δ (models unreleased)') for task, name in NAMES.items()),
+        _against('cifar-ldp-softmax', 'cifar-np-own',
+                 'CIFAR: FedMD-LDP, softmax, against own records alone'),
+        _against('cifar-nfdp-digest', 'cifar-ldp-digest',
+                 'CIFAR, consensus alone: k = 60 against FedMD-LDP'),
         _against('cifar-k60-with', 'cifar-k60-own',
                  'CIFAR, k = 60: with the consensus against own draws alone')]),
     _table('fedmd parties', '', _both(*(f'k16-softmax-{n}' for n in (1, 2, 5, 10)))))
