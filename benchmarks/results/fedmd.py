@@ -72,8 +72,8 @@ def _of_cifar() -> Iterator[Row]:
     yield _row('cifar', f'ldp-{kind}', f'FedMD-LDP, {kind}; models unreleased',
                'ldp-softmax', mode='ldp', subset_size=60, knowledge=kind,
                diagnostics=True)
-  yield _row('cifar', 'ldp-digest', 'FedMD-LDP, consensus alone; models unreleased', 'ldp-softmax',
-             mode='ldp', subset_size=60, revisit_epochs=0, diagnostics=True)
+  yield _row('cifar', 'ldp-digest', 'FedMD-LDP, consensus alone; models unreleased',
+             'ldp-softmax', mode='ldp', subset_size=60, revisit_epochs=0, diagnostics=True)
   yield _row('cifar', 'nfdp-digest', 'k = 60, consensus alone', 'k60-with',
              subset_size=60, revisit_epochs=0)
   yield _row('cifar', 'k60-own', 'k = 60, own draws alone', subset_size=60,
