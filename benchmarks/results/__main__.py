@@ -140,8 +140,6 @@ class Runner:
 
   def repeated(self) -> list[tuple[str, Any, Any]]:
     """Runs the first seed once more; what differs, as (name, before, now)."""
-    if not self.record['runs']:
-      return [('data', 'recorded', 'others')]
     before = self.record['runs'][0]
     shutil.rmtree(self._folder / 'runs' / self._row.name / 'repeated', ignore_errors=True)
     found = self._execute('repeated', self.record['chosen'], before['seed'],
@@ -253,17 +251,20 @@ def _wanted(rows: Iterable[Row], only: str) -> list[Row]:
 
 
 def _repeat(row: Row, folder: pathlib.Path, data_dir: pathlib.Path | None) -> int:
-  """Runs the first seed again; compares with the output folder's record or our own."""
-  if _is_done(row, folder / 'records'):
-    found = Runner(row, folder, data_dir).repeated()
-  elif _is_done(row, pages.RECORDS):
-    folder = folder / 'repeated'
-    path = folder / 'records' / f'{row.name}.json'
+  """Runs the first seed again; compares with the output folder's record or our own.
+
+  A copy of the record is used, since a runner starts over if the data are others.
+  """
+  done = [records for records in (folder / 'records', pages.RECORDS)
+          if _is_done(row, records)]
+  found = 'no record of it'
+  if done:
+    path = folder / 'repeated' / 'records' / f'{row.name}.json'
     path.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(pages.RECORDS / path.relative_to(folder / 'records'), path)
-    found = Runner(row, folder, data_dir).repeated()
-  else:
-    found = 'no record of it'
+    shutil.copyfile(done[0] / f'{row.name}.json', path)
+    runner = Runner(row, folder / 'repeated', data_dir)
+    found = runner.repeated() if runner.record['runs'] else (
+        'the data are not those of the record')
   print(f'{row.name}: {found or "the same"}', flush=True)
   return int(bool(found))
 

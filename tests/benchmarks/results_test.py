@@ -245,6 +245,13 @@ def test_rows_are_tried_then_run_and_not_run_again(tmp_path, capfd):
   # The first seed of a row without random choices, once more.
   assert program.main([*flags, '--repeat']) == 0
   assert 'quick/none: the same\n1 rows' in capfd.readouterr().out
+  # Of other data nothing is compared, and no record is lost.
+  path = tmp_path / 'records' / 'quick' / 'none.json'
+  other = dict(record, data={'mnist.npz': '0'})
+  path.write_text(json.dumps(other), encoding='utf-8')
+  assert program.main([*flags, '--repeat']) == 1
+  assert 'the data are not those of the record' in capfd.readouterr().out
+  assert program.read_record(path) == other
   # Nothing to compare with is no success.
   other = ['--quick', f'--output_dir={tmp_path / "other"}', '--jobs=1', '--repeat']
   assert program.main(other) == 1 and 'no record of it' in capfd.readouterr().out
