@@ -50,6 +50,18 @@ def by_record(arrays: Arrays, count: int) -> Arrays:
   return without_test(arrays, aside)
 
 
+def at_most(arrays: Arrays, count: int) -> Arrays:
+  """Keeps `count` training records of each writer, or all of a writer with fewer."""
+  order = np.random.default_rng(_SEED).permutation(len(arrays['writer_train']))
+  by_writers = order[np.argsort(arrays['writer_train'][order], kind='stable')]
+  _, starts, counts = np.unique(
+      arrays['writer_train'][by_writers], return_index=True, return_counts=True)
+  places = np.arange(len(order)) - np.repeat(starts, counts)
+  rows = np.sort(by_writers[places < count])
+  return {name: array[rows] if name.endswith('_train') else array
+          for name, array in arrays.items()}
+
+
 def of_domains(arrays: Arrays, fraction: float, is_trial: bool) -> Arrays:
   """That fraction of each domain's images for trials, or the others for tables."""
   result = {}
@@ -221,7 +233,9 @@ DATA = {
     'mnist': Data(files={'mnist.npz': _npz(lambda arrays: by_writer(arrays, 60))},
                   trials='60 of the 539 training writers'),
     'letters62': Data(
-        files={'unipen62_writers.npz': _npz(lambda arrays: by_record(arrays, 6000))},
+        files={'unipen62_writers.npz': _npz(
+            lambda arrays: at_most(by_record(arrays, 6000), 100))},
+        tables={'unipen62_writers.npz': _npz(lambda arrays: at_most(arrays, 100))},
         trials='6,000 training images'),
     'fashion_mnist': Data(
         files={'fashion_mnist.npz': _npz(lambda arrays: by_record(arrays, 10_000))},

@@ -79,6 +79,11 @@ def test_trials_are_on_training_clients_alone():
   found = splits.by_record(arrays, 30)
   assert len(found['x_test']) == 30 and found['x_test'].max() < 100
   assert np.array_equal(found['y_train'], arrays['y_train'][found['x_train']])
+  arrays['writer_train'][:4] = 1
+  found = splits.at_most(arrays, 3)
+  assert np.bincount(found['writer_train']).tolist() == [1, *[3] * 19]
+  assert np.array_equal(found['writer_train'], arrays['writer_train'][found['x_train']])
+  assert len(found['x_test']) == len(arrays['x_test'])
 
 
 def test_domains_are_divided_between_trials_and_tables():
