@@ -97,7 +97,8 @@ def _grid(section: str, mechanism: str, bits: int | None) -> tuple[str, ...]:
   if section == 'emnist':
     epsilons = EPSILONS if is_main else (
         4,) if mechanism == 'discrete_gaussian' and bits != 18 else (1, 4, 16)
-  elif section == 'words' and bits not in (None, 18):
+  elif bits not in (None, 18) and (section == 'words' or (
+      section == 'emnist62' and mechanism == 'discrete_gaussian')):
     epsilons = ()
   else:
     epsilons = (2, 8) if is_main and section in ('shakespeare', 'tags') else (8,)
