@@ -6,6 +6,10 @@ Clients are encoded, and sums decoded, for every mechanism of the distributed su
 from 2 to 30, and dimensions from 1 to 2^22, powers of two and others:
 more than 10^7 coordinates for each mechanism. Some clients are clipped, and some are
 long enough to be rounded again. Exits with 1 if any number differs.
+
+On processors without AVX-512, where TensorFlow adds in other orders, the graph form is
+compared with the kernels' transform in place of its own; `tests/aggregators/native_test.py`
+compares the transforms.
 """
 
 import argparse
