@@ -20,8 +20,8 @@ import tensorflow as tf
 from tasks import task
 from tasks.models import layers
 
-# Maximum number of steps in the body of a loop: enough that the loop itself costs
-# little, and few enough that the graph stays small and is built fast.
+# Maximum number of steps in the body of a loop: enough that the loop and its reads and
+# writes, once a body, cost little, and few enough that the graph is small and built fast.
 _MAX_UNROLLED = 10
 
 
@@ -216,29 +216,34 @@ def lstm(x: tf.Tensor, kernel: Any, recurrent: Any, bias: Any) -> tf.Tensor:
   steps, inputs = x.shape[1], x.shape[2]
   units = recurrent.shape[0]
   unrolled = max(n for n in range(1, _MAX_UNROLLED + 1) if steps % n == 0)
+  blocks = steps // unrolled
+
+  def in_blocks(x):
+    """All steps to [blocks, unrolled, batch, width]."""
+    return tf.reshape(x, [blocks, unrolled, -1, x.shape[-1]])
 
   @tf.custom_gradient
   def layer(x, kernel, recurrent, bias):
     rows = tf.reshape(tf.transpose(x, [1, 0, 2]), [-1, inputs])
-    projected = _by_step(tf.matmul(rows, kernel) + bias, steps)
+    projected = in_blocks(tf.matmul(rows, kernel) + bias)
     start = tf.zeros([tf.shape(x)[0], units])
+    arrays = [tf.TensorArray(tf.float32, blocks) for _ in range(3)]
 
     def forward(t, h, c, gates, cells, outputs):
-      for step in range(unrolled):
-        z = projected[t + step] + tf.matmul(h, recurrent)
+      zs, cs, hs = [], [], []
+      for now in tf.unstack(projected[t]):
+        z = now + tf.matmul(h, recurrent)
         i, f, g, o = tf.split(z, 4, axis=1)
         c = tf.sigmoid(f) * c + tf.sigmoid(i) * tf.tanh(g)
         h = tf.sigmoid(o) * tf.tanh(c)
-        gates = gates.write(t + step, z)
-        cells = cells.write(t + step, c)
-        outputs = outputs.write(t + step, h)
-      return t + unrolled, h, c, gates, cells, outputs
+        zs, cs, hs = [*zs, z], [*cs, c], [*hs, h]
+      return t + 1, h, c, gates.write(t, zs), cells.write(t, cs), outputs.write(t, hs)
 
     *_, gates, cells, outputs = tf.while_loop(
-        lambda t, *_: t < steps, forward,
-        (tf.constant(0), start, start, _array(steps, 4 * units),
-         _array(steps, units), _array(steps, units)), parallel_iterations=1)
-    gates, cells, outputs = gates.stack(), cells.stack(), outputs.stack()
+        lambda t, *_: t < blocks, forward, (tf.constant(0), start, start, *arrays),
+        parallel_iterations=1)
+    gates, cells, outputs = (tf.reshape(x.stack(), [steps, -1, width]) for x, width in (
+        (gates, 4 * units), (cells, units), (outputs, units)))
 
     def gradient(upstream):
       upstream = tf.transpose(upstream, [1, 0, 2])
@@ -252,24 +257,25 @@ def lstm(x: tf.Tensor, kernel: Any, recurrent: Any, bias: Any) -> tf.Tensor:
           [g * i * (1.0 - i), before(cells) * f * (1.0 - f), i * (1.0 - g * g),
            tanh_c * o * (1.0 - o)], axis=2)
       recurrent_transposed = tf.transpose(recurrent)
+      factors = tuple(map(in_blocks, (upstream, h_to_c, to_gates, f)))
 
       def backward(t, dh, dc, d_gates):
-        for step in range(unrolled):
-          now = t - step
-          dh += upstream[now]
-          dc += dh * h_to_c[now]
-          dz = tf.concat([dc, dc, dc, dh], axis=1) * to_gates[now]
-          d_gates = d_gates.write(now, dz)
-          dh = tf.matmul(dz, recurrent_transposed)
-          dc *= f[now]
-        return t - unrolled, dh, dc, d_gates
+        d_z = []
+        for from_above, to_c, to_z, kept in reversed(
+            list(zip(*(tf.unstack(factor[t]) for factor in factors)))):
+          dh += from_above
+          dc += dh * to_c
+          d_z.insert(0, tf.concat([dc, dc, dc, dh], axis=1) * to_z)
+          dh = tf.matmul(d_z[0], recurrent_transposed)
+          dc *= kept
+        return t - 1, dh, dc, d_gates.write(t, d_z)
 
       *_, d_gates = tf.while_loop(
           lambda t, *_: t >= 0, backward,
-          (tf.constant(steps - 1), start, start, _array(steps, 4 * units)),
+          (tf.constant(blocks - 1), start, start, tf.TensorArray(tf.float32, blocks)),
           parallel_iterations=1)
       dz = tf.reshape(d_gates.stack(), [-1, 4 * units])
-      dx = _by_step(tf.matmul(dz, kernel, transpose_b=True), steps)
+      dx = tf.reshape(tf.matmul(dz, kernel, transpose_b=True), [steps, -1, inputs])
       return (tf.transpose(dx, [1, 0, 2]), tf.matmul(rows, dz, transpose_a=True),
               tf.matmul(tf.reshape(before(outputs), [-1, units]), dz, transpose_a=True),
               tf.reduce_sum(dz, axis=0))
@@ -277,12 +283,3 @@ def lstm(x: tf.Tensor, kernel: Any, recurrent: Any, bias: Any) -> tf.Tensor:
     return tf.transpose(outputs, [1, 0, 2]), gradient
 
   return layer(*map(tf.convert_to_tensor, (x, kernel, recurrent, bias)))
-
-
-def _array(steps: int, width: int) -> tf.TensorArray:
-  return tf.TensorArray(tf.float32, steps, element_shape=[None, width])
-
-
-def _by_step(rows: tf.Tensor, steps: int) -> tf.Tensor:
-  """[steps * batch, width] to [steps, batch, width]."""
-  return tf.reshape(rows, [steps, -1, rows.shape[1]])
