@@ -125,6 +125,8 @@ TABLES = (
           for task, name in NAMES.items()),
         _against('cifar-kall-argmax', 'cifar-kall',
                  'CIFAR, k = n: argmax against softmax'),
+        _against('cifar-np-argmax', 'cifar-np',
+                 'CIFAR, no privacy: argmax against softmax'),
         _against('cifar-kall-argmax', 'cifar-np-argmax',
                  'CIFAR, argmax: k = n against no privacy')]),
     _table('fedmd 4', 'Table 4', _both('k16-argmax-10', 'k16-argmax-noniid'), [
@@ -144,6 +146,8 @@ TABLES = (
                    'and δ (models unreleased)') for task, name in NAMES.items()),
         _against('cifar-ldp-softmax', 'cifar-np-own',
                  'CIFAR: FedMD-LDP, softmax, against own records alone'),
+        _against('cifar-k60-with', 'cifar-np-own',
+                 'CIFAR: k = 60 against own records alone, without privacy'),
         _against('cifar-nfdp-digest', 'cifar-ldp-digest',
                  'CIFAR, consensus alone: k = 60 against FedMD-LDP'),
         _against('cifar-k60-with', 'cifar-k60-own',

@@ -246,11 +246,11 @@ DATA = {
     'cifar': Data(
         files={'cifar10_subset.npz': _copy,
                'cifar100_subset.npz': _npz(lambda arrays: by_record(arrays, 3400))},
-        trials='3,400 training images of CIFAR-100', is_folder=True),
+        trials='597 training images of the six kinds, in runs of 5 rounds', is_folder=True),
     'mnist_letters': Data(
         files={'mnist.npz': _copy, 'unipen62_writers.npz':
                _npz(lambda arrays: by_record(arrays, 6000))},
-        trials='6,000 training images of letters', is_folder=True),
+        trials='857 training letters, in runs of 5 rounds', is_folder=True),
     'voting_mnist': Data(
         files={'mnist.npz': _npz(lambda arrays: by_writer(arrays, 90))},
         trials='90 of the 539 training writers', is_folder=True),

@@ -235,6 +235,8 @@ _SAME = 'On public features: AE-DPFL against DP-FedAvg with the same student'
 TABLES = (
     _table('mnist', 'mnist-', _against('mnist-ae', 'mnist-dp_fedavg-student', _SAME),
            _against('mnist-ae', 'mnist-dp_fedavg', 'AE-DPFL against DP-FedAvg, CNN'),
+           _against('mnist-ae', 'mnist-dp_fedavg-features',
+                    'AE-DPFL against DP-FedAvg on the public features'),
            _against('mnist-ae-random', 'mnist-dp_fedavg',
                     'AE-DPFL in the paper\'s form against DP-FedAvg, CNN'),
            _against('mnist-ae', 'mnist-fedavg-student',
@@ -256,10 +258,12 @@ TABLES = (
         _against(f'ablation-{kind}ae-{name}', f'ablation-{kind}{other}-{name}',
                  f'{what}, {_counted(name)}: AE-DPFL against {words}')
         for kind, what in _KINDS.items()
-        for name in ('records50', 'records600', 'agents50', 'agents800')
+        for name in ('records50', 'records200', 'records400', 'records600', 'agents50',
+                     'agents200', 'agents800')
         for other, words in (
             ('dp_fedavg', 'DP-FedAvg'),
-            ('dp_fedavg-student', 'DP-FedAvg with the same student')))))
+            ('dp_fedavg-student', 'DP-FedAvg with the same student'))
+        if f'voting/ablation-{kind}{other}-{name}' in _NAMES)))
 
 
 def _draw(records, runs, path) -> None:
