@@ -19,8 +19,8 @@ def _time(records: Mapping[str, pages.Record]) -> str:
   again = sum(run.get('starts', 1) > 1 for record in records.values()
               for run in record['runs'])
   return (f'{len(found["rows"])} of {len(ROWS)} rows are recorded; their runs and trials '
-          f'took {hours:.1f} hours of one processor{more}. Of {again} runs that were '
-          'interrupted and continued, the last start alone is counted.')
+          f'took {hours:.1f} hours of one processor{more}. Where a run was interrupted '
+          f'and continued ({again}), its last start alone is counted.')
 
 
 def _data(records: Mapping[str, pages.Record]) -> str:
