@@ -740,7 +740,7 @@ def page(verdicts: Mapping[str, tuple[str, str]]) -> str:
       'what was reached and not about methods. Where our ε is larger than the '
       'paper\'s, or the paper prints none, only "worse" is said. Our ε is against '
       'observers, with the neighbours that the page of the row states; the FedMD '
-      'paper\'s are decimal logarithms, a 2.3rd of ours. `tags` answers for '
+      'paper\'s are decimal logarithms, 2.3 times smaller than ours. `tags` answers for '
       'next words with another task: recall among five tags.']
   for key, paper in PAPERS.items():
     parts.append(f'## {paper["title"]}\n\narXiv {paper["arxiv"]}. '

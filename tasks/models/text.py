@@ -218,14 +218,14 @@ def lstm(x: tf.Tensor, kernel: Any, recurrent: Any, bias: Any) -> tf.Tensor:
   unrolled = max(n for n in range(1, _MAX_UNROLLED + 1) if steps % n == 0)
   blocks = steps // unrolled
 
-  def in_blocks(x):
+  def in_blocks(x, width=units):
     """All steps to [blocks, unrolled, batch, width]."""
-    return tf.reshape(x, [blocks, unrolled, -1, x.shape[-1]])
+    return tf.reshape(x, [blocks, unrolled, -1, width])
 
   @tf.custom_gradient
   def layer(x, kernel, recurrent, bias):
     rows = tf.reshape(tf.transpose(x, [1, 0, 2]), [-1, inputs])
-    projected = in_blocks(tf.matmul(rows, kernel) + bias)
+    projected = in_blocks(tf.matmul(rows, kernel) + bias, 4 * units)
     start = tf.zeros([tf.shape(x)[0], units])
     arrays = [tf.TensorArray(tf.float32, blocks) for _ in range(3)]
 
@@ -257,7 +257,8 @@ def lstm(x: tf.Tensor, kernel: Any, recurrent: Any, bias: Any) -> tf.Tensor:
           [g * i * (1.0 - i), before(cells) * f * (1.0 - f), i * (1.0 - g * g),
            tanh_c * o * (1.0 - o)], axis=2)
       recurrent_transposed = tf.transpose(recurrent)
-      factors = tuple(map(in_blocks, (upstream, h_to_c, to_gates, f)))
+      factors = (in_blocks(upstream), in_blocks(h_to_c), in_blocks(to_gates, 4 * units),
+                 in_blocks(f))
 
       def backward(t, dh, dc, d_gates):
         d_z = []

@@ -45,6 +45,28 @@ def _keras(units):
   return layer
 
 
+@tf.custom_gradient
+def _without_shape(x):
+  """Identity, whose gradient has no known shape."""
+  return tf.identity(x), lambda upstream: tf.numpy_function(
+      lambda value: value, [upstream], tf.float32)
+
+
+@pytest.mark.parametrize('batch', [0, 2])
+def test_batch_and_gradient_of_unknown_shape(batch):
+  weights = list(map(tf.convert_to_tensor, _weights(3, 5)))
+
+  @tf.function(input_signature=[tf.TensorSpec([None, 20, 3])])
+  def gradients(x):
+    return [_outputs_and_gradients(layer, x, weights, 1.0)[1][1] for layer in (
+        lambda *arguments: _without_shape(text_models.lstm(*arguments)),
+        text_models.lstm)]
+
+  unknown, known = gradients(_rows(batch, 20, 3))
+  np.testing.assert_array_equal(unknown, known)
+  assert np.any(known) == (batch > 0)
+
+
 @pytest.mark.parametrize('sizes, in_graph', [
     *((sizes, False) for sizes in SIZES), (SIZES[1], True)])
 def test_outputs_and_gradients_are_those_of_keras(sizes, in_graph):
