@@ -352,7 +352,12 @@ def test_nothing_is_proved_against_who_knows_all_that_is_counted_on(settings):
   with pytest.raises(ValueError, match='min_honest_fraction=0.5 must be above 1/2'):
     _of_silos(2, 0.5, **settings)
   plan = _of_silos(2, 0.5, epsilon=None, noise_multiplier=1.0, **settings)
-  assert plan.guarantee(20).participant.epsilon == math.inf
+  found = plan.guarantee(20)
+  assert found.participant.epsilon == math.inf
+  words = ' '.join([*found.lines(), *found.details()])
+  assert 'no other honest silo may be left' in words and 'inf ' not in words
+  assert not words.endswith('inf') and 'cohort may be of one' not in words
+  assert 'against silos unbounded, as no other honest silo' in found.sentences()
 
 
 def test_words_of_two_numbers_differ_where_only_observers_are_a_target():

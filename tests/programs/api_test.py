@@ -88,6 +88,9 @@ def test_result_has_the_model_the_guarantee_and_the_metrics(tmp_path, capsys):
   assert result.summary['task'] == 'tiny'
   first, headline, epsilon, *rest = repr(result).splitlines()
   assert str(result.folder) in first and 'accuracy 0.' in headline and len(rest) < 4
+  others = dict(epsilon_participant=2.5, observers_participant='another')
+  shown = repr(dataclasses.replace(result, summary={**result.summary, **others}))
+  assert 'epsilon 2.5000 at delta 0.01 against another' in shown.splitlines()
   assert re.fullmatch(r'epsilon [\d.]+ at delta 0.01 against those who see .*', epsilon)
   assert float(epsilon.split()[1]) >= result.summary['epsilon']
   with pytest.raises(dataclasses.FrozenInstanceError):

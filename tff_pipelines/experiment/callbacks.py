@@ -54,7 +54,7 @@ class Result:
     summary, lines = self.summary, [f'Result in {self.folder}']
     if summary['value'] is not None:
       lines += ['{headline_of}: {headline} {value:.4f}'.format(**summary)]
-    for who in ('', '_server'):
+    for who in ('', '_server', '_participant'):
       if (epsilon := summary[f'epsilon{who}']) is not None:
         lines += [f'epsilon {decimals.epsilon(epsilon)} at delta {summary["delta"]} '
                   f'against {summary["observers" + who]}']

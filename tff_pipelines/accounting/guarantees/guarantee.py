@@ -41,8 +41,8 @@ APPROXIMATE = Caveat(
 UNBOUNDED = Caveat(
     'participants: a cohort may be of one',
     'against a participant epsilon is unbounded: a cohort may have no other clients, '
-    'or all of them collude; state the population or a minimum (min_cohort_size), or '
-    'sample cohorts of a fixed size')
+    'or all others collude (or all silos); state the population or a minimum '
+    '(min_cohort_size), or sample cohorts of a fixed size')
 
 # Certificates in words: a participant's number has one for each size of a cohort.
 _SHOWN = 3
@@ -230,7 +230,8 @@ class Guarantee:
   def cohorts(self) -> str:
     """The cohorts for which the number against a participant holds."""
     if self.participant is None or not self.participant.is_finite:
-      return 'a cohort may be of one'
+      return ('no other honest silo may be left' if self._of_silos else
+              'a cohort may be of one')
     if self._of_silos:
       return f'one of {self.least_cohort:g}'
     drawn = '' if self.terms.sampling == 'none' else ', drawn by the rule'
@@ -310,9 +311,9 @@ class Guarantee:
     if self.chosen and not self.seeded and bound is None:
       lines.append(number(self.chosen, terms.observers_server) +
                    ', whatever cohorts the server chooses')
-    if self.participant is not None:
-      lines.append(
-          f'{number(self.participant, terms.observers_participant)}, {self.cohorts}')
+    if (own := self.participant) is not None:
+      lines.append(f'{number(own, terms.observers_participant, in_words(own))}, '
+                   f'{self.cohorts}')
     lines += [
         f'of a person who owns {self.clients_per_person} clients: '
         + number(bound, observers, in_words(bound))
@@ -321,7 +322,8 @@ class Guarantee:
         if bound is not None]
     for key, value in self.further.items():
       if value is not None:
-        shown = decimals.rounded_up(value) if isinstance(value, float) else value
+        shown = 'none' if value == math.inf else (
+            decimals.rounded_up(value) if isinstance(value, float) else value)
         lines.append(f'{key.replace("_", " ")}: {shown}')
     lines += [f'adjacency {self.adjacency}: {self.adjacency_in_words}',
               f'privacy unit: {terms.privacy_unit}', f'sampling: {terms.sampling}',
@@ -358,12 +360,12 @@ class Guarantee:
     if self.epsilon is None:
       return f'{self.meaning()} Trust: {trust}.'
     numbers, server, own = self.numbers(), self.epsilon_server, ''
+    who = 'silos' if self._of_silos else 'participants'
     if (participant := numbers['epsilon_participant']) is not None:
-      who = 'silos' if self._of_silos else 'participants'
       own = (f', against {who} who subtract their own shares of the noise '
              f'{decimals.rounded_up(participant)}')
-    elif UNBOUNDED in self.caveats:
-      own = ', against a participant unbounded, as a cohort may be of one'
+    elif self.participant is not None:
+      own = f', against {who} unbounded, as {self.cohorts}'
     if SUPPRESSED in self.caveats:
       third = ('That epsilon does not hold against the server, against which none is '
                f'guaranteed{own}; trust: {trust}.')
