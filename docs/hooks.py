@@ -17,6 +17,7 @@ OUTSIDE = {
     'benchmarks/README.md': 'benchmarks.md',
     'benchmarks/epsilons.md': 'epsilons.md',
     'benchmarks/columns.md': 'columns.md',
+    'benchmarks/ldp_defaults.md': 'ldp_defaults.md',
 }
 
 

@@ -26,8 +26,14 @@ def test_every_link_of_a_page_resolves(path):
 
 def test_the_site_has_every_page_once():
   here = [path.relative_to(pages.DOCS).as_posix() for path in pages.DOCS.rglob('*.md')]
-  added = ['changelog.md', 'security.md', 'benchmarks.md', 'epsilons.md', 'columns.md']
+  added = ['changelog.md', 'security.md', 'benchmarks.md', 'epsilons.md', 'columns.md',
+           'ldp_defaults.md']
   assert sorted(pages.nav()) == sorted(here + added)
+  # Other links out of docs/ would have no target on the site, which then is not built.
+  linked = {target.partition('#')[0].removeprefix('../') for path in pages.DOCS.glob('*.md')
+            for target in pages.links(path.read_text(encoding='utf-8'))
+            if target.startswith('../')}
+  assert not linked - {*pages.OUTSIDE, 'README.md'}
 
 
 def test_every_page_starts_with_its_title():
