@@ -364,7 +364,7 @@ class Guarantee:
     if (participant := numbers['epsilon_participant']) is not None:
       own = (f', against {who} who subtract their own shares of the noise '
              f'{decimals.rounded_up(participant)}')
-    elif self.participant is not None:
+    elif self.participant is not None or UNBOUNDED in self.caveats:
       own = f', against {who} unbounded, as {self.cohorts}'
     if SUPPRESSED in self.caveats:
       third = ('That epsilon does not hold against the server, against which none is '
