@@ -10,6 +10,7 @@ _TRIES = pathlib.Path(__file__).with_name('blind_tuning.jsonl')
 # Method of the tries -> row of the same programs and data.
 _ROWS = {'emnist-none': 'emnist/none', 'emnist-gaussian-8': 'emnist/gaussian-8',
          'emnist-rows-gaussian-2': 'emnist/rows-gaussian-2',
+         **{f'emnist62-{name}': f'emnist62/{name}' for name in ('none', 'gaussian-8')},
          **{f'voting-{name}': f'voting/mnist-{name}' for name in (
              'fedavg', 'ae', 'dp_fedavg', 'dp_fedavg-features')},
          **{f'office-{name}': f'voting/office-webcam-{name}' for name in (
