@@ -58,8 +58,9 @@ def _rows():
              flags=dict(_POISSON, mechanism='skellam_central', epsilon=8, bits=18),
              tuned_as='emnist/gaussian-8')
   # Delta of the papers, at which giving one writer away is allowed.
-  for mechanism, more in (('gaussian', {}), ('skellam', dict(bits=18))):
-    yield _row(f'{mechanism}-8-of-papers', f'{mechanism}, δ = 1/539',
+  for mechanism, name, more in (('gaussian', 'central Gaussian', {}),
+                                ('skellam', 'Skellam, 18 bits', dict(bits=18))):
+    yield _row(f'{mechanism}-8-of-papers', f'{name}, δ = 1/539',
                flags=dict(_POISSON, mechanism=mechanism, epsilon=8, delta=1 / 539,
                           max_participations=0, **more), tuned_as='emnist/gaussian-8')
 
